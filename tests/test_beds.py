@@ -58,19 +58,19 @@ def make_awkward_tree(top: Path) -> None:
 @pytest.mark.root
 def test_a_manifest_shows_every_kind_of_file_under_its_very_name(shared_btrfs: Path) -> None:
     make_awkward_tree(shared_btrfs)
-    found = manifest(shared_btrfs, blocks=True)
-    assert set(AWKWARD) < found.keys()
-    assert len(found) == len(AWKWARD) + 8
-    assert found[b"folder/link"].target == b"../no\nwhere"
-    assert found[b"folder/second name"].links == (b"folder/second name", b"tab\tand \x01")
-    assert found[b"null"].device == (1, 3)
-    assert (found[b"folder"].mode, found[b"sparse"].blocks) == ("2751", 0)
-    assert {"security.capability", "user.note"} <= dict(found[b"new\nline"].xattrs).keys()
-    assert (12345).to_bytes(4, "little") in dict(found[b"back\\slash"].xattrs)["system.posix_acl_access"]
-    assert found[b" space "].sha256 == work("sha256sum", shared_btrfs / " space ").stdout[:64]
-    assert str(found[b"fifo"].mtime) == work("stat", "-c", "%.9Y", shared_btrfs / "fifo").stdout.strip().replace(".", "")
-    assert (found[b" space "].uid, found[b" space "].gid) == (4711, 4712)
-    assert {entry.kind for entry in found.values()} == {"f", "d", "l", "p", "s", "c"}
+    result = manifest(shared_btrfs, blocks=True)
+    assert set(AWKWARD) < result.keys()
+    assert len(result) == len(AWKWARD) + 8
+    assert result[b"folder/link"].target == b"../no\nwhere"
+    assert result[b"folder/second name"].links == (b"folder/second name", b"tab\tand \x01")
+    assert result[b"null"].device == (1, 3)
+    assert (result[b"folder"].mode, result[b"sparse"].blocks) == ("2751", 0)
+    assert {"security.capability", "user.note"} <= dict(result[b"new\nline"].xattrs).keys()
+    assert (12345).to_bytes(4, "little") in dict(result[b"back\\slash"].xattrs)["system.posix_acl_access"]
+    assert result[b" space "].sha256 == work("sha256sum", shared_btrfs / " space ").stdout[:64]
+    assert str(result[b"fifo"].mtime) == work("stat", "-c", "%.9Y", shared_btrfs / "fifo").stdout.strip().replace(".", "")
+    assert (result[b" space "].uid, result[b" space "].gid) == (4711, 4712)
+    assert {entry.kind for entry in result.values()} == {"f", "d", "l", "p", "s", "c"}
 
 
 CHANGES = {
@@ -221,8 +221,8 @@ def sessions_of(process: subprocess.Popen[str]) -> list[str]:
 
 def traces_of(names: list[str], place: Path) -> list[str]:
     """What the kernel and the folders still know of sessions, by programs of others."""
-    found = [work(*argv).stdout for argv in (("findmnt", "-rn"), ("losetup", "-a"), ("ps", "-eww", "-o", "pid,args"))]
-    lines = [line for text in found for line in text.splitlines() if any(name in line for name in names)]
+    result = [work(*argv).stdout for argv in (("findmnt", "-rn"), ("losetup", "-a"), ("ps", "-eww", "-o", "pid,args"))]
+    lines = [line for text in result for line in text.splitlines() if any(name in line for name in names)]
     return lines + [str(path) for name in names for path in place.glob(name)]
 
 
@@ -254,13 +254,13 @@ def test_nothing_is_left_by_a_session_whose_test(deed: str, workers: str, tmp_pa
     assert deed not in ("exceeds its time", "is interrupted", "is asked to end") or traces_of(names, place)
     if deed in ("is interrupted", "is asked to end"):
         process.send_signal(signal.SIGINT if deed == "is interrupted" else signal.SIGTERM)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == {"is interrupted": 2, "is asked to end": 2}.get(deed, 1), said
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == {"is interrupted": 2, "is asked to end": 2}.get(deed, 1), output
     assert traces_of(names, place) == []
     if deed == "leaves a process":
-        assert re.search(r"AssertionError: process \d+ was still running: sleep 1000", said)
+        assert re.search(r"AssertionError: process \d+ was still running: sleep 1000", output)
     if deed == "leaves a process elsewhere":
-        assert re.search(r"left behind by tests:\n.*process \d+ was still running: sleep 1001", said)
+        assert re.search(r"left behind by tests:\n.*process \d+ was still running: sleep 1001", output)
 
 
 @pytest.mark.slow
@@ -274,8 +274,8 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Pa
     process.communicate()
     assert len(traces_of(names, place)) > 4
     following = start_session(tmp_path, place, DEEDS["passes"])
-    said, _ = following.communicate(timeout=60)
-    assert any(f"cleared away after a killed session: {name}" in said for name in names), said
+    output, _ = following.communicate(timeout=60)
+    assert any(f"cleared away after a killed session: {name}" in output for name in names), output
     assert traces_of(names, place) == []
 
 
@@ -316,6 +316,6 @@ def test_a_program_that_has_copied_all_mounts_keeps_no_bed_in_use(btrfs_mount: P
 @pytest.mark.root
 def test_who_has_no_rights_runs_the_code_of_this_checkout_and_may_not_change_it() -> None:
     code = "import os, web; print(web.__file__); print(os.getuid(), os.access(web.__file__, os.W_OK))"
-    said = work(*readable().run_as(61234, "-c", code), env=readable().environment, cwd=Path("/")).stdout.splitlines()
-    assert said == [str(readable().top / "web/__init__.py"), "61234 False"]
+    done = work(*readable().run_as(61234, "-c", code), env=readable().environment, cwd=Path("/")).stdout.splitlines()
+    assert done == [str(readable().top / "web/__init__.py"), "61234 False"]
     work("diff", "-r", "-x", "__pycache__", TOP / "web", readable().top / "web")

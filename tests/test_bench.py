@@ -71,7 +71,7 @@ def test_the_bare_line_differs_from_ours_only_in_rsync_s_destination() -> None:
 
 
 def test_ratios_are_of_pairs_and_not_of_the_best_with_the_worst() -> None:
-    told = Sides("ours", "bare", [(1.0, 1.0), (4.0, 2.0), (9.0, 3.0)]).summary(1.1)
-    assert told["ratio"]["pairs"] == [1.0, 2.0, 3.0]
-    assert (told["ratio"]["median"], told["ratio"]["min"], told["ratio"]["max"]) == (2.0, 1.0, 3.0)
-    assert told["ratio"]["of_medians"] == 2.0
+    two_sides = Sides("ours", "bare", [(1.0, 1.0), (4.0, 2.0), (9.0, 3.0)]).summary(1.1)
+    assert two_sides["ratio"]["pairs"] == [1.0, 2.0, 3.0]
+    assert (two_sides["ratio"]["median"], two_sides["ratio"]["min"], two_sides["ratio"]["max"]) == (2.0, 1.0, 3.0)
+    assert two_sides["ratio"]["of_medians"] == 2.0

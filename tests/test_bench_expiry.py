@@ -64,13 +64,13 @@ def test_every_copy_is_as_the_original_was_and_one_deletion_is_told_from_none_an
 def test_traced_writes_are_those_that_were_made(images: Images) -> None:
     with images.made("raw", 1 << 30, "noatime") as mounted:
         btrfs.unmount(mounted.point)  # now nobody but dd writes to the device
-        with traced(mounted.device, images.folder) as found:
+        with traced(mounted.device, images.folder) as result:
             for block in (5, 50, 500):
                 words = ("bs=64k", f"seek={block}", "count=2", "oflag=direct", "conv=notrunc")
                 work("dd", "if=/dev/urandom", f"of={mounted.device}", *words)
-        if found.places is None:
+        if result.places is None:
             pytest.skip("no tracefs on this machine")
-        assert found.places == 3
+        assert result.places == 3
         work("mount", mounted.device, mounted.point)
 
 
@@ -82,7 +82,7 @@ def test_holes_agree_with_what_the_btrfs_program_says_is_used(images: Images) ->
         room = work("btrfs", "filesystem", "df", "--raw", mounted.point).stdout
     (line,) = (line for line in room.splitlines() if line.startswith("Metadata"))
     total, used = (int(word.partition("=")[2].strip(",")) for word in line.split()[-2:])
-    found = holes(images.original("small"))
-    assert found.length == total
-    assert found.used == pytest.approx(used, abs=64 * 16384)  # unmounting writes once more
-    assert found.count > 1
+    actual_holes = holes(images.original("small"))
+    assert actual_holes.length == total
+    assert actual_holes.used == pytest.approx(used, abs=64 * 16384)  # unmounting writes once more
+    assert actual_holes.count > 1

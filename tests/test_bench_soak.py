@@ -32,11 +32,11 @@ def noisy(seed: int, nights: int, leak: float = 0.0) -> list[float]:
     """MB of memory that vary by 1 % from night to night, each night's noise partly that of the night before; `leak` MB are added
     each night.
     """
-    draw, noise, found = random.Random(seed), 0.0, []
+    draw, noise, result = random.Random(seed), 0.0, []
     for night in range(nights):
         noise = 0.5 * noise + draw.gauss(0, MEMORY / 100)
-        found.append(MEMORY + noise + leak * night)
-    return found
+        result.append(MEMORY + noise + leak * night)
+    return result
 
 
 def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
@@ -56,11 +56,11 @@ def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
 
 def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
     """A quarter of a MB each night: 40 % of 100 nights, where 10 % are allowed."""
-    found = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS, 100)
-    assert {name for name, one in found.items() if one["verdict"] == CREEPS} == {"run: memory"}
-    assert {one["verdict"] for name, one in found.items() if name != "run: memory"} == {STEADY}
-    assert found["run: memory"]["low"] > LIMITS["memory"]
-    assert found["run: memory"]["growth"] == pytest.approx(100 * 0.25 / MEMORY, rel=0.3)
+    result = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS, 100)
+    assert {name for name, item in result.items() if item["verdict"] == CREEPS} == {"run: memory"}
+    assert {item["verdict"] for name, item in result.items() if name != "run: memory"} == {STEADY}
+    assert result["run: memory"]["low"] > LIMITS["memory"]
+    assert result["run: memory"]["growth"] == pytest.approx(100 * 0.25 / MEMORY, rel=0.3)
 
 
 def test_an_extent_is_held_as_a_whole_as_a_filesystem_holds_it(module_btrfs: Path) -> None:
@@ -100,18 +100,18 @@ def test_an_extent_is_held_as_a_whole_as_a_filesystem_holds_it(module_btrfs: Pat
 def extents(top: Path, days: Iterable[int]) -> dict[int, int]:
     """The extents that the snapshots have a part of, and their whole sizes, as the trees on the disk have them."""
     device = work("findmnt", "-n", "-o", "SOURCE", "-T", top).stdout.strip().partition("[")[0]
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for day in days:
         number = work("btrfs", "inspect-internal", "rootid", top / str(day)).stdout.strip()
         dumped = work("btrfs", "inspect-internal", "dump-tree", "-t", number, device).stdout
         for at, size in re.findall(r"extent data disk byte ([1-9]\d*) nr (\d+)", dumped):
-            found[int(at)] = int(size)
-    return found
+            result[int(at)] = int(size)
+    return result
 
 
 @pytest.mark.slow
 def test_noise_that_lasts_for_days_is_not_called_creeping() -> None:
-    verdicts = Counter(one.verdict for seed in range(20) if (one := trend(noisy(seed, 36), LIMITS["memory"])))
+    verdicts = Counter(single.verdict for seed in range(20) if (single := trend(noisy(seed, 36), LIMITS["memory"])))
     assert verdicts[CREEPS] == 0
     assert verdicts[STEADY] >= 15
 
@@ -186,8 +186,8 @@ def test_a_tiny_soak_runs_through_and_finds_what_is_planted_afterwards(soak: Soa
     pool.backup(names[2], ".working").mkdir()
     work("mount", "-o", "remount,ssd", pool.top)
     soak.settle()
-    found = "\n".join(soak.wrong)
-    assert f"{names[0]}/{changed.name} is called complete and differs from its source" in found
-    assert f"pool 1, {names[1]}: left [], lost ['{gone.name}']" in found
-    assert f"hosts/{names[2]}/.working" in found
-    assert "which was" in found
+    result = "\n".join(soak.wrong)
+    assert f"{names[0]}/{changed.name} is called complete and differs from its source" in result
+    assert f"pool 1, {names[1]}: left [], lost ['{gone.name}']" in result
+    assert f"hosts/{names[2]}/.working" in result
+    assert "which was" in result

@@ -51,14 +51,14 @@ def demo_at(line: str, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
     argv = [DEMO, *words]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/")
     assert process.stdout is not None
-    said = []
+    output = []
     try:
         for text in process.stdout:
-            said.append(text)
+            output.append(text)
             if text.startswith(line):
                 break
         else:
-            raise AssertionError("".join(said))
+            raise AssertionError("".join(output))
         yield process
     finally:
         process.kill()
@@ -79,15 +79,15 @@ def left_in(place: Path) -> list[str]:
 
 def processes_in(place: Path) -> list[str]:
     """Those that name `place` in their command line or their environment, other than this one."""
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
         except OSError:  # gone
             continue
         if os.fsencode(f"{place}/") in words and folder.name != str(os.getpid()):
-            found.append(f"{folder.name} {words[:200]!r}")
-    return found
+            result.append(f"{folder.name} {words[:200]!r}")
+    return result
 
 
 @pytest.mark.takes(60)
@@ -117,24 +117,24 @@ def test_after_a_kill_in_the_middle_it_runs_again_and_what_is_kept_can_be_used_a
     assert left_in(place) == []
 
 
-def see_what_it_said(said: str) -> None:
-    assert "\x1b" not in said, "colours are for terminals"
-    first, second = re.findall(r"^ *(\d+) +(\d+) +\d+  pool/hosts/shop/", said, re.MULTILINE)
+def see_what_it_said(output: str) -> None:
+    assert "\x1b" not in output, "colours are for terminals"
+    first, second = re.findall(r"^ *(\d+) +(\d+) +\d+  pool/hosts/shop/", output, re.MULTILINE)
     assert int(first[0]) > 64 * MIB < int(second[0])
     assert MIB <= int(second[1]) < 3 * MIB
-    assert "green tea  3.20\ngreen tea  3.50\n" in said
-    assert "identical" in said.splitlines()
-    see_the_weeks(said)
-    see_the_balance(said)
-    see_the_dashboard(said)
-    assert "$ grep green prices-of-the-first-night/prices.txt\ngreen tea  3.20\n" in said
+    assert "green tea  3.20\ngreen tea  3.50\n" in output
+    assert "identical" in output.splitlines()
+    see_the_weeks(output)
+    see_the_balance(output)
+    see_the_dashboard(output)
+    assert "$ grep green prices-of-the-first-night/prices.txt\ngreen tea  3.20\n" in output
 
 
-def see_the_dashboard(said: str) -> None:
+def see_the_dashboard(output: str) -> None:
     """Every page of the menu opened; that it shows what it should the demonstration sees itself."""
-    pages = dict(re.findall(r"^  (/\S*) +\d+ ms  (.+)$", said, re.MULTILINE))
+    pages = dict(re.findall(r"^  (/\S*) +\d+ ms  (.+)$", output, re.MULTILINE))
     assert {"/", "/hosts", "/hosts/shop", "/files/shop", "/pool", "/pool/heatmap", "/jobs", "/log", "/doctor"} <= set(pages)
-    assert re.search(r"^  address   http://127\.0\.0\.1:\d+\n  name      demo\n  password  \w{12,}$", said, re.MULTILINE)
+    assert re.search(r"^  address   http://127\.0\.0\.1:\d+\n  name      demo\n  password  \w{12,}$", output, re.MULTILINE)
 
 
 def see_the_pictures(place: Path) -> None:
@@ -147,23 +147,23 @@ def see_the_pictures(place: Path) -> None:
         assert film.n_frames == 6  # type: ignore[attr-defined]
 
 
-def see_the_balance(said: str) -> None:
+def see_the_balance(output: str) -> None:
     """Every other one of 3,200 files went: so many holes, and most of them are gone afterwards."""
-    [before, after] = re.search(r"^fragments +([\d,]+) +([\d,]+) +-", said, re.MULTILINE).groups()  # type: ignore[union-attr]
+    [before, after] = re.search(r"^fragments +([\d,]+) +([\d,]+) +-", output, re.MULTILINE).groups()  # type: ignore[union-attr]
     assert int(before.replace(",", "")) > 1500
     assert int(after.replace(",", "")) < 500
-    assert "It ended: " in said
+    assert "It ended: " in output
 
 
-def see_the_weeks(said: str) -> None:
+def see_the_weeks(output: str) -> None:
     """24 nights from a Monday on: daily 7, weekly 3, the months' first, and one that is held. What stays is counted on fingers."""
     days = ["10-12", "10-14", "10-19", "10-26", *(f"10-{day}" for day in range(29, 32)), *(f"11-0{day}" for day in range(1, 5))]
-    assert re.findall(r"^hosts/diary/2026-(\d\d-\d\d)T\d+Z$", said, re.MULTILINE) == days
+    assert re.findall(r"^hosts/diary/2026-(\d\d-\d\d)T\d+Z$", output, re.MULTILINE) == days
     strip = r"^2026-10 +MxHxxxxWxxxxxxWxxddd  7 kept, 13 to delete\n2026-11  MWdd +4 kept$"
-    assert re.search(strip, said, re.MULTILINE)
-    assert re.search(r"^13 of 13 deleted, \d+ of at most 100 waiting for the cleaner", said, re.MULTILINE)
-    assert re.findall(r"^(waiting +1|no) deleted subvolume", said, re.MULTILINE) == ["waiting     1", "no"]
-    assert "2026-10-14: all is well" in said.splitlines()
+    assert re.search(strip, output, re.MULTILINE)
+    assert re.search(r"^13 of 13 deleted, \d+ of at most 100 waiting for the cleaner", output, re.MULTILINE)
+    assert re.findall(r"^(waiting +1|no) deleted subvolume", output, re.MULTILINE) == ["waiting     1", "no"]
+    assert "2026-10-14: all is well" in output.splitlines()
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_one_at_the_same_time_is_refused(place: Path) -> None:

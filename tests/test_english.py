@@ -27,9 +27,9 @@ NAMES = re.compile(r"\buser nobody\b|nobody-backs-up|\{%.*?%\}|\{#.*?#\}|\{\{.*?
 def faults(text: str) -> list[str]:
     plain = " ".join(NAMES.sub(" ", text).split())
     return [
-        f"{plain[max(0, found.start() - 60) : found.end() + 60]}: {advice}"
+        f"{plain[max(0, result.start() - 60) : result.end() + 60]}: {advice}"
         for rule, advice in RULES
-        if (found := rule.search(plain))
+        if (result := rule.search(plain))
     ]
 
 
@@ -59,8 +59,8 @@ def test_no_message_help_or_page_has_a_phrase_that_has_to_be_read_twice() -> Non
             texts = [(TOP / path).read_text(encoding="utf-8")]
         else:
             continue
-        if found := [fault for text in texts for fault in faults(text)]:
-            wrong[str(path)] = found
+        if result := [fault for text in texts for fault in faults(text)]:
+            wrong[str(path)] = result
     assert wrong == {}
 
 

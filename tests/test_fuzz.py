@@ -34,10 +34,10 @@ def fuzz(*words: str, keep: Path, seconds: int) -> tuple[int, dict[str, dict]]:
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_whatever_the_bytes_are_nothing_unforeseen_happens(name: str, seconds: int, tmp_path: Path) -> None:
     inputs = FEW.get(name, 30)
-    status, told = fuzz("--only", name, "--inputs", str(inputs), keep=tmp_path, seconds=seconds)
-    assert status == 0, told[name]["error"]
-    assert told[name]["inputs"] >= inputs
-    assert told[name]["covered"] > 20
+    status, result = fuzz("--only", name, "--inputs", str(inputs), keep=tmp_path, seconds=seconds)
+    assert status == 0, result[name]["error"]
+    assert result[name]["inputs"] >= inputs
+    assert result[name]["covered"] > 20
 
 
 @pytest.mark.slow
@@ -55,16 +55,16 @@ def test_what_a_target_does_not_stand_is_found_kept_and_named(tmp_path: Path, mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "rsync-output").mkdir()
     (tmp_path / "rsync-output" / "near").write_bytes(b"(Client) Protocol versions: remote=31, negotiated=32\n")
-    status, told = fuzz("--only", "rsync-output", keep=tmp_path, seconds=20)
+    status, result = fuzz("--only", "rsync-output", keep=tmp_path, seconds=20)
     assert status == 1
-    assert "planted" in told["rsync-output"]["error"]
-    assert b"negotiated=32" in Path(told["rsync-output"]["found"]).read_bytes()
+    assert "planted" in result["rsync-output"]["error"]
+    assert b"negotiated=32" in Path(result["rsync-output"]["found"]).read_bytes()
     again = [
         sys.executable,
         "-m",
         "bench.fuzz_targets",
         "rsync-output",
         str(tmp_path / "rsync-output"),
-        told["rsync-output"]["found"],
+        result["rsync-output"]["found"],
     ]
     assert "planted" in subprocess.run(again, cwd=TOP, capture_output=True, text=True, timeout=60, check=False).stdout

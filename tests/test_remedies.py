@@ -200,7 +200,9 @@ def only_reads(command: str) -> bool:
 
 
 def covered(command: str) -> bool:
-    return command in typed_here() or command in TYPED_BY or only_reads(command) or any(command in one for one in REASONS.values())
+    return (
+        command in typed_here() or command in TYPED_BY or only_reads(command) or any(command in item for item in REASONS.values())
+    )
 
 
 @pytest.mark.slow
@@ -279,7 +281,7 @@ def test_each_command_of_the_page_what_to_do_is_in_the_table() -> None:
     programs = "|".join([*COMMANDS, "timedatectl", "journalctl", "systemctl", "btrfs", "mount", "restic"])
     commands = set(re.findall(rf"``((?:{programs}) [^`]+)``", text)) | set(re.findall(r"``(timedatectl)``", text))
     table = [pattern(command) for command in printed_commands() if covered(command)]
-    assert {command for command in commands if not any(re.fullmatch(one, command) for one in table)} == set()
+    assert {command for command in commands if not any(re.fullmatch(item, command) for item in table)} == set()
     assert len(commands) >= 20
 
 
@@ -325,8 +327,8 @@ def misspelt(command: str) -> str:
             if not options[0].is_flag and not options[0].count and words:
                 words.pop(0)
         elif isinstance(current, click.Group) and not word.startswith("{"):
-            found = current.get_command(context, word)
-            if found is None:
+            result = current.get_command(context, word)
+            if result is None:
                 return word
-            current, context = found, click.Context(found, info_name=word, parent=context)
+            current, context = result, click.Context(result, info_name=word, parent=context)
     return ""

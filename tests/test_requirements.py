@@ -21,7 +21,7 @@ def pins(name: str) -> list[tuple[Requirement, list[str]]]:
     """The requirements of a lock file, each with its checksums."""
     text = (LOCKS / f"{name}.txt").read_text().replace("\\\n", " ")
     lines = [line.split(" --hash=") for line in text.splitlines() if line and not line.startswith("#")]
-    return [(Requirement(line[0]), [one.strip() for one in line[1:]]) for line in lines]
+    return [(Requirement(line[0]), [item.strip() for item in line[1:]]) for line in lines]
 
 
 def demanded(keyword: str) -> list[Requirement]:
@@ -32,7 +32,7 @@ def demanded(keyword: str) -> list[Requirement]:
         if isinstance(node, ast.keyword) and node.arg == keyword
     )
     value = ast.literal_eval(call.value)
-    return [Requirement(one) for one in (value["dev"] if isinstance(value, dict) else value)]
+    return [Requirement(item) for item in (value["dev"] if isinstance(value, dict) else value)]
 
 
 @pytest.mark.parametrize("name", ["build", "install", "documentation", "development"])
@@ -51,9 +51,9 @@ def test_what_setup_asks_for_is_pinned_to_a_version_that_it_allows(name: str, ke
     """After a change of setup.py, scripts/lock.sh writes the pins anew."""
     pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin, _ in pins(name)}
     assert demanded(keyword)
-    for one in demanded(keyword):
-        assert canonicalize_name(one.name) in pinned, f"{one} is not pinned"
-        assert one.specifier.contains(pinned[canonicalize_name(one.name)]), one
+    for item in demanded(keyword):
+        assert canonicalize_name(item.name) in pinned, f"{item} is not pinned"
+        assert item.specifier.contains(pinned[canonicalize_name(item.name)]), item
 
 
 def test_tests_run_with_the_versions_that_are_installed() -> None:
@@ -63,7 +63,8 @@ def test_tests_run_with_the_versions_that_are_installed() -> None:
 
 def test_the_bill_of_materials_lists_what_is_installed() -> None:
     listed = {
-        (canonicalize_name(one["name"]), one["version"]) for one in json.loads((LOCKS / "sbom.cdx.json").read_text())["components"]
+        (canonicalize_name(component["name"]), component["version"])
+        for component in json.loads((LOCKS / "sbom.cdx.json").read_text())["components"]
     }
     on_oldest = [pin for name in ("build", "install") for pin, _ in pins(name) if not pin.marker or pin.marker.evaluate(OLDEST)]
     assert listed == {(canonicalize_name(pin.name), next(iter(pin.specifier)).version) for pin in on_oldest}

@@ -121,26 +121,26 @@ def graph(cut: int | None = None) -> dict[str, set[str]]:
         parts = name.split(".")
         return ".".join(parts[: parts.index("cli") + 1 if cut and "cli" in parts[cut:] else cut])
 
-    found: dict[str, set[str]] = {shortened(name): set() for name in modules}
+    result: dict[str, set[str]] = {shortened(name): set() for name in modules}
     for name, used in uses_of_all().items():
         others = {shortened(module) for each in used if (module := module_of(each))} - {shortened(name)}
-        found[shortened(name)] |= others
-    return found
+        result[shortened(name)] |= others
+    return result
 
 
-def cycles(found: Mapping[str, set[str]]) -> list[set[str]]:
+def cycles(by_name: Mapping[str, set[str]]) -> list[set[str]]:
     """Sets of nodes that reach each other."""
-    reached = {node: reachable(found, node) for node in found}
+    reached = {node: reachable(by_name, node) for node in by_name}
     return [
-        {node, other} for node in found for other in found if node < other and other in reached[node] and node in reached[other]
+        {node, other} for node in by_name for other in by_name if node < other and other in reached[node] and node in reached[other]
     ]
 
 
-def reachable(found: Mapping[str, set[str]], node: str) -> set[str]:
+def reachable(by_name: Mapping[str, set[str]], node: str) -> set[str]:
     seen: set[str] = set()
     ahead = [node]
     while ahead:
-        new = found[ahead.pop()] - seen
+        new = by_name[ahead.pop()] - seen
         seen |= new
         ahead += new
     return seen
@@ -317,16 +317,16 @@ RECORDS_OF_TIMES = {
 
 def formats_times(module: str, source: ast.AST) -> list[str]:
     """The lines that format a time otherwise than by `local_time` and its like, or put `format_time` into a sentence."""
-    found = []
+    result = []
     for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and node.attr in ("strftime", "isoformat", "asctime"):
-            found.append(f"{module}:{node.lineno}: {node.attr}")
+            result.append(f"{module}:{node.lineno}: {node.attr}")
         if isinstance(node, ast.FormattedValue) and node.format_spec and re.search("%[a-zA-Z-]", ast.unparse(node.format_spec)):
-            found.append(f"{module}:{node.lineno}: {ast.unparse(node.format_spec)}")
+            result.append(f"{module}:{node.lineno}: {ast.unparse(node.format_spec)}")
         if isinstance(node, ast.FormattedValue):
             calls = {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
-            found += [f"{module}:{node.lineno}: format_time"] if "format_time" in calls else []
-    return found
+            result += [f"{module}:{node.lineno}: format_time"] if "format_time" in calls else []
+    return result
 
 
 @pytest.mark.slow
@@ -335,7 +335,7 @@ def test_only_one_place_has_words_for_times() -> None:
     lines = {dotted(path): formats_times(dotted(path), tree(path)) for path in MODULES if path.parts[0] != "web"}
     own_names = "backupd.serve.jobs"  # the names of jobs are made from times
     assert lines.pop(own_names)
-    assert {module for module, found in lines.items() if found} == {*WORDS_OF_TIMES, *RECORDS_OF_TIMES}
+    assert {module for module, item in lines.items() if item} == {*WORDS_OF_TIMES, *RECORDS_OF_TIMES}
     for module in RECORDS_OF_TIMES:
         assert [line for line in lines[module] if not line.endswith("isoformat")] == []
 

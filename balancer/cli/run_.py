@@ -48,9 +48,9 @@ def plan_command(path: Path | None, pool: str | None, config: Path | None, as_js
     from balancer.cli.planning import settings_of, show_plan
     from balancer.history import catalogue_of
 
-    found = balance_target(path, pool, config)
-    settings = settings_of(found.balance, **chosen)
-    show_plan(found.path, settings, catalogue_of(found.path, pool, config), as_json=as_json)
+    target = balance_target(path, pool, config)
+    settings = settings_of(target.balance, **chosen)
+    show_plan(target.path, settings, catalogue_of(target.path, pool, config), as_json=as_json)
 
 
 @click.command("run")
@@ -114,11 +114,11 @@ def run_command(
     from balancer.cli.planning import balance, settings_of, show_plan
     from balancer.history import catalogue_of
 
-    found = balance_target(path, pool, config)
-    state = catalogue_of(found.path, pool, config)
+    target = balance_target(path, pool, config)
+    state = catalogue_of(target.path, pool, config)
     until = moment(chosen.pop("until"), zone=zone_of_pool()) if chosen["until"] else chosen.pop("until")
-    settings = settings_of(found.balance, until=until, **chosen)
+    settings = settings_of(target.balance, until=until, **chosen)
     if dry_run:
-        show_plan(found.path, settings, state, as_json=as_json)
+        show_plan(target.path, settings, state, as_json=as_json)
         return Exit.OK
-    return balance(found.path, settings, state, as_json=as_json, quiet=quiet)
+    return balance(target.path, settings, state, as_json=as_json, quiet=quiet)

@@ -17,7 +17,7 @@ def facts(
     complete: float | None = None, run: float | None = None, outcome: str | None = None, error: str | None = None, **others: object
 ) -> HostFacts:
     """Facts with the newest complete backup and the last run so many hours ago."""
-    told = {
+    answer = {
         "last_complete": None if complete is None else ago(complete),
         "newest_state": "complete" if complete is not None else None,
         "last_run": round(ago(run).timestamp()) if run is not None else None,
@@ -26,4 +26,4 @@ def facts(
         "last_run_error": error,
         **others,
     }
-    return replace(NOTHING, **told)  # type: ignore[arg-type]
+    return replace(NOTHING, **answer)  # type: ignore[arg-type]

@@ -29,9 +29,9 @@ def well(**others: Any) -> PoolFacts:
 
 
 def seen(of: Config, facts: dict[str, HostFacts] | None = None, now: datetime = NOW, **others: Any) -> StatusReport:
-    known = facts or {}
-    hosts = tuple(host_status(host, known.get(host.name), of.pool.zone, now) for host in of.hosts.values())
-    return StatusReport(of, now, hosts, known, **{"pool": well(), "numbers": numbers(), "pool_looked": now, **others})
+    by_name = facts or {}
+    hosts = tuple(host_status(host, by_name.get(host.name), of.pool.zone, now) for host in of.hosts.values())
+    return StatusReport(of, now, hosts, by_name, **{"pool": well(), "numbers": numbers(), "pool_looked": now, **others})
 
 
 def numbers(**errors: int) -> PoolNumbers:

@@ -13,8 +13,8 @@ from btrkeep.decisions.alarm_advice import ELSE, TABLE, advice, command_for
 SINCE = datetime(2026, 11, 20, 22, tzinfo=UTC)
 
 
-def alarm(subject: str, text: str, what: str = "failure") -> StoredAlarm:
-    return StoredAlarm(what, subject, text, 0, SINCE, 1, None, None, None)
+def alarm(subject: str, text: str, name: str = "failure") -> StoredAlarm:
+    return StoredAlarm(name, subject, text, 0, SINCE, 1, None, None, None)
 
 
 def body(*alarms: StoredAlarm, pool: str = "main") -> list[str]:
@@ -75,7 +75,7 @@ def test_the_name_of_our_unit_can_be_copied_and_no_other_text_is_left_as_it_is()
 
 
 @pytest.mark.parametrize(
-    ("what", "subject", "command"),
+    ("name", "subject", "command"),
     [
         ("silent", "offsite cloud", "backupd offsite init cloud"),
         ("failure", "offsite cloud", "backupd offsite run cloud --dry-run"),
@@ -85,14 +85,14 @@ def test_the_name_of_our_unit_can_be_copied_and_no_other_text_is_left_as_it_is()
         ("new", "thing", ELSE.command),
     ],
 )
-def test_each_alarm_has_its_advice(what: str, subject: str, command: str) -> None:
-    assert advice(alarm(subject, "x", what)).command == command
+def test_each_alarm_has_its_advice(name: str, subject: str, command: str) -> None:
+    assert advice(alarm(subject, "x", name)).command == command
 
 
 def test_each_entry_of_the_table_is_reached() -> None:
     is_named = {kind: AlarmSubject.of(f"{kind} name").kind == kind for _, kind in TABLE}
     subjects = {kind: f"{kind} name" if named else kind or "x" for kind, named in is_named.items()}
-    kinds = {(what, kind): alarm(subjects[kind], "x", what or "failure") for what, kind in TABLE}
+    kinds = {(name, kind): alarm(subjects[kind], "x", name or "failure") for name, kind in TABLE}
     assert {advice(row).words for row in kinds.values()} == {entry.words for entry in TABLE.values()}
 
 

@@ -25,14 +25,14 @@ WEB = HostConfig("web1", paths=("/etc",))
 FINE = facts(complete=10, run=10, outcome="complete")
 
 
-def stored(what: str, subject: str, **others: object) -> StoredAlarm:
-    row = StoredAlarm(what, subject, "text", 0, ago(1), 1, ago(1), None, None)
+def stored(name: str, subject: str, **others: object) -> StoredAlarm:
+    row = StoredAlarm(name, subject, "text", 0, ago(1), 1, ago(1), None, None)
     return replace(row, **others)  # type: ignore[arg-type]
 
 
-def keys(facts_of_web1: HostFacts | None, host: HostConfig = WEB, known: Known | None = None, **notify: object) -> list[str]:
+def keys(facts_of_web1: HostFacts | None, host: HostConfig = WEB, by_name: Known | None = None, **notify: object) -> list[str]:
     look = seen(config(host, **notify), {"web1": facts_of_web1} if facts_of_web1 else {})
-    return [f"{alarm.event} {alarm.subject}" for alarm in find(look, known or {}, {}).alarms if alarm.is_due]
+    return [f"{alarm.event} {alarm.subject}" for alarm in find(look, by_name or {}, {}).alarms if alarm.is_due]
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_an_optional_host_is_silent_when_it_was_away_too_long_and_one_that_is_no
 def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough() -> None:
     key = ("silent", "host web1")
     assert keys(None) == []
-    assert keys(None, known={key: stored(*key, since=ago(35), told=None)}) == []
-    assert keys(None, known={key: stored(*key, since=ago(37), told=None)}) == ["silent host web1"]
-    assert keys(None, known={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # that was another time
+    assert keys(None, by_name={key: stored(*key, since=ago(35), told=None)}) == []
+    assert keys(None, by_name={key: stored(*key, since=ago(37), told=None)}) == ["silent host web1"]
+    assert keys(None, by_name={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # that was another time
 
 
 CONFIGURED: tuple[tuple[int, HostConfig, dict[str, Any], bool], ...] = (
@@ -124,9 +124,9 @@ DISK = ReplicaSettings("disk", folder=Path("/srv/disk"))
 BEHIND = (HostBehind("db1", "2026-03-02T220000Z", None, "no room"),)
 
 
-def of_copies(replica: ReplicaSettings, session: ReplicaSession | None, known: Known | None = None) -> list[tuple[str, str]]:
+def of_copies(replica: ReplicaSettings, session: ReplicaSession | None, by_name: Known | None = None) -> list[tuple[str, str]]:
     look = replace(seen(config()), copies=(copy_status(replica, session, NOW),))
-    return [(f"{alarm.event} {alarm.subject}", alarm.text) for alarm in find(look, known or {}, {}).alarms if alarm.is_due]
+    return [(f"{alarm.event} {alarm.subject}", alarm.text) for alarm in find(look, by_name or {}, {}).alarms if alarm.is_due]
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_a_replica_is_told_when_it_fails_or_is_late_and_a_disk_only_when_it_is_l
 def test_a_replica_that_never_was_fetched_is_waited_for() -> None:
     key = ("silent", "replica office")
     assert of_copies(OFFICE, None, {key: stored(*key, since=ago(47), told=None)}) == []
-    assert [one for one, _ in of_copies(OFFICE, None, {key: stored(*key, since=ago(49), told=None)})] == ["silent replica office"]
+    assert [name for name, _ in of_copies(OFFICE, None, {key: stored(*key, since=ago(49), told=None)})] == ["silent replica office"]
 
 
 def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:
-    def found(used: int, known: Known) -> list[str]:
+    def found(used: int, by_name: Known) -> list[str]:
         look = seen(config(), pool=well(room=Room(100 * GIB, 0, (100 - used) * GIB, GIB)))
-        return [str(alarm.subject) for alarm in find(look, known, {}).alarms]
+        return [str(alarm.subject) for alarm in find(look, by_name, {}).alarms]
 
     standing = {("room", "used"): stored("room", "used")}
     assert [found(89, {}), found(90, {})] == [[], ["used"]]
@@ -205,25 +205,25 @@ def test_what_a_pool_that_is_gone_cannot_tell_is_not_taken_for_well() -> None:
 
 
 def test_a_unit_stands_until_it_ran_well_and_is_left_alone_while_it_runs() -> None:
-    known = {("failure", "unit a.service"): stored("failure", "unit a.service")}
-    states = {failed: find(seen(config()), known, {"a.service": failed}) for failed in (True, False, None)}
+    by_name = {("failure", "unit a.service"): stored("failure", "unit a.service")}
+    states = {failed: find(seen(config()), by_name, {"a.service": failed}) for failed in (True, False, None)}
     assert [str(alarm.subject) for alarm in states[True].alarms] == ["unit a.service"]
     assert states[False].alarms == states[None].alarms == ()
     assert [states[failed].is_known(("failure", "unit a.service")) for failed in (True, False, None)] == [True, True, False]
 
 
 def test_a_host_that_is_not_configured_any_more_is_dropped() -> None:
-    known = {("failure", "host old"): stored("failure", "host old"), ("failure", "host web1"): stored("failure", "host web1")}
-    assert find(seen(config(WEB), {"web1": FINE}), known, {}).dropped == {"host old"}
+    by_name = {("failure", "host old"): stored("failure", "host old"), ("failure", "host web1"): stored("failure", "host web1")}
+    assert find(seen(config(WEB), {"web1": FINE}), by_name, {}).dropped == {"host old"}
 
 
 def test_a_night_is_judged_by_the_hosts_that_count() -> None:
     hosts = [HostConfig(f"h{n}") for n in range(10)] + [HostConfig("laptop", optional=True), HostConfig("off", enabled=False)]
-    known = {f"h{n}": FINE for n in range(9)}
+    by_name = {f"h{n}": FINE for n in range(9)}
 
     def met(goal: float, ended: str | None = None, **others: HostFacts) -> bool:
         of = config(*hosts, ping_goal=goal)
-        return judge_night(of, seen(of, known | others).hosts, ended).met
+        return judge_night(of, seen(of, by_name | others).hosts, ended).met
 
     assert (met(1.0), met(0.9), met(0.91)) == (False, True, False)
     assert met(1.0, h9=FINE)
@@ -256,8 +256,8 @@ def test_alarms_of_what_a_mistake_in_the_configuration_leaves_out_are_not_over()
     rows = [
         StoredAlarm("failure", subject, "", 0, NOW, 1, NOW, None, None) for subject in ("host web1", "replica nas", "host other")
     ]
-    known = {row.key: row for row in rows}
-    found_alarms = find(seen(wrong, faults=("main.toml:3: x", "main.toml:9: y")), known, {})
+    by_name = {row.key: row for row in rows}
+    found_alarms = find(seen(wrong, faults=("main.toml:3: x", "main.toml:9: y")), by_name, {})
     assert [found_alarms.is_known(row.key) for row in rows] == [False, False, True]
     (alarm,) = found_alarms.alarms
     assert (str(alarm.subject), alarm.text) == (

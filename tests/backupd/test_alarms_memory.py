@@ -29,8 +29,8 @@ class Story:
         self.events = events
         self.heard: list[tuple[datetime, str]] = []
 
-    def look(self, now: datetime, *alarms: Alarm, arrived: bool = True, found: FoundAlarms | None = None) -> AlarmChanges:
-        fresh = changes(self.rows, found or FoundAlarms(alarms), self.events, now)
+    def look(self, now: datetime, *alarms: Alarm, arrived: bool = True, found_alarms: FoundAlarms | None = None) -> AlarmChanges:
+        fresh = changes(self.rows, found_alarms or FoundAlarms(alarms), self.events, now)
         for row in fresh.changed(self.rows, now, arrived=arrived):
             self.rows[row.key] = row
         for key in fresh.gone:
@@ -45,8 +45,8 @@ class Story:
         return [words for _, words in self.heard]
 
 
-def alarm(subject: str = "host a", what: str = "failure", grade: int = 0, ripe: bool = True, since: datetime = NOW) -> Alarm:
-    return Alarm(what, AlarmSubject.of(subject), f"{subject} is bad", since, grade, ripe)
+def alarm(subject: str = "host a", name: str = "failure", grade: int = 0, ripe: bool = True, since: datetime = NOW) -> Alarm:
+    return Alarm(name, AlarmSubject.of(subject), f"{subject} is bad", since, grade, ripe)
 
 
 def play(pattern: str, step: timedelta = HOUR) -> list[str]:
@@ -85,7 +85,7 @@ def test_whatever_happens_nothing_is_told_twice_in_a_row_and_never_more_than_thr
     story = Story()
     for number, bad in enumerate(looks):
         story.look(NOW + number * step, *([alarm(since=NOW + number * step)] if bad else []))
-    assert all(one != other for one, other in zip(story.said(), story.said()[1:], strict=False))
+    assert all(name != other for name, other in zip(story.said(), story.said()[1:], strict=False))
     assert story.said()[:1] in ([], ["+ host a"])
     for when, _ in story.heard:
         assert sum(when <= other < when + QUIET for other, _ in story.heard) <= 3
@@ -127,7 +127,7 @@ def test_an_alarm_that_grows_is_told_again_and_one_that_shrinks_is_not() -> None
 
 def test_each_new_mistake_is_a_message_also_the_third_of_a_day() -> None:
     """A mistake that comes soon after another one was over is the same alarm, whose recovery waits for a day."""
-    known: dict[tuple[str, str], StoredAlarm] = {}
+    by_name: dict[tuple[str, str], StoredAlarm] = {}
     sent: list[str] = []
     looks = (
         ("1st",),
@@ -145,10 +145,10 @@ def test_each_new_mistake_is_a_message_also_the_third_of_a_day() -> None:
     )
     for number, faults in enumerate(looks):
         now = NOW + HOUR * number
-        alarm_changes = changes(known, find(seen(config(), faults=faults), known, {}), EVENT_WORDS, now)
+        alarm_changes = changes(by_name, find(seen(config(), faults=faults), by_name, {}), EVENT_WORDS, now)
         arrived = number != 8  # the message about the fourth does not arrive at first
         sent += [row.text for row in alarm_changes.alarms if arrived]
-        known |= {row.key: row for row in alarm_changes.changed(known, now, arrived=arrived)}
+        by_name |= {row.key: row for row in alarm_changes.changed(by_name, now, arrived=arrived)}
     prefix = "the configuration is wrong: "
     assert [text.removeprefix(prefix) for text in sent] == ["1st", "2nd", "3rd", "3rd; 1st", "4th", "4th; 5th", "4th; 6th"]
 
@@ -162,18 +162,18 @@ def test_an_alarm_that_is_not_ripe_is_remembered_from_its_beginning_and_not_told
 
 def test_events_that_nobody_asked_for_are_known_and_not_told() -> None:
     story = Story(("suspect",))
-    assert len(story.look(NOW, alarm(), alarm(what="suspect")).standing) == 2
+    assert len(story.look(NOW, alarm(), alarm(name="suspect")).standing) == 2
     assert len(story.heard) == 1
     story.look(NOW + HOUR)
     assert story.said() == ["+ host a"]  # the recovery was not asked for either
-    story.look(NOW + 30 * HOUR, alarm(what="suspect"))
+    story.look(NOW + 30 * HOUR, alarm(name="suspect"))
     assert story.said() == ["+ host a", "+ host a"]
 
 
 def test_a_host_is_over_when_all_that_was_wrong_with_it_is() -> None:
     story = Story()
     story.look(NOW, alarm())
-    story.look(NOW + HOUR, alarm(what="suspect"))
+    story.look(NOW + HOUR, alarm(name="suspect"))
     assert story.said() == ["+ host a", "+ host a"]
     story.look(NOW + 2 * HOUR)
     assert story.said()[2:] == ["- host a", "- host a"]
@@ -182,7 +182,7 @@ def test_a_host_is_over_when_all_that_was_wrong_with_it_is() -> None:
 def test_what_cannot_be_known_stays_as_it_is() -> None:
     story = Story()
     story.look(NOW, alarm("used", "room"))
-    story.look(NOW + HOUR, found=FoundAlarms((), frozenset({"room"})))
+    story.look(NOW + HOUR, found_alarms=FoundAlarms((), frozenset({"room"})))
     story.look(NOW + 2 * HOUR, alarm("used", "room"))
     assert story.said() == ["+ used"]
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_known_stays_as_it_is() -> None:
 def test_a_host_that_is_gone_from_the_configuration_is_forgotten_without_a_word() -> None:
     story = Story()
     story.look(NOW, alarm())
-    story.look(NOW + HOUR, found=FoundAlarms((), dropped=frozenset({"host a"})))
+    story.look(NOW + HOUR, found_alarms=FoundAlarms((), dropped=frozenset({"host a"})))
     assert (story.said(), story.rows) == (["+ host a"], {})
 
 

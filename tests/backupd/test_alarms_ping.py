@@ -16,8 +16,8 @@ from tests.beds.receivers import Web, web
 
 @pytest.fixture
 def service() -> Iterator[Web]:
-    with web() as told:
-        yield told
+    with web() as result:
+        yield result
 
 
 def url(service: Web) -> Url:

@@ -26,18 +26,18 @@ EVIL = (
 
 @pytest.fixture
 def server() -> Iterator[Web]:
-    with web() as told:
-        yield told
+    with web() as result:
+        yield result
 
 
 @pytest.fixture
 def mailbox() -> Iterator[Mail]:
-    with mail() as told:
-        yield told
+    with mail() as result:
+        yield result
 
 
-def alarms(*texts: str, what: str = "failure") -> list[StoredAlarm]:
-    return [StoredAlarm(what, f"host h{number}", text, 0, NOW, 1, None, NOW, None) for number, text in enumerate(texts)]
+def alarms(*texts: str, subject: str = "failure") -> list[StoredAlarm]:
+    return [StoredAlarm(subject, f"host h{number}", text, 0, NOW, 1, None, NOW, None) for number, text in enumerate(texts)]
 
 
 def evil_message() -> words.Message:
@@ -165,7 +165,7 @@ def test_apprise_is_loaded_only_when_something_is_sent() -> None:
 
 def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
     message = words.changes_message(
-        "main", "machine", alarms(*(f"h{n}: broke {n}" for n in range(500))), alarms("h7: broke", what="silent")
+        "main", "machine", alarms(*(f"h{n}: broke {n}" for n in range(500))), alarms("h7: broke", subject="silent")
     )
     assert message.title == "btrkeep main: 500 alarms, 1 over"
     lines = message.body.splitlines()

@@ -13,10 +13,10 @@ X86_64, AARCH64 = 0xC000003E, 0xC00000B7
 
 
 def test_the_numbers_are_those_of_libseccomp() -> None:
-    found = ctypes.util.find_library("seccomp")
-    if not found:
+    output = ctypes.util.find_library("seccomp")
+    if not output:
         pytest.skip("left out: numbers of system calls (libseccomp is not installed)")
-    number = ctypes.CDLL(found).seccomp_syscall_resolve_name_arch
+    number = ctypes.CDLL(output).seccomp_syscall_resolve_name_arch
     number.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
     shared, own = _BOTH | _RECEIVE, _ONLY_X86 | _RECEIVE_ONLY_X86
     assert {name: (number(X86_64, name.encode()), number(AARCH64, name.encode())) for name in shared} == shared
@@ -26,12 +26,12 @@ def test_the_numbers_are_those_of_libseccomp() -> None:
 @pytest.mark.parametrize("receives", [False, True])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
 def test_every_jump_of_the_filter_lands_within_it(machine: str, receives: bool) -> None:
-    found = seccomp_filter(machine, receives=receives)
-    assert found is not None
-    for at in range(0, len(found), 8):
-        code, taken, not_taken = int.from_bytes(found[at : at + 2], "little"), found[at + 2], found[at + 3]
+    data = seccomp_filter(machine, receives=receives)
+    assert data is not None
+    for at in range(0, len(data), 8):
+        code, taken, not_taken = int.from_bytes(data[at : at + 2], "little"), data[at + 2], data[at + 3]
         if code & 7 == 5:
-            assert at // 8 + 1 + max(taken, not_taken) < len(found) // 8
+            assert at // 8 + 1 + max(taken, not_taken) < len(data) // 8
 
 
 def test_a_machine_whose_calls_are_not_known_has_no_filter() -> None:

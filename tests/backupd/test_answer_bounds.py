@@ -80,9 +80,9 @@ def test_too_long_an_answer_and_one_too_many_are_refused(
     with ours:
         ours.sendall(encoded({"verb": "plan", "who": "ada", "arguments": {}}))
         answering.answer(service, theirs, frozenset((os.getuid(),)))
-        found = json.loads(ours.recv(10_000))
-    assert (found["ok"], found.get("kind", "")) == (not kind, kind)
-    assert words in found.get("error", "")
+        answer = json.loads(ours.recv(10_000))
+    assert (answer["ok"], answer.get("kind", "")) == (not kind, kind)
+    assert words in answer.get("error", "")
 
 
 @pytest.mark.parametrize(("limit", "size", "counts"), [(2, 1, [2, 2, 2, 1, 0]), (1000, 1_200_000, [3, 2, 0])])
@@ -94,13 +94,13 @@ def test_jobs_come_in_answers_one_after_the_other(
     asked, paths = "2026-11-21T21:00:00Z", ["x" * size]
     for name in names:
         JobStore(tmp_path).put(ServeJob(name, "restore", "web1", "ada", asked, {"paths": paths}, state="done"))
-    here, there = socket.socketpair()
+    here, present = socket.socketpair()
     seen, before = list[list[str]](), None
-    with here, there:
+    with here, present:
         for _ in counts:
             given: dict[str, Any] = checked({"limit": limit, "before": before}, VERBS["jobs"].arguments)
-            found = tasks.jobs(Call(service, Wire(here), Peer(0, 0), ADA, given, lambda: None))
-            seen.append([one["job"] for one in found])
-            before = seen[-1][-1] if found else None
+            jobs = tasks.jobs(Call(service, Wire(here), Peer(0, 0), ADA, given, lambda: None))
+            seen.append([row["job"] for row in jobs])
+            before = seen[-1][-1] if jobs else None
     assert [name for answer in seen for name in answer] == names[::-1]
     assert [len(answer) for answer in seen] == counts

@@ -18,14 +18,14 @@ def some(first: int, number: int, at: int = NOW) -> dict[Key, ReadBefore]:
     }
 
 
-def write(folder: Path, found: Mapping[Key, ReadBefore]) -> None:
+def write(folder: Path, by_name: Mapping[Key, ReadBefore]) -> None:
     with Checksums(folder) as checksums:
-        checksums.write(found, NOW)
+        checksums.write(by_name, NOW)
 
 
-def missing(folder: Path, found: Mapping[Key, ReadBefore]) -> int:
+def missing(folder: Path, by_name: Mapping[Key, ReadBefore]) -> int:
     with Checksums(folder) as checksums:
-        return sum(checksums.find(key) != read_before for key, read_before in found.items())
+        return sum(checksums.find(key) != read_before for key, read_before in by_name.items())
 
 
 @pytest.fixture

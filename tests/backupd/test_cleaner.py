@@ -55,10 +55,10 @@ def test_the_time_left_is_known_from_a_whole_second_on() -> None:
 
 def test_at_an_even_pace_the_rate_and_the_time_left_are_exact() -> None:
     watch = looked(evenly(600, 2, 0.5, 100))
-    found, left = rate(watch), time_left(watch, None)
-    assert found is not None
-    assert found.per_minute == pytest.approx(120)
-    assert found.seconds == pytest.approx(100)
+    result, left = rate(watch), time_left(watch, None)
+    assert result is not None
+    assert result.per_minute == pytest.approx(120)
+    assert result.seconds == pytest.approx(100)
     assert left is not None
     assert left.seconds == pytest.approx(200)  # 400 wait
     assert left.at_least < 200 < (left.at_most or 0)
@@ -78,9 +78,9 @@ def test_new_ones_that_come_meanwhile_change_no_rate_but_the_time_left() -> None
 
 def test_a_queue_that_only_grows_has_no_rate_above_zero_and_no_end() -> None:
     watch = looked([(float(at), set(range(at + 1))) for at in range(60)])
-    found = rate(watch)
-    assert found is not None
-    assert found.per_minute == 0
+    result = rate(watch)
+    assert result is not None
+    assert result.per_minute == 0
     assert time_left(watch, None) is None
 
 
@@ -89,19 +89,19 @@ def test_idle_time_does_not_count_but_a_cleaner_that_sleeps_does() -> None:
     busy = [(at + 100.0, waiting) for at, waiting in evenly(600, 2, 0.5, 50)]
     assert rate(looked(idle + busy)) == rate(looked(busy))
     sleeping = [(at - 50, set(IDS[:600])) for at, _ in evenly(600, 2, 0.5, 50)]
-    found = rate(looked(sleeping + evenly(600, 2, 0.5, 50)[1:]))
-    assert found is not None
-    assert found.per_minute == pytest.approx(60)
+    result = rate(looked(sleeping + evenly(600, 2, 0.5, 50)[1:]))
+    assert result is not None
+    assert result.per_minute == pytest.approx(60)
 
 
 def test_only_the_last_minutes_count() -> None:
     fast = evenly(5000, 20, 1, 200)
     slow = [(200.0 + at, set(IDS[4000 + at : 5000])) for at in range(1, int(WINDOW) + 50)]
     watch = looked(fast + slow)
-    found = rate(watch)
-    assert found is not None
-    assert found.per_minute == pytest.approx(60, rel=0.01)
-    assert found.seconds <= WINDOW
+    result = rate(watch)
+    assert result is not None
+    assert result.per_minute == pytest.approx(60, rel=0.01)
+    assert result.seconds <= WINDOW
     assert len(watch.steps) <= WINDOW + 2
 
 
@@ -110,11 +110,11 @@ def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
     for at, _ in even:
         burst = int(at // 20) * 40 + min(40, int(at % 20) * 20)  # forty within two seconds, then nothing for eighteen
         rough.append((at, set(IDS[burst:1000])))
-    one, other = time_left(looked(even), None), time_left(looked(rough), None)
-    assert one is not None
-    assert one.at_most is not None
+    single, other = time_left(looked(even), None), time_left(looked(rough), None)
+    assert single is not None
+    assert single.at_most is not None
     assert other is not None
-    assert other.at_most is None or other.at_most - other.at_least > 3 * (one.at_most - one.at_least)
+    assert other.at_most is None or other.at_most - other.at_least > 3 * (single.at_most - single.at_least)
 
 
 def test_the_dropped_share_of_the_present_subvolume_shortens_the_time_left() -> None:
@@ -159,13 +159,13 @@ def test_rate_and_time_left_never_contradict_each_other(changes: list[tuple[floa
         assert before.busy <= after.busy
         assert before.gone <= after.gone
     assert watch.steps[-1].gone == gone
-    found, left = rate(watch), time_left(watch, share if low < high else None)
-    if found:
-        assert found.per_minute >= 0
-        assert found.seconds <= at
+    result, left = rate(watch), time_left(watch, share if low < high else None)
+    if result:
+        assert result.per_minute >= 0
+        assert result.seconds <= at
     if left and watch.waiting:
-        assert found is not None
+        assert result is not None
         assert 0 < left.at_least < left.seconds < (left.at_most or float("inf"))
-        assert left.seconds == pytest.approx((high - low - share) / found.per_minute * 60)
+        assert left.seconds == pytest.approx((high - low - share) / result.per_minute * 60)
     later = watched(replace(watch), at + 1e6, watch.waiting, None)
     assert rate(later) is None  # nothing of it is of the last minutes

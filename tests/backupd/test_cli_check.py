@@ -27,22 +27,22 @@ def findings(nights: Nights, *words: str, status: int, env: dict[str, str] | Non
     return list(json.loads(done.stdout))
 
 
-def bad(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(finding["level"], finding["subject"]) for finding in found if finding["level"] in ("warning", "error")]
+def bad(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(finding["level"], finding["subject"]) for finding in rows if finding["level"] in ("warning", "error")]
 
 
-def the(found: list[dict[str, Any]], subject: str, level: str) -> dict[str, Any]:
-    (finding,) = [finding for finding in found if (finding["subject"], finding["level"]) == (subject, level)]
+def the(rows: list[dict[str, Any]], subject: str, level: str) -> dict[str, Any]:
+    (finding,) = [finding for finding in rows if (finding["subject"], finding["level"]) == (subject, level)]
     return finding
 
 
 def test_a_healthy_site_has_nothing_to_do(healthy: Nights) -> None:
-    found = findings(healthy, status=0)
-    assert bad(found) == []
-    assert {"configuration", "rsync", "pool", "room", "catalogue"} <= {finding["subject"] for finding in found}
-    assert all(set(finding) == {"level", "subject", "message", "hint"} for finding in found)
+    actual_findings = findings(healthy, status=0)
+    assert bad(actual_findings) == []
+    assert {"configuration", "rsync", "pool", "room", "catalogue"} <= {finding["subject"] for finding in actual_findings}
+    assert all(set(finding) == {"level", "subject", "message", "hint"} for finding in actual_findings)
     version = work("rsync", "--version").stdout.split()[2]
-    assert the(found, "rsync", "ok")["message"] == version
+    assert the(actual_findings, "rsync", "ok")["message"] == version
     assert "error" not in healthy.backupd("check").stdout
 
 
@@ -58,10 +58,10 @@ def test_a_healthy_site_has_nothing_to_do(healthy: Nights) -> None:
     ],
 )
 def test_the_version_of_rsync_is_judged(healthy: Nights, version: str, level: str, words: str) -> None:
-    told = json.dumps({"program": "rsync", "version": version, "protocol": "31.0"})
-    env = dict(healthy.rsync(f"case $1 in -VV) echo '{told}';; *) exec $REAL \"$@\";; esac"))
-    found = findings(healthy, status=0 if level == "ok" else 1, env=env)
-    assert words in the(found, "rsync", level)["message"]
+    dumps = json.dumps({"program": "rsync", "version": version, "protocol": "31.0"})
+    env = dict(healthy.rsync(f"case $1 in -VV) echo '{dumps}';; *) exec $REAL \"$@\";; esac"))
+    actual_findings = findings(healthy, status=0 if level == "ok" else 1, env=env)
+    assert words in the(actual_findings, "rsync", level)["message"]
 
 
 def test_an_rsync_that_speaks_no_json_is_understood(healthy: Nights) -> None:
@@ -70,8 +70,8 @@ def test_an_rsync_that_speaks_no_json_is_understood(healthy: Nights) -> None:
 
 
 def test_a_missing_rsync_is_an_error(healthy: Nights, tmp_path: Path) -> None:
-    found = findings(healthy, status=1, env={"PATH": str(tmp_path)})
-    assert the(found, "rsync", "error")["hint"] == "apt install rsync"
+    actual_findings = findings(healthy, status=1, env={"PATH": str(tmp_path)})
+    assert the(actual_findings, "rsync", "error")["hint"] == "apt install rsync"
 
 
 @pytest.mark.root
@@ -80,8 +80,8 @@ def test_a_file_that_a_group_may_write_is_noted(healthy: Nights) -> None:
     assert not [finding for finding in findings(healthy, status=0) if "by its group" in finding["message"]]  # root's
     os.chown(healthy.config, 0, 12345)
     healthy.config.chmod(0o660)
-    (found,) = [finding for finding in findings(healthy, status=0) if "group, 12345" in finding["message"]]
-    assert (found["level"], found["hint"]) == ("note", f"chmod g-w {healthy.config}")
+    (answer,) = [finding for finding in findings(healthy, status=0) if "group, 12345" in finding["message"]]
+    assert (answer["level"], answer["hint"]) == ("note", f"chmod g-w {healthy.config}")
 
 
 def test_no_host_is_a_warning(nights: Nights) -> None:
@@ -98,8 +98,8 @@ def test_key_and_known_hosts_are_looked_at_where_a_host_needs_them(healthy: Nigh
         key.chmod(0o644 if state == "open" else 0o600)
     assert bad(findings(healthy, status=0)) == []
     healthy.host("web1", "/etc")
-    found = bad(findings(healthy, status=0 if state == "good" else 1))
-    assert found == {"missing": [("error", "ssh key"), ("error", "known_hosts")], "open": [("error", "ssh key")], "good": []}[state]
+    lines = bad(findings(healthy, status=0 if state == "good" else 1))
+    assert lines == {"missing": [("error", "ssh key"), ("error", "known_hosts")], "open": [("error", "ssh key")], "good": []}[state]
 
 
 def test_the_hint_for_a_missing_key_makes_one(healthy: Nights) -> None:
@@ -151,8 +151,8 @@ def test_connect_judges_a_source_path_as_a_run_does(nights: Nights) -> None:
     nights.host("file", file)
     nights.host("made", made, before=["mkdir", "-p", str(made)], after=["rm", "-r", str(made)])
     nights.host("gone", nights.source / "gone")
-    found = [finding for finding in findings(nights, "--connect", status=1) if finding["subject"] in ("file", "made", "gone")]
-    assert {one["subject"]: one["level"] for one in found} == {"file": "ok", "made": "note", "gone": "error"}
+    rows = [finding for finding in findings(nights, "--connect", status=1) if finding["subject"] in ("file", "made", "gone")]
+    assert {row["subject"]: row["level"] for row in rows} == {"file": "ok", "made": "note", "gone": "error"}
     outcomes = {host: result["outcome"] for host, result in nights.run(status=1).items()}
     assert outcomes == {"file": "complete", "made": "complete", "gone": "failed"}
 
@@ -216,8 +216,8 @@ def reached(nights: Nights, sshd: ssh.Sshd) -> Nights:
 
 def test_a_host_that_can_be_reached_is_ok_and_nothing_is_copied(reached: Nights) -> None:
     (reached.source / "file").write_text("x")
-    found = findings(reached, "--connect", status=0)
-    assert the(found, "good", "ok")["message"] == "reached, 1 path can be listed"
+    actual_findings = findings(reached, "--connect", status=0)
+    assert the(actual_findings, "good", "ok")["message"] == "reached, 1 path can be listed"
     assert not (reached.pool / "hosts" / "good").exists()
 
 
@@ -253,11 +253,11 @@ def test_a_port_where_nobody_listens_is_an_error_or_for_an_optional_host_a_warni
     reached.host("gone", reached.source, address=sshd.address, port=1)
     reached.host("laptop", reached.source, address=sshd.address, port=1, optional=True)
     reached.host("off", reached.source, address=sshd.address, port=1, enabled=False)
-    found = findings(reached, "--connect", status=1)
-    assert "refuses the connection" in the(found, "gone", "error")["message"]
-    assert "refuses the connection" in the(found, "laptop", "warning")["message"]
-    assert the(found, "good", "ok")
-    assert "off" not in {finding["subject"] for finding in found}
+    actual_findings = findings(reached, "--connect", status=1)
+    assert "refuses the connection" in the(actual_findings, "gone", "error")["message"]
+    assert "refuses the connection" in the(actual_findings, "laptop", "warning")["message"]
+    assert the(actual_findings, "good", "ok")
+    assert "off" not in {finding["subject"] for finding in actual_findings}
 
 
 def test_a_missing_path_is_an_error_that_names_it(reached: Nights, sshd: ssh.Sshd) -> None:

@@ -157,10 +157,10 @@ def test_removed_from_a_file_of_its_own_the_file_goes_but_not_one_with_other_hos
     (folder / "both.toml").write_text("[host.a]\npaths = ['/etc']\n[host.b]\npaths = ['/etc']\n")
     assert json.loads(host(main, "remove", "a", "--json").stdout)["file_removed"] is False
     assert (folder / "both.toml").read_text() == "[host.b]\npaths = ['/etc']\n"
-    said = host(main, "remove", "b").stdout
-    assert "`backupd forget b`" in said
-    assert "all of them" in said, "no retention looks at the backups of a host that is not configured"
-    assert "thins" not in said
+    output = host(main, "remove", "b").stdout
+    assert "`backupd forget b`" in output
+    assert "all of them" in output, "no retention looks at the backups of a host that is not configured"
+    assert "thins" not in output
     assert "never expire" in host(main, "remove", "--help").stdout.replace("\n", " ")
     assert list(folder.iterdir()) == []
 
@@ -184,8 +184,8 @@ def test_a_file_is_replaced_in_one_step_and_a_link_goes_on_leading_to_it(main: P
 def test_tests_says_whether_this_machine_has_the_paths(main: Path) -> None:
     main.write_text(MAIN.replace("[pool]", f'[pool]\nstate = "{main.parent}/state"', 1))  # it makes a catalogue
     host(main, "add", "here", "--path", "/etc")
-    (found,) = json.loads(host(main, "test", "here", "--json").stdout)
-    assert (found["level"], found["subject"]) == ("ok", "here")
+    (answer,) = json.loads(host(main, "test", "here", "--json").stdout)
+    assert (answer["level"], answer["subject"]) == ("ok", "here")
     host(main, "add", "there", "--path", "/no/such/folder")
     assert "/no/such/folder is not a folder or file of this machine" in host(main, "test", "there", status=1).stdout
 
@@ -210,9 +210,9 @@ def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_
     (nights.top / "known_hosts").unlink()
 
     added = nights.backupd("host", "add", "web1", *words, "--accept-host-key", "--json")
-    said = json.loads(added.stdout)
-    assert (said["reached"], said["file"]) == (True, str(nights.top / "main.d" / "web1.toml"))
-    assert said["authorized_keys"].startswith('restrict,command="rrsync -ro /" ssh-ed25519 ')
+    answer = json.loads(added.stdout)
+    assert (answer["reached"], answer["file"]) == (True, str(nights.top / "main.d" / "web1.toml"))
+    assert answer["authorized_keys"].startswith('restrict,command="rrsync -ro /" ssh-ed25519 ')
     nights.backupd("host", "test", "web1")
     assert nights.run("web1")["web1"]["outcome"] == "complete"
     nights.backupd("host", "remove", "web1")

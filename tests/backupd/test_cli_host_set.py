@@ -72,7 +72,7 @@ def changes(before: str, after: str) -> list[str]:
 
 
 def test_keys_come_and_go_where_the_host_is_declared_and_all_else_stays(main: Path) -> None:
-    said = set_(
+    output = set_(
         main, "old", "port=2222", "paths=/etc /home /srv", "retention.weekly=2", "--unset", "address", "enabled=false"
     ).stdout
     assert changes(MAIN, main.read_text()) == [
@@ -83,22 +83,22 @@ def test_keys_come_and_go_where_the_host_is_declared_and_all_else_stays(main: Pa
         "not behind what belongs to the next head"
     )
     assert stat.S_IMODE(main.stat().st_mode) == 0o640
-    assert "  port: not set -> 2222\n" in said
-    assert '  address: "root@old" -> not set\n' in said
-    listed = {one["host"]: one for one in json.loads(backupd("--config", main, "host", "list", "--json").stdout)}
-    found = [listed["old"][key] for key in ("address", "port", "enabled", "paths")]
-    assert found == [None, 2222, False, ["/etc", "/home", "/srv"]]
+    assert "  port: not set -> 2222\n" in output
+    assert '  address: "root@old" -> not set\n' in output
+    listed = {row["host"]: row for row in json.loads(backupd("--config", main, "host", "list", "--json").stdout)}
+    rows = [listed["old"][key] for key in ("address", "port", "enabled", "paths")]
+    assert rows == [None, 2222, False, ["/etc", "/home", "/srv"]]
 
 
 @needs_program("patch")
 def test_a_dry_run_shows_the_lines_that_would_change_and_nothing_around_them(main: Path) -> None:
-    said = set_(main, "old", "address=backup@old", "--dry-run").stdout
+    output = set_(main, "old", "address=backup@old", "--dry-run").stdout
     assert main.read_text() == MAIN
-    assert [line for line in said.splitlines() if line[0] in "+-"][2:] == [
+    assert [line for line in output.splitlines() if line[0] in "+-"][2:] == [
         '-address = "root@old"    # the old shop', '+address = "backup@old"    # the old shop',
     ]  # fmt: skip
-    assert "secret" not in said
-    (main.parent / "patch").write_text(said)
+    assert "secret" not in output
+    (main.parent / "patch").write_text(output)
     work("patch", main, main.parent / "patch")
     assert tomllib.loads(main.read_text())["host"]["old"]["address"] == "backup@old"
 
@@ -168,8 +168,8 @@ def test_what_the_change_means_is_noted(main: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_value_is_toml_or_text_or_words_whichever_the_key_takes(word: str, value: Any) -> None:
-    (found,) = assigned((word,), ()).values()
-    assert (found, type(found)) == (value, type(value))
+    (answer,) = assigned((word,), ()).values()
+    assert (answer, type(answer)) == (value, type(value))
 
 
 @pytest.mark.parametrize("section", ["host", "retention"])
@@ -206,11 +206,11 @@ def test_whatever_is_set_the_text_says_just_that_and_no_comment_is_lost(
         if value is not None:
             table[last] = value
     changed = with_host_keys(text, "a", new)
-    found = tomllib.loads(changed)
-    for document in (found, meant):
+    answer = tomllib.loads(changed)
+    for document in (answer, meant):
         if document["host"]["a"].get("retention") == {}:
             del document["host"]["a"]["retention"]
-    assert found == meant
+    assert answer == meant
     kept = [key for key in old if new.get(key, 0) is not None]
     assert [key for key in kept if f"# {key}" not in changed] == []
     assert changed.startswith("# top\n")
@@ -238,16 +238,16 @@ def test_line_ends_stay_as_they_are(main: Path) -> None:
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_one_without_the_host(main: Path) -> None:
     main.write_bytes(b"[host.old]\nx = '\xff'\n")
-    said = set_(main, "old", "port=22", status=2).stderr
-    assert "no host" not in said
-    assert "UTF-8" in said
+    output = set_(main, "old", "port=22", status=2).stderr
+    assert "no host" not in output
+    assert "UTF-8" in output
 
 
 def completed(main: Path, *words: str) -> list[str]:
     """What bash offers for the last word; it takes = for a word of its own."""
     complete = BashComplete(group, {}, "backupd", "_BACKUPD_COMPLETE")
-    found = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
-    return [item.value for item in found]
+    get_completions = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
+    return [item.value for item in get_completions]
 
 
 def test_keys_and_what_they_take_are_completed(main: Path) -> None:

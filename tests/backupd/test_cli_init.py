@@ -14,9 +14,9 @@ from tests.beds import backupd, work
 
 def test_a_pool_is_a_new_subvolume_that_only_root_can_enter(shared_btrfs: Path, tmp_path: Path) -> None:
     pool, config = shared_btrfs / "pool", tmp_path / "etc" / "backup.toml"
-    said = backupd("--config", config, "init", pool).stdout
-    assert said.splitlines()[0] == f"{pool} is a pool now"
-    assert f"{config} is an example" in said
+    output = backupd("--config", config, "init", pool).stdout
+    assert output.splitlines()[0] == f"{pool} is a pool now"
+    assert f"{config} is an example" in output
     shown = work("btrfs", "subvolume", "show", pool).stdout
     assert "UUID" in shown
     assert stat.S_IMODE(pool.stat().st_mode) == 0o700
@@ -30,9 +30,9 @@ def test_a_pool_is_a_new_subvolume_that_only_root_can_enter(shared_btrfs: Path, 
 
 def test_what_makes_the_pool_harmless_is_proposed_and_works_as_printed(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
     point = make_btrfs(size="300M")
-    said = backupd("--config", tmp_path / "one.toml", "init", point / "one").stdout
-    (line,) = re.findall(r"`(mount [^`]*)`", said)
-    assert "/etc/fstab" in said
+    output = backupd("--config", tmp_path / "one.toml", "init", point / "one").stdout
+    (line,) = re.findall(r"`(mount [^`]*)`", output)
+    assert "/etc/fstab" in output
     work("sh", "-c", line)
     assert {"nosuid", "nodev"} <= set(work("findmnt", "-no", "OPTIONS", point).stdout.strip().split(","))
     assert "remount" not in backupd("--config", tmp_path / "two.toml", "init", point / "two").stdout
@@ -80,8 +80,8 @@ def test_a_second_init_changes_nothing(shared_btrfs: Path, tmp_path: Path) -> No
 def test_a_configuration_that_is_there_is_never_overwritten(shared_btrfs: Path, tmp_path: Path) -> None:
     config = tmp_path / "x.toml"
     config.write_text("# mine\n")
-    said = backupd("--config", config, "init", shared_btrfs / "pool").stdout
-    assert "was there already and is left as it is" in said
+    output = backupd("--config", config, "init", shared_btrfs / "pool").stdout
+    assert "was there already and is left as it is" in output
     assert config.read_text() == "# mine\n"
 
 

@@ -104,18 +104,18 @@ def put_balance(nights: Nights) -> None:
 
 def test_what_only_a_lost_catalogue_knew_comes_back_from_the_pool(rehearsed: Expiries) -> None:
     before = history(rehearsed)
-    assert {table: bool(found) for table, found in before.items()} == dict.fromkeys(HISTORY, True)
+    assert {table: bool(items) for table, items in before.items()} == dict.fromkeys(HISTORY, True)
     assert copy_of(rehearsed).stat().st_mode & 0o777 == 0o600
     backups = rehearsed.json("list")
     lose(rehearsed)
-    told = rehearsed.json("rebuild")
-    assert told["history"]["rows"] == {table: len(found) for table, found in before.items()}
-    assert (told["history"]["passed_over"], told["history"]["trouble"]) == (0, None)
+    answer = rehearsed.json("rebuild")
+    assert answer["history"]["rows"] == {table: len(items) for table, items in before.items()}
+    assert (answer["history"]["passed_over"], answer["history"]["trouble"]) == (0, None)
     after = history(rehearsed)
     assert [row[1:] for row in after.pop("balance")] == [row[1:] for row in before.pop("balance")]  # ids are given anew
     assert [row[1:] for row in after.pop("balance_step")] == [row[1:] for row in before.pop("balance_step")]
     assert after == before
-    assert [one["name"] for one in rehearsed.json("list")] == [backup["name"] for backup in backups]
+    assert [row["name"] for row in rehearsed.json("list")] == [backup["name"] for backup in backups]
     assert rehearsed.json("rebuild")["history"]["rows"] == dict.fromkeys(HISTORY, 0)
     assert history(rehearsed)["run"] == before["run"]
 
@@ -127,9 +127,9 @@ def test_what_happened_between_the_loss_and_the_rebuild_comes_after_what_was_bro
     assert rows(rehearsed, "SELECT count(*) FROM sample") == [(1,)]
     assert rows(rehearsed, "SELECT count(*) FROM run") == [(0,)]
     rehearsed.backupd("run", "web", *at(EVENING + timedelta(days=3)))  # brings it back first
-    found = rows(rehearsed, "SELECT host, started FROM run ORDER BY id")
-    assert found[:-1] == before
-    assert found[-1][0] == "web"
+    actual_rows = rows(rehearsed, "SELECT host, started FROM run ORDER BY id")
+    assert actual_rows[:-1] == before
+    assert actual_rows[-1][0] == "web"
     assert rows(rehearsed, "SELECT count(*) FROM sample") == [(3,)]
 
 
@@ -198,8 +198,8 @@ def test_rows_that_cannot_be_are_passed_over_and_numbers_are_bounded(rehearsed: 
     text = [head, *(json.dumps(line).encode() for line in wrong), json.dumps({"rows": len(wrong)}).encode()]
     path.write_bytes(gzip.compress(b"\n".join(text) + b"\n"))
     lose(rehearsed)
-    told = rehearsed.json("rebuild")["history"]
-    assert (told["passed_over"], told["rows"]["run"]) == (8, count - 4)
+    answer = rehearsed.json("rebuild")["history"]
+    assert (answer["passed_over"], answer["rows"]["run"]) == (8, count - 4)
     for words in (["status"], ["log"], ["trend"]):
         assert "Traceback" not in rehearsed.backupd(*words, check=False).stderr
 
@@ -209,14 +209,14 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert "lost" not in nights.backupd("status").stderr  # a pool without a backup has lost nothing
     make_history(nights, "web", every(1, 3, datetime.now().astimezone() - timedelta(hours=1)), rebuild=False)
     for words in (["status"], ["list"], ["log"], ["status", "web", "--json"], ["list", "--json"], ["trend"]):
-        said = nights.backupd(*words, check=False)
-        assert "knows none of the backups that are in the pool" in said.stderr, words
-        assert "backupd rebuild" in said.stderr
-        assert "yet" not in said.stdout
+        done = nights.backupd(*words, check=False)
+        assert "knows none of the backups that are in the pool" in done.stderr, words
+        assert "backupd rebuild" in done.stderr
+        assert "yet" not in done.stdout
     assert nights.json("status")["lost"] is True
-    assert [one["check"] for one in nights.json("status")["pool"]["findings"]] == ["catalogue"]
+    assert [finding["check"] for finding in nights.json("status")["pool"]["findings"]] == ["catalogue"]
     doctor = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
-    assert "catalogue" in [one["name"] for one in doctor["findings"]]
+    assert "catalogue" in [finding["name"] for finding in doctor["findings"]]
     process = nights.backupd("check", check=False)
     assert process.returncode == 1
     assert "knows none of the backups" in process.stdout
@@ -290,9 +290,9 @@ def test_a_damaged_copy_that_cannot_be_set_aside_is_said_and_fails_no_run(nights
     nights.host("web", nights.source)
     copy_of(nights).write_bytes(b"no gzip")
     (nights.pool / ".btrkeep" / "history.damaged").mkdir()
-    said = nights.backupd("run", "--all").stdout
-    assert "is damaged: " in said
-    assert "it cannot be renamed: Is a directory" in said
+    output = nights.backupd("run", "--all").stdout
+    assert "is damaged: " in output
+    assert "it cannot be renamed: Is a directory" in output
     assert copy_of(nights).read_bytes() == b"no gzip"
 
 
@@ -307,8 +307,8 @@ def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None
         add_runs(catalogue, (replace(run, started=now + timedelta(seconds=n), error=os.urandom(500).hex()) for n in range(500)))
         work("btrfs", "subvolume", "create", btrfs_mount / "full")
         btrfs.fill(btrfs_mount, btrfs_mount / "full")
-        said = keep_history(pool, catalogue, now, daily=False)
-    assert "No space left" in said
+        output = keep_history(pool, catalogue, now, daily=False)
+    assert "No space left" in output
     assert path.read_bytes() == before
     assert not path.with_name(path.name + ".new").exists()
     assert (nights.pool / ".btrkeep" / "reserve").stat().st_size > 0  # which is for others

@@ -80,8 +80,8 @@ def test_a_problem_of_three_hosts_is_one_line() -> None:
 
 
 def test_a_finding_of_three_subjects_is_one_line() -> None:
-    found = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "x")]
-    assert merged(found) == [("a, c, d and 1 more", "x"), ("b", "y"), ("e", "y")]
+    lines = [("a", "x"), ("b", "y"), ("c", "x"), ("d", "x"), ("e", "y"), ("f", "x")]
+    assert merged(lines) == [("a, c, d and 1 more", "x"), ("b", "y"), ("e", "y")]
 
 
 @pytest.fixture
@@ -97,18 +97,18 @@ def test_hosts_of_a_list_are_added_all_or_none_and_changed_by_a_pattern(main: Pa
     listed = tmp_path / "hosts.txt"
     listed.write_text("web1 address=root@web1\nweb2 address=root@web2 port=2222\n")
     done = backupd("--config", main, "host", "add", "--from", listed, "--group", "debian", "--json")
-    assert [one["host"] for one in json.loads(done.stdout)] == ["web1", "web2"]
-    rows = {one["host"]: one for one in json.loads(backupd("--config", main, "host", "list", "--json").stdout)}
+    assert [row["host"] for row in json.loads(done.stdout)] == ["web1", "web2"]
+    rows = {row["host"]: row for row in json.loads(backupd("--config", main, "host", "list", "--json").stdout)}
     assert (rows["web2"]["port"], rows["web2"]["group"], rows["web1"]["address"]) == (2222, "debian", "root@web1")
     listed.write_text("web3 address=root@web3\nweb1 address=root@web1\n")
     assert backupd("--config", main, "host", "add", "--from", listed, check=False).returncode == 2
     assert not (main.with_suffix(".d") / "web3.toml").exists()
     before = main.read_text()
     changed = json.loads(backupd("--config", main, "host", "set", "web*", "every=2d", "--json").stdout)
-    assert [(one["host"], one["written"]) for one in changed] == [("web1", True), ("web2", True)]
+    assert [(row["host"], row["written"]) for row in changed] == [("web1", True), ("web2", True)]
     assert main.read_text() == before
     tried = json.loads(backupd("--config", main, "host", "test", "web*", "--json", check=False).stdout)
-    assert {"web1", "web2"} <= {one["subject"] for one in tried if one["level"] == "error"}
+    assert {"web1", "web2"} <= {row["subject"] for row in tried if row["level"] == "error"}
     text = backupd("--config", main, "host", "set", "web1", "db1", "every=2d").stdout
     assert text == 'db1: every: not set -> "2d"\n1 host changed; 1 host had all of that already\n'
     wrong = backupd("--config", main, "host", "set", "*", "group=none", check=False)
@@ -195,7 +195,7 @@ def test_status_and_run_take_patterns_states_and_groups(nights: Nights) -> None:
     nights.night("web2")
 
     def shown(*words: str) -> list[str]:
-        return [one["host"] for one in json.loads(nights.backupd("status", "--json", *words).stdout)["hosts"]]
+        return [host["host"] for host in json.loads(nights.backupd("status", "--json", *words).stdout)["hosts"]]
 
     assert sorted(shown("web*")) == ["web1", "web2"]
     assert shown("--group", "dmz") == ["web1"]
@@ -214,7 +214,7 @@ def test_status_and_run_take_patterns_states_and_groups(nights: Nights) -> None:
     assert nights.backupd("verify", "mail*", check=False).returncode == 2
     assert nights.backupd("verify", "web*").returncode == 0
     planned = json.loads(nights.backupd("run", "--dry-run", "--json", "web*").stdout)
-    assert [one["host"] for one in planned] == ["web1", "web2"]
+    assert [row["host"] for row in planned] == ["web1", "web2"]
 
 
 def failing(host: str, error: str, **more: Any) -> HostStatus:

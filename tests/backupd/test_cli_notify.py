@@ -26,14 +26,14 @@ pytestmark = pytest.mark.btrfs
 
 @pytest.fixture
 def server() -> Iterator[Web]:
-    with web() as told:
-        yield told
+    with web() as result:
+        yield result
 
 
 @pytest.fixture
 def mailbox() -> Iterator[Mail]:
-    with mail() as told:
-        yield told
+    with mail() as result:
+        yield result
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_a_failure_is_told_once_and_so_is_its_end(told: Nights, server: Web) -> 
     assert notify(told)["messages"] == []
     breaks(told)
     told.night("web1")
-    said = notify(told)
-    assert [(row["what"], row["subject"]) for row in said["alarms"]] == [("failure", "host web1")]
-    assert said["services"] == [{"number": 1, "service": "JSON", "arrived": True, "reason": ""}]
+    answer = notify(told)
+    assert [(row["what"], row["subject"]) for row in answer["alarms"]] == [("failure", "host web1")]
+    assert answer["services"] == [{"number": 1, "service": "JSON", "arrived": True, "reason": ""}]
     for _ in range(3):
         assert notify(told)["messages"] == []
     told.night("web1")  # and it fails once more
@@ -138,8 +138,8 @@ def test_a_service_that_is_no_longer_configured_is_no_alarm(told: Nights, server
 def test_a_dry_run_sends_and_remembers_nothing(told: Nights, server: Web) -> None:
     breaks(told)
     told.night("web1")
-    said = notify(told, "--dry-run")
-    assert (len(said["alarms"]), said["services"], said["dry_run"]) == (1, [], True)
+    answer = notify(told, "--dry-run")
+    assert (len(answer["alarms"]), answer["services"], answer["dry_run"]) == (1, [], True)
     assert "the backup failed" in told.backupd("notify", "--dry-run").stdout
     assert (server.got, alarm_rows(told)) == ([], [])
     assert len(notify(told)["alarms"]) == 1
@@ -264,8 +264,8 @@ def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(told: 
     told.settings("notify", urls=urls)
     told.backupd("notify", env=systemd(told, FAILED))
     assert [message["title"] for message in server.json()] == ["btrkeep main: 2 alarms"]
-    known = sorted(row for row in alarm_rows(told) if row[0] != "silent")
-    assert known == [(what, subject, 1, 0) for what, subject, *_ in kept[:2]]
+    rows = sorted(row for row in alarm_rows(told) if row[0] != "silent")
+    assert rows == [(name, subject, 1, 0) for name, subject, *_ in kept[:2]]
     assert told.backupd("notify", env=systemd(told, FAILED)).stdout == "nothing new; 2 alarms stand\n"
     assert len(server.got) == 1
 
@@ -324,7 +324,7 @@ def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_tha
     def found() -> list[tuple[str, str]]:
         done = told.backupd("check", "--json", check=False)
         assert "hunter2" not in done.stdout + done.stderr
-        return [(one["level"], one["hint"] or one["message"]) for one in json.loads(done.stdout) if one["subject"] == "notify"]
+        return [(row["level"], row["hint"] or row["message"]) for row in json.loads(done.stdout) if row["subject"] == "notify"]
 
     drop_in = told.config.with_suffix(".d") / "notify.toml"
     told.config.chmod(0o600)

@@ -149,8 +149,8 @@ def test_the_list_on_paper_has_the_newest_of_each_host_or_all_or_those_of_one(si
 
     assert names()[0] == ["HOST", "NAME", "STATE"]
     newest = [folders(site, host)[-1] for host in ("web1", "web2")]
-    *shown, told = names()[1:]
-    assert told[:2] == ["Only", "the"]  # newest of each host
+    *shown, lines = names()[1:]
+    assert lines[:2] == ["Only", "the"]  # newest of each host
     assert shown == [["web1", newest[0], "suspect"], ["web2", newest[1], "complete"]]
     assert [row[1] for row in names("--all")[1:]] == [*folders(site, "web1"), *folders(site, "web2")]
     assert [row[1] for row in names("web1")[1:]] == folders(site, "web1")
@@ -204,9 +204,9 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(site: Nights, word
     """`backupd list >FILE` on a full disk: whoever reads FILE later must be able to know that it is not whole."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         process = backupd_start("--config", site.config, *words, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
-        _, said = process.communicate(timeout=30)
+        _, output = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "error: standard output: No space left on device",
         "hint: what was printed is not all there; see where it goes",
     ]

@@ -92,17 +92,17 @@ def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nigh
     nights.pool.rename(nights.top / "elsewhere")
     nights.pool.mkdir()
     assert list(nights.pool.iterdir()) == []
-    (found,) = [one for one in json.loads(nights.backupd("check", "--json", check=False).stdout) if one["subject"] == "pool"]
-    assert "mount" in found["hint"]
-    assert str(nights.state) in found["hint"]
-    assert "init" not in found["hint"]
+    (answer,) = [row for row in json.loads(nights.backupd("check", "--json", check=False).stdout) if row["subject"] == "pool"]
+    assert "mount" in answer["hint"]
+    assert str(nights.state) in answer["hint"]
+    assert "init" not in answer["hint"]
     for words in (*READERS, "run", "expire", "rebuild", "doctor", "scrub"):
         done = nights.backupd(*words.split(), check=False)
         assert (done.returncode, "init" in done.stdout + done.stderr) == (4, False), words
         assert str(nights.state) in " ".join((done.stdout + done.stderr).split()), words
     shutil.rmtree(nights.state)
-    (found,) = [one for one in json.loads(nights.backupd("check", "--json", check=False).stdout) if one["subject"] == "pool"]
-    assert f"backupd init {nights.pool}" in found["hint"]
+    (answer,) = [row for row in json.loads(nights.backupd("check", "--json", check=False).stdout) if row["subject"] == "pool"]
+    assert f"backupd init {nights.pool}" in answer["hint"]
 
 
 def test_a_marker_on_another_filesystem_makes_no_pool(nights: Nights, tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_a_damaged_catalogue_is_told_and_rebuilt_on_demand(nights: Nights) -> No
     for words in READERS:
         assert "is damaged" in fails(nights, words, status=1)
     assert "backupd rebuild" in nights.backupd("status", check=False).stderr
-    told = json.loads(nights.backupd("rebuild", "--json").stdout)
-    assert told["backups"] == 1
-    assert Path(told["set_aside"]).read_bytes().startswith(b"this is not a database")
+    answer = json.loads(nights.backupd("rebuild", "--json").stdout)
+    assert answer["backups"] == 1
+    assert Path(answer["set_aside"]).read_bytes().startswith(b"this is not a database")
     rebuilt = nights.json("list")
     took = [entry.pop("duration") for entry in (*listed, *rebuilt)]
     assert rebuilt == listed
@@ -246,9 +246,9 @@ def test_looking_changes_nothing_in_the_pool(nights: Nights) -> None:
     nights.run("here")
 
     def seen() -> set[str]:
-        found = work("find", nights.pool, "-printf", r"%p %i %T@\n").stdout.splitlines()
-        assert len(found) > 5
-        return set(found)
+        done = work("find", nights.pool, "-printf", r"%p %i %T@\n").stdout.splitlines()
+        assert len(done) > 5
+        return set(done)
 
     before = seen()
     for words in (["status"], ["list"], ["log"], ["check"], ["run", "--dry-run"], ["run", "--all", "--dry-run", "--json"]):

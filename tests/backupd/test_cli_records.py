@@ -88,7 +88,7 @@ def test_of_stored_codes_the_words_are_made_and_words_alone_are_shown_as_they_ar
         for stored, exit_code, shown in (("connection-broke", 12, "the connection broke"), ("other words", 12, "other words")):
             database.execute("UPDATE run SET meaning = ?, exit_code = ?", (stored, exit_code))
             database.commit()
-            assert {one["meaning"] for one in shrunk.json("log", "web")} == {shown}
+            assert {row["meaning"] for row in shrunk.json("log", "web")} == {shown}
             assert f"rsync 12: {shown}" in shrunk.backupd("log", "web").stdout
 
 
@@ -96,9 +96,9 @@ def test_a_hook_that_fails_after_a_suspect_backup_is_told_beside_why_it_is_suspe
     (shrunk.source / "file8").unlink()
     shrunk.host("web", shrunk.source, after=["/bin/false"])
     shrunk.run("web", status=1)
-    told = shrunk.json("log", "web")[0]["error"]
-    assert told.endswith("; after failed (exit status 1)")
-    assert f"{shrunk.source}: bytes went from " in told
+    answer = shrunk.json("log", "web")[0]["error"]
+    assert answer.endswith("; after failed (exit status 1)")
+    assert f"{shrunk.source}: bytes went from " in answer
 
 
 def test_a_backup_is_named_to_accept_as_it_is_to_delete(shrunk: Nights) -> None:
@@ -146,9 +146,9 @@ def test_rebuild_brings_backups_and_acceptance_back_and_keeps_the_history(shrunk
         database.execute("DELETE FROM backup")
         database.commit()
     assert shrunk.json("list") == []
-    told = json.loads(shrunk.backupd("rebuild", "--json").stdout)
-    assert told.pop("history")["trouble"] is None
-    assert told == {"backups": 2, "trouble": [], "locked": [], "set_aside": None}
+    answer = json.loads(shrunk.backupd("rebuild", "--json").stdout)
+    assert answer.pop("history")["trouble"] is None
+    assert answer == {"backups": 2, "trouble": [], "locked": [], "set_aside": None}
     for entry in (*before[0], *(after := shrunk.json("list"))):
         entry.pop("duration")
     assert after == before[0]

@@ -27,8 +27,8 @@ UNIT = "btrkeep-backup@main.service"
 
 @pytest.fixture
 def server() -> Iterator[Web]:
-    with web() as told:
-        yield told
+    with web() as result:
+        yield result
 
 
 @pytest.fixture

@@ -62,12 +62,12 @@ def complete_ones() -> list[datetime]:
 
 
 def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_time(told: Nights) -> None:
-    found = explained(told, "web1")
-    assert [one["name"] for one in found] == told.names("web1")
-    assert all(list(one) == ["host", "name", "keep", "reasons", "rules", "expires"] and one["host"] == "web1" for one in found)
+    rows = explained(told, "web1")
+    assert [row["name"] for row in rows] == told.names("web1")
+    assert all(list(row) == ["host", "name", "keep", "reasons", "rules", "expires"] and row["host"] == "web1" for row in rows)
     wanted = by_hand(complete_ones(), 7, 4, 2) | {name_of(LAST)}  # the newest is suspect, with nothing newer than it
-    assert {one["name"] for one in found if one["keep"]} == wanted
-    by_name = {one["name"]: one for one in found}
+    assert {row["name"] for row in rows if row["keep"]} == wanted
+    by_name = {row["name"]: row for row in rows}
     assert by_name["2026-11-19T030000Z"]["reasons"] == [
         "daily 1 of 7",
         "newest complete",
@@ -82,9 +82,9 @@ def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_tim
         "suspect: monthly 1 of 2",
         "suspect: newest 1 of 3",
     ]
-    for one in found:
-        assert (one["expires"] is None) == one["keep"]
-        assert one["keep"] or one["expires"] in ("2026-11-21T12:00:00Z", "2026-11-21T12:00:01Z")
+    for row in rows:
+        assert (row["expires"] is None) == row["keep"]
+        assert row["keep"] or row["expires"] in ("2026-11-21T12:00:00Z", "2026-11-21T12:00:01Z")
     assert by_name[told.names("web1")[20]]["reasons"] == ["suspect: two newer complete backups"]
     assert by_name[told.names("web1")[20]]["rules"] == ["replaced"]
     assert by_name["2026-11-19T030000Z"]["rules"] == ["daily", "newest-complete", "min_keep", "before-suspect"]
@@ -94,13 +94,13 @@ def test_the_table_says_the_same_in_words(told: Nights) -> None:
     lines = said(told, "web1").splitlines()
     assert lines[0] == "web1: daily 7, weekly 4, monthly 2; min_keep 3, grace 1d"
     rows = {words[0]: words for line in lines if (words := line.split(None, 3)) and words[0][:2] == "20" and len(words[0]) == 18}
-    for one in explained(told, "web1"):
-        name, state, verified, why = rows[one["name"]]
+    for row in explained(told, "web1"):
+        name, state, verified, why = rows[row["name"]]
         assert verified == "never"
         assert state == ("suspect" if name in (told.names("web1")[20], name_of(LAST)) else "complete")
-        reasons = ", ".join(one["reasons"])
-        assert why == reasons if one["keep"] else why[:9] == "expires 2" and why.endswith(f"Z: {reasons}")
-    kept = sum(one["keep"] for one in explained(told, "web1"))
+        reasons = ", ".join(row["reasons"])
+        assert why == reasons if row["keep"] else why[:9] == "expires 2" and why.endswith(f"Z: {reasons}")
+    kept = sum(row["keep"] for row in explained(told, "web1"))
     assert lines[-1] == f"{kept} kept, {DAYS - kept} to delete"
 
 
@@ -108,10 +108,10 @@ def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
     lines = said(told, "web1").splitlines()
     (october,) = [line for line in lines if line.startswith("2026-10  ")]
     (november,) = [line for line in lines if line.startswith("2026-11  ")]
-    kept = {one["name"]: one for one in explained(told, "web1") if one["keep"]}
+    kept = {row["name"]: row for row in explained(told, "web1") if row["keep"]}
     for number, letter in enumerate(november[9:29], start=1):
-        one = kept.get(f"2026-11-{number:02}T030000Z", {"rules": []})
-        words = set(one["rules"])
+        answer = kept.get(f"2026-11-{number:02}T030000Z", {"rules": []})
+        words = set(answer["rules"])
         wanted = "M" if "monthly" in words else "W" if "weekly" in words else "d" if "daily" in words else "x"
         assert letter == ("?" if number == 20 else wanted)
     assert october.startswith("2026-10  " + " " * 6 + "Mxxx")  # the first one is of the 7th
@@ -152,27 +152,27 @@ def test_without_a_host_there_is_a_line_for_each_and_the_sum(told: Nights) -> No
     rows = {line.split()[0]: line for line in lines[1:-1]}
     assert list(rows) == ["left", "web1", "web2"]
     everything = explained(told)
-    assert {one["host"] for one in everything} == set(rows)
+    assert {row["host"] for row in everything} == set(rows)
     for host, line in rows.items():
-        keeps = [one["name"] for one in everything if one["host"] == host and one["keep"]]
-        goes = [one["name"] for one in everything if one["host"] == host and not one["keep"]]
+        keeps = [row["name"] for row in everything if row["host"] == host and row["keep"]]
+        goes = [row["name"] for row in everything if row["host"] == host and not row["keep"]]
         assert line.split()[1:4] == [str(len(keeps)), str(len(goes)), min(keeps)]
     assert rows["left"].endswith("no retention policy, since it is not configured")
     assert "left out: 3" in rows["web1"]
     assert "--force web1" in rows["web1"]
     assert "left out" not in rows["web2"]
-    kept = sum(one["keep"] for one in everything)
+    kept = sum(row["keep"] for row in everything)
     assert lines[-1] == f"3 hosts: {kept} kept, {len(everything) - kept} to delete"
     assert everything[20 : 20 + DAYS] == explained(told, "web1") or [
-        {**one, "expires": None} for one in everything[20 : 20 + DAYS]
-    ] == [{**one, "expires": None} for one in explained(told, "web1")]
+        {**row, "expires": None} for row in everything[20 : 20 + DAYS]
+    ] == [{**row, "expires": None} for row in explained(told, "web1")]
 
 
 def test_another_policy_is_compared_with_todays(told: Nights) -> None:
     rules = "daily=14,weekly=0,min_keep=1"
     wanted = by_hand(complete_ones(), 14, 0, 2, at_least=1) | {name_of(LAST)}
-    assert {one["name"] for one in explained(told, "web1", "--policy", rules) if one["keep"]} == wanted
-    today = sum(not one["keep"] for one in explained(told, "web1"))
+    assert {row["name"] for row in explained(told, "web1", "--policy", rules) if row["keep"]} == wanted
+    today = sum(not row["keep"] for row in explained(told, "web1"))
     change = today - (DAYS - len(wanted))
     lines = said(told, "web1", "--policy", rules).splitlines()
     assert lines[0] == "web1, if it were daily 14, monthly 2; min_keep 1, grace 1d"
@@ -180,7 +180,7 @@ def test_another_policy_is_compared_with_todays(told: Nights) -> None:
     last = said(told, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
     goes = [host for host in ("left", "web1", "web2") for name in told.names(host)]
     gone = (DAYS - 2) + 4 + 19  # newest of each; of web1 the suspect one besides
-    by_policy = today + sum(not one["keep"] for one in explained(told, "web2"))
+    by_policy = today + sum(not row["keep"] for row in explained(told, "web2"))
     assert (
         last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted; by today's policy {by_policy}: {gone - by_policy} more"
     )
@@ -213,20 +213,20 @@ def test_a_policy_that_is_none_is_an_error_of_one_line(told: Nights, rules: str,
 
 def test_at_another_moment_only_what_was_there_by_then_counts(told: Nights) -> None:
     then = moment("2026-11-10 12:00")
-    found = explained(told, "web1", "--at", "2026-11-10T12:00:00Z")
-    there = [started for started in every(1, DAYS, LAST) if started <= then]
-    assert [one["name"] for one in found] == [name_of(started) for started in there]
+    rows = explained(told, "web1", "--at", "2026-11-10T12:00:00Z")
+    moments = [started for started in every(1, DAYS, LAST) if started <= then]
+    assert [row["name"] for row in rows] == [name_of(started) for started in moments]
     complete = [started for started in complete_ones() if started <= then]
-    assert {one["name"] for one in found if one["keep"]} == by_hand(complete, 7, 4, 2)
+    assert {row["name"] for row in rows if row["keep"]} == by_hand(complete, 7, 4, 2)
     later = explained(told, "web1", "--at", "2027-11-10T12:00:00Z")  # a host that falls silent keeps what it has
-    assert [one["keep"] for one in later] == [one["keep"] for one in explained(told, "web1")]
+    assert [row["keep"] for row in later] == [row["keep"] for row in explained(told, "web1")]
     assert said(told, "--at", "2027-11-10T12:00:00Z").splitlines()[-1] == (
         "as of 2027-11-10T12:00:00Z, with the backups that there are now"
     )
 
 
 def test_the_end_of_a_hold_is_seen_ahead(told: Nights) -> None:
-    name = next(one["name"] for one in explained(told, "web1") if not one["keep"])
+    name = next(row["name"] for row in explained(told, "web1") if not row["keep"])
     until, at = "2026-12-24T00:00:00Z", "2026-11-20T00:00:00Z"
     write_down(told, "web1", backups={name: {"hold": {"at": at, "until": until, "why": "the audit"}}})
     held = explained(told, "web1")[1]
@@ -239,20 +239,20 @@ def test_the_end_of_a_hold_is_seen_ahead(told: Nights) -> None:
 
 
 def test_the_grace_of_a_marked_backup_goes_on_from_its_mark(told: Nights) -> None:
-    name = next(one["name"] for one in explained(told, "web1") if not one["keep"])
+    name = next(row["name"] for row in explained(told, "web1") if not row["keep"])
     write_down(told, "web1", backups={name: {"expired": {"at": "2026-11-20T05:00:00Z", "why": "no rule keeps it"}}})
     for words in (["web1"], []):
-        (found,) = [one for one in explained(told, *words) if one["name"] == name and one["host"] == "web1"]
-        assert (found["keep"], found["expires"]) == (False, "2026-11-21T05:00:00Z")
+        (answer,) = [row for row in explained(told, *words) if row["name"] == name and row["host"] == "web1"]
+        assert (answer["keep"], answer["expires"]) == (False, "2026-11-21T05:00:00Z")
     assert f"{name}  expired " in said(told, "web1")
-    (found,) = [one for one in explained(told, "web1", "--at", "2026-11-20T04:00:00Z") if one["name"] == name]
-    assert found["expires"] == "2026-11-21T04:00:00Z"  # it was not marked by then
+    (answer,) = [row for row in explained(told, "web1", "--at", "2026-11-20T04:00:00Z") if row["name"] == name]
+    assert answer["expires"] == "2026-11-21T04:00:00Z"  # it was not marked by then
     (told.pool / "hosts" / "web1" / "notes.json").unlink()
 
 
 def test_a_forgotten_host_goes_as_a_whole(told: Nights) -> None:
     write_down(told, "left", forgotten={"at": "2026-11-20T05:00:00Z"})
-    assert {(one["keep"], *one["reasons"]) for one in explained(told, "left")} == {(False, "host forgotten")}
+    assert {(row["keep"], *row["reasons"]) for row in explained(told, "left")} == {(False, "host forgotten")}
     assert "left" in said(told).splitlines()[1]
     assert said(told).splitlines()[1].endswith("forgotten since 2026-11-20T05:00:00Z")
     (told.pool / "hosts" / "left" / "notes.json").unlink()
@@ -260,7 +260,7 @@ def test_a_forgotten_host_goes_as_a_whole(told: Nights) -> None:
 
 def test_a_host_without_a_policy_keeps_everything_and_it_is_said(told: Nights) -> None:
     assert said(told, "left").splitlines()[0] == "left: no retention policy, so everything is kept"
-    assert all(one["keep"] and "no retention policy" in one["reasons"] for one in explained(told, "left"))
+    assert all(row["keep"] and "no retention policy" in row["reasons"] for row in explained(told, "left"))
 
 
 def test_notes_that_cannot_be_read_leave_that_host_out_and_are_told(told: Nights) -> None:
@@ -308,7 +308,7 @@ def test_a_wrong_stamp_is_kept_and_told(nights: Nights) -> None:
     names = make_history(nights, "web", [*every(1, 3, moment("2026-11-20 03:00")), ahead])
     text = nights.backupd("retention", "explain", "web").stdout
     assert text.splitlines()[-1].startswith(f"{names[-1]} is stamped in the future")
-    assert [one["keep"] for one in nights.json("retention", "explain", "web")] == [False, False, True, True]
+    assert [row["keep"] for row in nights.json("retention", "explain", "web")] == [False, False, True, True]
 
 
 def test_days_are_those_of_the_pools_zone(nights: Nights) -> None:

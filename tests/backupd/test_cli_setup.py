@@ -94,9 +94,9 @@ def test_without_a_terminal_everything_that_is_missing_is_named_at_once(site: Si
 
 
 def test_with_all_options_this_machine_has_its_first_backup(site: Site) -> None:
-    said = site.setup(*site.for_pool(), *site.for_here()).stdout
-    assert f"{site.pool} is a new subvolume, and a pool now" in said
-    assert "here: complete" in said
+    output = site.setup(*site.for_pool(), *site.for_here()).stdout
+    assert f"{site.pool} is a new subvolume, and a pool now" in output
+    assert "here: complete" in output
     assert site.restored("here") == "welcome"
     assert "UUID" in work("btrfs", "subvolume", "show", site.pool).stdout
     written = tomllib.loads(site.config.read_text())
@@ -117,17 +117,17 @@ def test_run_again_it_changes_nothing_and_makes_no_second_backup(site: Site) -> 
 
 def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -> None:
     """As somebody without a terminal meets it: each call says what is left, the next one goes on."""
-    said = site.setup(*site.for_pool(), *site.for_web1(sshd), status=1).stdout
-    assert host_key_of(sshd) in said
+    output = site.setup(*site.for_pool(), *site.for_web1(sshd), status=1).stdout
+    assert host_key_of(sshd) in output
     assert not site.known_hosts.exists(), "it was not confirmed"
     assert stat.S_IMODE(site.key.stat().st_mode) == 0o600
-    line, key = line_in(said), site.key.read_bytes()
+    line, key = line_in(output), site.key.read_bytes()
     assert line.split(" ssh-ed25519 ")[1].split()[0] in site.key.with_suffix(".pub").read_text()
 
-    said = site.setup("--accept-host-key", status=1).stdout
+    output = site.setup("--accept-host-key", status=1).stdout
     assert work("ssh-keygen", "-lf", site.known_hosts).stdout.split()[1] == host_key_of(sshd)
-    assert "the host does not accept the key" in said
-    assert (line_in(said), site.key.read_bytes()) == (line, key)
+    assert "the host does not accept the key" in output
+    assert (line_in(output), site.key.read_bytes()) == (line, key)
     assert site.backups("web1") == []
 
     let_in(sshd, line)
@@ -142,22 +142,22 @@ def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -
 def test_a_mistyped_address_is_said_with_what_corrects_it(site: Site) -> None:
     """The host is in the configuration by then, and setup goes on with it each time."""
     words = (*site.for_pool(), "--host", "web1", "--address", "root@web1.invalid", "--path", site.source)
-    said = site.setup(*words, status=1).stderr
-    assert "web1.invalid sent no host key" in said
-    assert "`backupd host set web1 address=" in said
+    output = site.setup(*words, status=1).stderr
+    assert "web1.invalid sent no host key" in output
+    assert "`backupd host set web1 address=" in output
     backupd("--config", site.config, "host", "set", "web1", "address=root@web2.invalid")
     assert "web2.invalid sent no host key" in site.setup(status=1).stderr
 
 
 def test_json_says_how_far_it_came(site: Site, sshd: Sshd) -> None:
     done = site.setup(*site.for_pool(), *site.for_web1(sshd), "--accept-host-key", "--no-run", "--json", status=1)
-    said = json.loads(done.stdout)
-    assert (said["host"], said["pool"], said["ready"], said["host_key_known"]) == ("web1", str(site.pool), False, True)
-    assert said["authorized_keys"] == line_in(done.stderr)
-    assert [problem["message"].split(":")[0] for problem in said["problems"] if problem["subject"] == "web1"] == [
+    answer = json.loads(done.stdout)
+    assert (answer["host"], answer["pool"], answer["ready"], answer["host_key_known"]) == ("web1", str(site.pool), False, True)
+    assert answer["authorized_keys"] == line_in(done.stderr)
+    assert [problem["message"].split(":")[0] for problem in answer["problems"] if problem["subject"] == "web1"] == [
         "the host does not accept the key"
     ]
-    let_in(sshd, said["authorized_keys"])
+    let_in(sshd, answer["authorized_keys"])
     assert json.loads(site.setup("--json").stdout)["ready"] is True
     assert site.backups("web1") == []
 
@@ -297,8 +297,8 @@ def test_an_example_that_nobody_changed_is_no_configuration(site: Site, tmp_path
     config = tmp_path / "main.toml"
     backupd("--config", config, "init", site.pool.parent / "one")
     assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool.parent / "one")
-    said = backupd("--config", config, "init", site.pool).stdout
-    assert f"{config} is an example" in said
+    output = backupd("--config", config, "init", site.pool).stdout
+    assert f"{config} is an example" in output
     assert tomllib.loads(config.read_text())["pool"]["path"] == str(site.pool)
     config.write_text(config.read_text().replace("daily = 14", "daily = 15"))
     backupd("--config", config, "init", site.pool.parent / "three")
@@ -372,6 +372,6 @@ def test_the_zone_that_is_offered_is_the_machines() -> None:
     ],
 )  # fmt: skip
 def test_the_name_that_is_offered_is_one(address: str | None, name: str | None) -> None:
-    found = suggested_name(address)
-    assert found == (name or this_machine())
-    assert name_fault(found) == ""
+    output = suggested_name(address)
+    assert output == (name or this_machine())
+    assert name_fault(output) == ""

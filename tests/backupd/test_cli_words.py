@@ -24,17 +24,17 @@ def context() -> click.Context:
 
 
 def commands() -> dict[str, click.Command]:
-    found = {name: group.get_command(context(), name) for name in group.list_commands(context())}
-    return {name: command for name, command in found.items() if command}
+    by_name = {name: group.get_command(context(), name) for name in group.list_commands(context())}
+    return {name: command for name, command in by_name.items() if command}
 
 
 def doers() -> dict[str, click.Command]:
     """The commands that do something: of a group, those that are in it."""
-    found: dict[str, click.Command] = {}
+    by_name: dict[str, click.Command] = {}
     for name, command in commands().items():
         within = command.commands if isinstance(command, click.Group) else {}
-        found |= {f"{name} {inner}": one for inner, one in within.items()} or {name: command}
-    return found
+        by_name |= {f"{name} {inner}": command for inner, command in within.items()} or {name: command}
+    return by_name
 
 
 def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
@@ -129,9 +129,9 @@ def test_without_words_the_help_is_shown_and_the_status_is_that_of_wrong_usage()
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_word_that_is_not_understood_is_an_error_of_one_line_and_a_hint(words: list[str], error: str, hint: str) -> None:
-    said = fails(*words)
-    assert error in said[0]
-    assert hint in said[1]
+    failure_text = fails(*words)
+    assert error in failure_text[0]
+    assert hint in failure_text[1]
 
 
 def test_a_missing_configuration_names_the_file_and_how_one_is_made(tmp_path: Path) -> None:

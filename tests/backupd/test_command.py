@@ -331,8 +331,8 @@ def test_what_is_gone_is_deleted_in_each_way_of_writing(tmp_path: Path) -> None:
 def effective(host: HostConfig, ssh: SshSettings) -> dict[str, str]:
     """What ssh itself makes of our options: `ssh -G`."""
     words = ssh_command(host, ssh)
-    said = work(words[0], "-F", "none", *words[1:], "-G", "web1.example.org").stdout
-    return dict(reversed([line.partition(" ")[::2] for line in said.splitlines()]))
+    output = work(words[0], "-F", "none", *words[1:], "-G", "web1.example.org").stdout
+    return dict(reversed([line.partition(" ")[::2] for line in output.splitlines()]))
 
 
 SETTINGS = SshSettings(key=Path("/etc/btrkeep/id"), known_hosts=Path("/etc/btrkeep/known"))
@@ -390,8 +390,8 @@ def test_a_generous_configuration_of_ssh_changes_nothing_of_ours(tmp_path: Path)
     words = ssh_command(HostConfig("web1", address="web1"), SETTINGS)
 
     def made_of(config: str) -> dict[str, str]:
-        said = work(words[0], "-F", config, *words[1:], "-G", "web1.example.org").stdout
-        return dict(line.partition(" ")[::2] for line in said.splitlines())
+        output = work(words[0], "-F", config, *words[1:], "-G", "web1.example.org").stdout
+        return dict(line.partition(" ")[::2] for line in output.splitlines())
 
     generous, without = made_of(str(tmp_path / "config")), made_of("none")
     changed = {name for name in {*generous, *without} if generous.get(name) != without.get(name)}

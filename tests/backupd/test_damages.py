@@ -19,9 +19,9 @@ NOW = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Pool:
-    found = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
-    found.host("web1").mkdir(parents=True)
-    return found
+    result = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
+    result.host("web1").mkdir(parents=True)
+    return result
 
 
 def backups(pool: Pool, count: int) -> list[str]:

@@ -245,7 +245,7 @@ BLIND: tuple[tuple[DoctorFacts, set[str]], ...] = (
     (fs(exclusive_operation=None), {"balance"}),
     (on("ssd", devices=(DeviceFacts((Layer("sda", "disk"),)),) * 2), {"ssd"}),
     (replace(scrubbed(finished=None), site=replace(SITE, created=None)), {"scrub"}),
-    (scrubbed(finished=None, known=False, running=True), {"scrub"}),
+    (scrubbed(finished=None, is_known=False, running=True), {"scrub"}),
     (machine(clock=None), {"clock"}),
     (site(schedule=ScheduleVerdict(unknown="systemctl: timed out")), {"schedule"}),
     (machine(rsync=None), {"rsync"}),
@@ -357,9 +357,9 @@ def test_the_worst_comes_first() -> None:
     [((MD,), "warning", "md raid6"), (MPATH, "note", "iscsi"), ((Layer("dm-2", "lvm raid", "", True),), "warning", "lvm raid")],
 )
 def test_dup_metadata_is_told_where_the_storage_is_redundant(layers: tuple[Layer, ...], severity: str, below: str) -> None:
-    (found,) = [finding for finding in findings_of(one_device(*layers)) if finding.check == "dup-metadata"]
-    assert found.level == severity
-    assert below.split()[0] in found.text or "multipath" in found.text
+    (result,) = [finding for finding in findings_of(one_device(*layers)) if finding.check == "dup-metadata"]
+    assert result.level == severity
+    assert below.split()[0] in result.text or "multipath" in result.text
 
 
 @pytest.mark.parametrize("layer", [Layer("md0", "md", "raid0", False), Layer("vda", "virtio"), Layer("loop0", "loop", "/f")])
@@ -473,8 +473,8 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:  # pytest looks at files when a test fails
         for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
             patched.setattr(target, name, never)
-        found = [list(check(WELL)) for check in checks]
-    assert found == [[]] * len(RULES)
+        rows = [list(check(WELL)) for check in checks]
+    assert rows == [[]] * len(RULES)
     assert isinstance(RULES[0], DoctorRule)
 
 

@@ -75,8 +75,8 @@ STACKS: Mapping[str, tuple[Mapping[str, Mapping[str, str]], str]] = {
     "raid of LVM": (
         {
             "dm-4": {"dm/uuid": "LVM-x", "dm/name": "vg-pool", "slaves": "dm-0 dm-1 dm-2 dm-3"},
-            **{f"dm-{number}": {"dm/uuid": "LVM-x", "dm/name": f"vg-pool_{what}"}
-               for number, what in enumerate(("rmeta_0", "rimage_0", "rmeta_1", "rimage_1"))},
+            **{f"dm-{number}": {"dm/uuid": "LVM-x", "dm/name": f"vg-pool_{item}"}
+               for number, item in enumerate(("rmeta_0", "rimage_0", "rmeta_1", "rimage_1"))},
         },
         "dm-4: lvm raid on lvm",
     ),
@@ -102,9 +102,9 @@ def test_what_a_device_lies_on_is_read_from_sysfs(tmp_path: Path, devices: Mappi
 
 
 def test_level_mode_and_redundancy_are_read_too(tmp_path: Path) -> None:
-    def top(what: str) -> Layer:
-        devices, _ = STACKS[what]
-        return device(next(iter(devices)), tree(tmp_path / what, devices)).layers[0]
+    def top(subject: str) -> Layer:
+        devices, _ = STACKS[subject]
+        return device(next(iter(devices)), tree(tmp_path / subject, devices)).layers[0]
 
     assert (top("md on partitions").redundant, top("raid of LVM").redundant, top("lvmcache").redundant) == (True, True, None)
     assert top("bcache").detail == "writeback"
@@ -117,8 +117,8 @@ def test_a_device_that_vanishes_meanwhile_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_disk_that_this_machine_runs_on_is_known_as_lsblk_knows_it() -> None:
-    said = work("lsblk", "-dnro", "NAME,TYPE,ROTA").stdout.split("\n")
-    rows = [line.split() for line in said if line]
+    done = work("lsblk", "-dnro", "NAME,TYPE,ROTA").stdout.split("\n")
+    rows = [line.split() for line in done if line]
     for name, kind, rotational in rows[:8]:
         layer = device(name).layers[0]
         assert layer.rotational == (rotational == "1")

@@ -27,9 +27,9 @@ def window(text: str) -> Window | None:
 
 
 def opening(text: str) -> Window:
-    found = parse_window(text)
-    assert found
-    return found
+    result = parse_window(text)
+    assert result
+    return result
 
 
 def at(text: str) -> datetime:
@@ -74,8 +74,8 @@ def test_periods_begin_where_gnu_date_sees_the_windows_start(zone: str, days: in
 @given(text=st.sampled_from(STARTS[1:]), moment=MOMENTS)
 def test_the_next_window_is_the_next_start_that_gnu_date_sees(zone: str, text: str, moment: int) -> None:
     truth = begins(zone, first_minute(text), 1)
-    found = next_window(opening(text), ZoneInfo(zone), datetime.fromtimestamp(moment, UTC))
-    assert found.timestamp() == truth[bisect_right(truth, moment)]
+    result = next_window(opening(text), ZoneInfo(zone), datetime.fromtimestamp(moment, UTC))
+    assert result.timestamp() == truth[bisect_right(truth, moment)]
 
 
 @pytest.mark.parametrize("zone", ZONES)
@@ -88,11 +88,11 @@ def test_a_window_is_open_while_the_clock_on_the_wall_is_between_its_start_and_i
     closings = list[datetime]()
     for moment, clock in zip(moments, clocks, strict=True):
         is_open = start <= clock < end if start < end else clock >= start or clock < end
-        found = window_end(opening(text), ZoneInfo(zone), datetime.fromtimestamp(moment, UTC))
-        assert (moment, clock, found is not None) == (moment, clock, is_open)
-        if found:
-            closings.append(found)
-            assert found.timestamp() - moment <= 86400 + 3600
+        result = window_end(opening(text), ZoneInfo(zone), datetime.fromtimestamp(moment, UTC))
+        assert (moment, clock, result is not None) == (moment, clock, is_open)
+        if result:
+            closings.append(result)
+            assert result.timestamp() - moment <= 86400 + 3600
     assert set(gnu_date(zone, [f"@{closing.timestamp():.0f}" for closing in closings], "%H:%M")) == {end}
 
 
@@ -215,9 +215,9 @@ def due(last: str | None, every: float = DAY, win: Window | None = NIGHT, now: d
 def test_a_host_is_due_when_no_complete_backup_started_since_its_period_began(
     last: str | None, every: float, win: Window | None, is_now: bool, when: str
 ) -> None:
-    found = due(last, every, win)
-    assert (found.due, found.when) == (is_now, at(when))
-    assert found.reason
+    result = due(last, every, win)
+    assert (result.due, result.when) == (is_now, at(when))
+    assert result.reason
 
 
 @given(
@@ -247,9 +247,9 @@ def test_every_answer_has_its_reason() -> None:
 
 def test_periods_of_several_days_do_not_move_with_the_backups() -> None:
     """Seven days from 1970-01-01, a Thursday: every week begins on a Thursday, whenever the last backup was."""
-    found = [due(f"2026-11-{day:02}T23:00+01:00", 7 * DAY).when for day in (12, 13, 16, 18)]
-    assert {moment.astimezone(ZoneInfo("Europe/Berlin")).strftime("%A %H:%M") for moment in found} == {"Thursday 22:00"}
-    assert all(later >= earlier for earlier, later in pairwise(found))
+    moments = [due(f"2026-11-{day:02}T23:00+01:00", 7 * DAY).when for day in (12, 13, 16, 18)]
+    assert {moment.astimezone(ZoneInfo("Europe/Berlin")).strftime("%A %H:%M") for moment in moments} == {"Thursday 22:00"}
+    assert all(later >= earlier for earlier, later in pairwise(moments))
 
 
 def late(complete: str, now: str, every: float = DAY, window: Window | None = None, configured: float | None = None) -> bool:

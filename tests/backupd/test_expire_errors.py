@@ -162,9 +162,9 @@ def test_a_host_that_cannot_be_read_is_left_out_and_the_others_are_planned(
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", unreadable)
-    found = {host.host: host.trouble for host in read_hosts(context.pool, context.catalogue, context.config)}
-    assert {host: trouble is not None for host, trouble in found.items()} == {"web1": True, "web2": True, "web3": False}
-    assert "Input/output error" in getattr(found["web2"], "error", "")
+    by_name = {host.host: host.trouble for host in read_hosts(context.pool, context.catalogue, context.config)}
+    assert {host: trouble is not None for host, trouble in by_name.items()} == {"web1": True, "web2": True, "web3": False}
+    assert "Input/output error" in getattr(by_name["web2"], "error", "")
 
 
 def test_a_folder_of_a_host_that_was_replaced_by_a_symlink_is_not_read(context: ExpiryContext, tmp_path: Path) -> None:

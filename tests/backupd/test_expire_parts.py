@@ -147,7 +147,7 @@ def drop(root: int, at: int) -> Drop:
 def test_of_several_interrupted_drops_the_one_that_moved_is_under_way(
     drops: list[Drop], before: dict[int, Drop], last: int | None, root: int | None
 ) -> None:
-    assert (found.root if (found := in_hand(drops, before, last)) else None) == root
+    assert (result.root if (result := in_hand(drops, before, last)) else None) == root
 
 
 LEFT_OUT: dict[str, Any] = {"left_out": {"web1": DeletedShare(11, 12)}}

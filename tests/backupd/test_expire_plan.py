@@ -45,8 +45,8 @@ def facts(
     rows: Mapping[str, str] | None = None,
     forgotten: datetime | None = None,
 ) -> HostBackups:
-    known = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in candidates}
-    return HostBackups(host, candidates, policy, known if rows is None else rows, forgotten)
+    by_name = {candidate.name: "expired" if candidate.expired else candidate.state for candidate in candidates}
+    return HostBackups(host, candidates, policy, by_name if rows is None else rows, forgotten)
 
 
 def ages(steps: Sequence[ExpiryStep]) -> list[int]:
@@ -182,7 +182,7 @@ def host(name: str, going: int, total: int, **wishes: object) -> HostBackups:
 def test_a_host_of_which_too_much_would_go_is_left_out_and_the_others_are_not() -> None:
     done = make_plan([host("a", 11, 34), host("b", 10, 30), host("c", 11, 37)], ZONE, NOW, Forced())
     assert list(done.left_out) == ["a"]
-    assert [one.host for one in done.hosts] == ["b", "c"]
+    assert [host_plan.host for host_plan in done.hosts] == ["b", "c"]
     assert done.stop is None
     forced = make_plan([host("a", 11, 34)], ZONE, NOW, Forced(hosts=frozenset({"a"})))
     assert not forced.left_out
@@ -213,7 +213,7 @@ def test_a_host_with_trouble_is_left_out() -> None:
     trouble = HostBackups("web", (), THREE_DAYS, trouble=UnreadableHost("notes.json cannot be read"))
     done = make_plan([trouble, host("b", 2, 5)], ZONE, NOW, Forced())
     assert done.left_out == {"web": UnreadableHost("notes.json cannot be read")}
-    assert [one.host for one in done.hosts] == ["b"]
+    assert [host_plan.host for host_plan in done.hosts] == ["b"]
 
 
 def test_a_host_whose_rows_alone_are_wrong_is_in_the_plan_and_all_backups_are_counted() -> None:
@@ -264,7 +264,7 @@ def test_the_last_complete_backup_is_deleted_only_when_it_was_requested_as_the_l
 
 STATES = st.sampled_from(["complete", "complete", "complete", "suspect", "failed"])
 MARKS = st.one_of(st.none(), st.integers(-50, 500).map(lambda hours: timedelta(hours=hours)))
-BACKUPS = st.lists(st.tuples(st.integers(0, 400), STATES, MARKS), max_size=40, unique_by=lambda one: one[0])
+BACKUPS = st.lists(st.tuples(st.integers(0, 400), STATES, MARKS), max_size=40, unique_by=lambda single: single[0])
 POLICIES = st.builds(
     Retention,
     daily=st.integers(0, 20),
@@ -327,8 +327,8 @@ def test_a_backup_whose_deletion_was_requested_waits_for_its_grace_and_no_rule_k
 
 def test_requested_deletions_do_not_count_against_the_safety_limits() -> None:
     many = [asked(age, at_once=True) for age in range(1, 30)]
-    found = make_plan([facts(backup(0), *many, rows={})], ZONE, NOW, Forced())
-    assert (found.left_out, found.count("delete")) == ({}, 29)
+    result = make_plan([facts(backup(0), *many, rows={})], ZONE, NOW, Forced())
+    assert (result.left_out, result.count("delete")) == ({}, 29)
 
 
 def test_while_the_clock_is_in_doubt_only_backups_without_a_grace_are_deleted() -> None:

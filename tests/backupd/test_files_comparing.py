@@ -157,9 +157,9 @@ def grow(folder: Path, chance: random.Random, depth: int = 0) -> None:
 
 def by_diff(sides: Sides) -> set[tuple[str, str]]:
     """What diff says: (path, added|removed|changed|kind)."""
-    said = work("diff", "-rq", "--no-dereference", *sides, check=False).stdout.splitlines()
+    done = work("diff", "-rq", "--no-dereference", *sides, check=False).stdout.splitlines()
     facts = set()
-    for line in said:
+    for line in done:
         if only := re.fullmatch(r"Only in (.+?): (.+)", line):
             side = next(side for side in sides if only[1] == str(side) or only[1].startswith(f"{side}/"))
             facts.add((f"{only[1].removeprefix(str(side))}/{only[2]}", "removed" if side == sides[0] else "added"))
@@ -218,8 +218,8 @@ def test_the_sum_is_that_of_find(sides: Sides) -> None:
     names = [set(work("find", ".", "-mindepth", "1", cwd=side).stdout.splitlines()) for side in sides]
     assert (total.added, total.removed) == (len(names[1] - names[0]), len(names[0] - names[1]))
     sizes = [
-        sum(map(int, work("find", *sorted(some), "-maxdepth", "0", "-type", "f", "-printf", "%s\\n", cwd=side).stdout.split()))
-        for some, side in zip((names[1] - names[0], names[0] - names[1]), reversed(sides), strict=True)
+        sum(map(int, work("find", *sorted(texts), "-maxdepth", "0", "-type", "f", "-printf", "%s\\n", cwd=side).stdout.split()))
+        for texts, side in zip((names[1] - names[0], names[0] - names[1]), reversed(sides), strict=True)
     ]
     assert [total.added_bytes, total.removed_bytes] == sizes
 
@@ -349,11 +349,11 @@ def test_too_many_lines_are_said_and_a_folder_has_none(sides: Sides) -> None:
 def test_text_made_to_cost_time_does_not(sides: Sides, kind: str) -> None:
     chance = random.Random(1)
     for side in sides:
-        some = [f"{number % 97}" if kind == "repeated" else f"{number // 2}" for number in range(4999)]
+        names = [f"{number % 97}" if kind == "repeated" else f"{number // 2}" for number in range(4999)]
         if kind == "alternating":
-            some = [f"{number % 2}{chance.randrange(120)}" for number in range(4999)]
-        chance.shuffle(some)
-        (side / "file").write_text("\n".join(some))
+            names = [f"{number % 2}{chance.randrange(120)}" for number in range(4999)]
+        chance.shuffle(names)
+        (side / "file").write_text("\n".join(names))
     begun = time.process_time()
     assert lines(sides)
     assert time.process_time() - begun < 5

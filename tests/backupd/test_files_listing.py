@@ -40,17 +40,17 @@ def tree(tmp_path: Path) -> Tree:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("sort", sorted(FIELDS))
 def test_a_page_is_what_find_and_sort_say(tree: Tree, tmp_path: Path, sort: str, descending: bool) -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         ["find", tmp_path / "data", "-mindepth", "1", "-printf", f"%y\t{FIELDS[sort]}\n"], capture_output=True, check=True
     ).stdout.splitlines()
-    kinds_and_keys = [line.split(b"\t") for line in told]
+    kinds_and_keys = [line.split(b"\t") for line in done]
     keys = sorted((READ[sort](key) for _, key in kinds_and_keys), reverse=descending)
     if sort == "name" and not descending:
         folders = sorted(key for kind, key in kinds_and_keys if kind == b"d")
         keys = [*folders, *(key for key in keys if key not in folders)]
-    found = page(tree, b"/", 10, 25, sort, descending)
-    assert [getattr(entry, sort) for entry in found.entries] == keys[10:35]
-    assert (found.total, found.sort, found.descending) == (len(told), sort, descending)
+    result = page(tree, b"/", 10, 25, sort, descending)
+    assert [getattr(entry, sort) for entry in result.entries] == keys[10:35]
+    assert (result.total, result.sort, result.descending) == (len(done), sort, descending)
 
 
 def test_all_pages_together_have_each_name_once_in_every_order(tree: Tree) -> None:
@@ -61,8 +61,8 @@ def test_all_pages_together_have_each_name_once_in_every_order(tree: Tree) -> No
 
 def test_a_folder_with_too_many_names_comes_by_name_and_says_so(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MOST_SORTED", 64)
-    found = page(tree, b"/", 0, 4, "size", True)
-    assert (found.sort, found.descending, [entry.name for entry in found.entries]) == (
+    result = page(tree, b"/", 0, 4, "size", True)
+    assert (result.sort, result.descending, [entry.name for entry in result.entries]) == (
         "name",
         False,
         [b"30folder", b"31folder", b"32folder", b"00"],

@@ -61,8 +61,8 @@ def said(data: Path, path: str) -> tuple[str, str]:
 def test_the_nearest_paths_are_ones_that_are_there(data: Path, path: bytes, nearest: list[bytes]) -> None:
     with Tree(data.parent) as tree:
         assert nearest_paths(tree, path) == nearest
-    for one in nearest:
-        assert os.path.lexists(os.fsencode(data) + one)
+    for name in nearest:
+        assert os.path.lexists(os.fsencode(data) + name)
 
 
 def test_what_is_said_of_a_path_that_is_not_there(data: Path) -> None:
@@ -98,8 +98,8 @@ def test_where_a_symlink_leads_is_what_it_is_where_the_backup_is_the_whole_machi
     program = "import os, sys; os.chroot(sys.argv[1]); print(os.path.realpath(sys.argv[2], strict=True))"
     truth = work("python3", "-c", f"import encodings.idna\n{program}", data, path, check=False)
     with Tree(data.parent) as tree:
-        found = resolved(tree, path.encode())
-    assert (found or b"").decode() == truth.stdout.strip()
+        content = resolved(tree, path.encode())
+    assert (content or b"").decode() == truth.stdout.strip()
 
 
 def test_a_symlink_made_to_cost_time_costs_none(data: Path) -> None:

@@ -29,8 +29,8 @@ def test_names_come_in_the_order_of_their_bytes_however_many_fit_in_memory(names
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spool, "IN_MEMORY", fit)
         patch.setattr(spool, "_PIECE", 5)
-        count, found = ordered(iter(names))
-        assert (count, list(found)) == (len(names), sorted(names))
+        count, pieces = ordered(iter(names))
+        assert (count, list(pieces)) == (len(names), sorted(names))
 
 
 def test_without_a_place_for_files_names_come_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +95,8 @@ def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pyte
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     written = [os.urandom(3000) * 20 for _ in range(60)]
     with closing(Packed()) as packed:
-        for one in written:
-            packed.write(one)
+        for name in written:
+            packed.write(name)
         assert list(tmp_path.iterdir()) == []
         pieces = list(packed.pieces())
     assert b"".join(pieces) == b"".join(written)
@@ -123,8 +123,8 @@ def test_sizes_and_places_beyond_four_gibibytes_stand_in_the_index_as_zipfile_re
     sizes, offset = zip_headers.Sizes(7, 5 << 32, 6 << 32), 9 << 32
     index = zip_headers.record(zip_member, sizes, offset)
     # A reader that finds the index where the file begins takes what stands before it for cut off, and counts from there.
-    found = zipfile.ZipFile(io.BytesIO(index + zip_headers.end(1, 0, len(index)))).infolist()[0]
-    assert (found.filename, found.CRC, found.compress_size, found.file_size, found.header_offset) == (
+    zip_info = zipfile.ZipFile(io.BytesIO(index + zip_headers.end(1, 0, len(index)))).infolist()[0]
+    assert (zip_info.filename, zip_info.CRC, zip_info.compress_size, zip_info.file_size, zip_info.header_offset) == (
         "\u00e4",
         7,
         5 << 32,

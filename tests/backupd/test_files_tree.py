@@ -101,8 +101,8 @@ _FIELDS = "%P\\0%y\\0%s\\0%b\\0%m\\0%U\\0%G\\0%T@\\0%i\\0%n\\0%l\\0"
 
 def found(data: Path) -> dict[bytes, tuple[object, ...]]:
     """What find says of all below a folder."""
-    said = subprocess.run(["find", ".", "-printf", _FIELDS], cwd=data, capture_output=True, check=True).stdout
-    words = iter(said.split(b"\0")[:-1])
+    output = subprocess.run(["find", ".", "-printf", _FIELDS], cwd=data, capture_output=True, check=True).stdout
+    words = iter(output.split(b"\0")[:-1])
     rows: dict[bytes, tuple[object, ...]] = {}
     for name, kind, *numbers, target in zip(*[words] * 11, strict=True):
         size, blocks, mode, uid, gid, time, inode, links = numbers

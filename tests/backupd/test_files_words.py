@@ -42,20 +42,20 @@ def test_json_says_all_of_an_entry() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_comes_through_json_as_it_is_and_is_safe_to_show(name: bytes) -> None:
-    told = json.dumps(entry_object(replace(FILE, path=b"/" + name)))
-    assert told.isascii()
-    assert os.fsencode(json.loads(told)["name"]) == name
+    dumps = json.dumps(entry_object(replace(FILE, path=b"/" + name)))
+    assert dumps.isascii()
+    assert os.fsencode(json.loads(dumps)["name"]) == name
     assert shown(name).isprintable()
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "output"),
     [(0, "1970-01-01T00:00:00Z"), (-1, "1969-12-31T23:59:59Z"), (253402300800, None), (2**62, None), (-(2**62), None)],
 )
-def test_a_time_that_no_calendar_has_is_told_as_a_number(seconds: int, said: str | None) -> None:
+def test_a_time_that_no_calendar_has_is_told_as_a_number(seconds: int, output: str | None) -> None:
     entry = replace(FILE, mtime=seconds * 10**9)
-    assert (entry_object(entry)["mtime"], entry_object(entry)["mtime_ns"]) == (said, seconds * 10**9)
-    assert time_words(entry.mtime) == (said or f"{seconds} s")
+    assert (entry_object(entry)["mtime"], entry_object(entry)["mtime_ns"]) == (output, seconds * 10**9)
+    assert time_words(entry.mtime) == (output or f"{seconds} s")
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o4755, 0o2711, 0o1777, 0o4644, 0])
@@ -100,7 +100,7 @@ def test_pages_put_together_are_the_whole_list(data: Path) -> None:
     with Tree(data.parent) as tree:
         whole = listing(tree, b"/")
         pages = [page(tree, b"/", offset, 20) for offset in range(0, 140, 20)]
-        assert [entry for one in pages for entry in one.entries] == whole
-        assert {one.total for one in pages} == {114}
+        assert [entry for item in pages for entry in item.entries] == whole
+        assert {item.total for item in pages} == {114}
         assert (page(tree, b"/f0").total, [entry.path for entry in page(tree, b"/f0").entries]) == (1, [b"/f0"])
     assert subprocess.run(["find", data, "-mindepth", "1"], capture_output=True, check=True).stdout.count(b"\n") == 114

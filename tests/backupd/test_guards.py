@@ -50,8 +50,8 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
 
 
 def test_a_host_left_out_of_an_expiry_is_reported_with_the_count_and_the_force_command() -> None:
-    said = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
-    assert said == (
+    results = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
+    assert results == (
         "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force web1`"
     )
 
@@ -145,11 +145,11 @@ def test_without_an_earlier_expiry_or_run_every_clock_is_believed() -> None:
 def test_a_clock_that_went_back_by_more_than_five_minutes_stops(boot: str, rehearsal: bool) -> None:
     back = timedelta(minutes=5)
     assert verdict(NOON - back, boot=boot, rehearsal=rehearsal) == ClockVerdict()
-    found = verdict(NOON - back - timedelta(seconds=1), boot=boot, rehearsal=rehearsal)
-    assert found.wait is None
-    assert found.stop == ClockBehind(NOON - back - timedelta(seconds=1), NOON)
+    result = verdict(NOON - back - timedelta(seconds=1), boot=boot, rehearsal=rehearsal)
+    assert result.wait is None
+    assert result.stop == ClockBehind(NOON - back - timedelta(seconds=1), NOON)
     for words in ("2026-11-20T11:54:59Z", "2026-11-20T12:00:00Z", "--force clock"):
-        assert words in expiry_words(found.stop)
+        assert words in expiry_words(result.stop)
 
 
 def test_the_newest_run_counts_as_well_as_the_last_expiry() -> None:
@@ -164,41 +164,41 @@ def test_the_newest_run_counts_as_well_as_the_last_expiry() -> None:
     [(HOUR, False), (HOUR + timedelta(minutes=10), False), (HOUR + timedelta(minutes=10, seconds=1), True), (500 * DAY, True)],
 )
 def test_a_clock_that_went_ahead_of_the_boot_clock_by_more_than_ten_minutes_waits(passed: timedelta, waits: bool) -> None:
-    found = verdict(NOON + passed, DAY + HOUR)
-    assert found.stop is None
-    assert (found.wait is not None) is waits
-    assert found.wait == (ClockAhead(passed, NOON, HOUR) if waits else None)
-    assert found.wait is None or "of which this machine's boot clock explains 1h" in expiry_words(found.wait)
+    result = verdict(NOON + passed, DAY + HOUR)
+    assert result.stop is None
+    assert (result.wait is not None) is waits
+    assert result.wait == (ClockAhead(passed, NOON, HOUR) if waits else None)
+    assert result.wait is None or "of which this machine's boot clock explains 1h" in expiry_words(result.wait)
 
 
 @pytest.mark.parametrize(
     ("passed", "waits"), [(DAY, False), (38 * HOUR, False), (38 * HOUR + timedelta(seconds=1), True), (500 * DAY, True)]
 )
 def test_after_a_boot_36_hours_and_the_time_since_boot_are_allowed(passed: timedelta, waits: bool) -> None:
-    found = verdict(NOON + passed, 2 * HOUR, "two")
-    assert found.stop is None
-    assert (found.wait is not None) is waits
+    result = verdict(NOON + passed, 2 * HOUR, "two")
+    assert result.stop is None
+    assert (result.wait is not None) is waits
 
 
 def test_a_clock_that_went_ahead_waits_and_is_believed_when_it_has_stayed_so_for_a_night() -> None:
     """Somebody set it right by hand, after days behind."""
-    past, found = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, DAY + HOUR))
-    assert found.wait
+    past, result = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, DAY + HOUR))
+    assert result.wait
     for later in (timedelta(seconds=1), HOUR, 19 * HOUR):  # an expiry in between does not make the night begin anew
-        past, found = expiry(past, fact(NOON + 30 * DAY + later, DAY + HOUR + later))
-        assert found.wait, later
-    past, found = expiry(past, fact(NOON + 31 * DAY, 2 * DAY + HOUR))
-    assert found == ClockVerdict()
+        past, result = expiry(past, fact(NOON + 30 * DAY + later, DAY + HOUR + later))
+        assert result.wait, later
+    past, result = expiry(past, fact(NOON + 31 * DAY, 2 * DAY + HOUR))
+    assert result == ClockVerdict()
     assert past == ClockPast(fact(NOON + 31 * DAY, 2 * DAY + HOUR))
 
 
 def test_after_a_boot_a_clock_that_went_ahead_is_believed_a_night_later_too() -> None:
-    past, found = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, HOUR, "two"))
-    assert found.wait
-    past, found = expiry(past, fact(NOON + 30 * DAY + HOUR, timedelta(minutes=5), "three"))
-    assert found.wait
-    past, found = expiry(past, fact(NOON + 31 * DAY, timedelta(minutes=5), "four"))
-    assert found == ClockVerdict()
+    past, result = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, HOUR, "two"))
+    assert result.wait
+    past, result = expiry(past, fact(NOON + 30 * DAY + HOUR, timedelta(minutes=5), "three"))
+    assert result.wait
+    past, result = expiry(past, fact(NOON + 31 * DAY, timedelta(minutes=5), "four"))
+    assert result == ClockVerdict()
 
 
 @given(
@@ -211,12 +211,12 @@ def test_however_many_expiries_of_a_few_hours_see_a_wrong_clock_the_boot_clock_d
     past, since = ClockPast(fact(NOON)), timedelta(0)
     for step in passed:
         since += step
-        past, found = expiry(past, fact(NOON + ahead + since, DAY + since), newest=NOON + ahead)
-        assert found.wait
+        past, result = expiry(past, fact(NOON + ahead + since, DAY + since), newest=NOON + ahead)
+        assert result.wait
     for morning in range(1, 4):
         right = NOON + morning * DAY
-        past, found = expiry(past, fact(right, DAY + morning * DAY), newest=right - 4 * HOUR)
-        assert found == ClockVerdict()
+        past, result = expiry(past, fact(right, DAY + morning * DAY), newest=right - 4 * HOUR)
+        assert result == ClockVerdict()
 
 
 @given(
@@ -229,17 +229,17 @@ def test_a_clock_that_was_believed_too_far_ahead_is_overruled_by_a_night_under_t
 ) -> None:
     """It stops on one morning; on the next a run has ended since, by the clock of now."""
     past, morning = ClockPast(fact(NOON + ahead + drift)), NOON + timedelta(minutes=10)
-    past, found = expiry(past, fact(morning, DAY + HOUR, boot), newest=morning - 4 * HOUR)
-    assert found.stop
-    past, found = expiry(past, fact(morning + HOUR, DAY + 2 * HOUR, boot), newest=morning + timedelta(minutes=30))
-    assert found.stop  # too soon
-    without_a_run, found = expiry(past, fact(morning + DAY, 2 * DAY + HOUR, boot), newest=morning - 4 * HOUR)
-    assert found.stop or ahead + drift < DAY + HOUR
+    past, result = expiry(past, fact(morning, DAY + HOUR, boot), newest=morning - 4 * HOUR)
+    assert result.stop
+    past, result = expiry(past, fact(morning + HOUR, DAY + 2 * HOUR, boot), newest=morning + timedelta(minutes=30))
+    assert result.stop  # too soon
+    without_a_run, result = expiry(past, fact(morning + DAY, 2 * DAY + HOUR, boot), newest=morning - 4 * HOUR)
+    assert result.stop or ahead + drift < DAY + HOUR
     assert without_a_run == past or ahead + drift < DAY + HOUR
-    past, found = expiry(past, fact(morning + DAY, 2 * DAY + HOUR, boot), newest=morning + 20 * HOUR)
-    assert found == ClockVerdict()
-    past, found = expiry(past, fact(morning + 2 * DAY, 3 * DAY + HOUR, boot), newest=morning + 44 * HOUR)
-    assert found == ClockVerdict()
+    past, result = expiry(past, fact(morning + DAY, 2 * DAY + HOUR, boot), newest=morning + 20 * HOUR)
+    assert result == ClockVerdict()
+    past, result = expiry(past, fact(morning + 2 * DAY, 3 * DAY + HOUR, boot), newest=morning + 44 * HOUR)
+    assert result == ClockVerdict()
 
 
 def test_a_clock_that_is_behind_is_not_believed_without_a_run_by_the_clock_of_now() -> None:
@@ -287,16 +287,16 @@ def test_a_run_that_a_wrong_clock_stamped_stops_until_there_is_a_newer_one() -> 
     """Nothing is known of the boot in which it ran, and a night without a run settles nothing."""
     past, newest = ClockPast(fact(NOON)), NOON + 2000 * DAY
     for morning in range(1, 4):
-        past, found = expiry(past, fact(NOON + morning * DAY, morning * DAY, "two"), newest)
-        assert found.stop
-    past, found = expiry(past, fact(NOON + 4 * DAY, 4 * DAY, "two"), newest=NOON + 4 * DAY - HOUR)
-    assert found == ClockVerdict()
+        past, result = expiry(past, fact(NOON + morning * DAY, morning * DAY, "two"), newest)
+        assert result.stop
+    past, result = expiry(past, fact(NOON + 4 * DAY, 4 * DAY, "two"), newest=NOON + 4 * DAY - HOUR)
+    assert result == ClockVerdict()
 
 
 def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> tuple[ClockPast, ClockVerdict]:
     """What the next one is held against, and the verdict."""
-    found = clock_verdict(past, now, newest, rehearsal=False)
-    return past_after(past, now, found), found
+    result = clock_verdict(past, now, newest, rehearsal=False)
+    return past_after(past, now, result), result
 
 
 def test_the_boot_clock_is_believed_more_than_a_run_that_a_wrong_clock_stamped() -> None:
@@ -317,9 +317,9 @@ def test_one_expiry_under_a_clock_that_was_ahead_holds_up_no_other(
     for passed, boots, wrong in mornings:
         right, up, boot = right + passed, passed if boots else up + passed, boot + boots
         is_ahead = wrong and not was_ahead
-        past, found = expiry(past, fact(right + is_ahead * ahead, up, str(boot)), newest=right)
-        assert found.stop is None
-        assert (found.wait is not None) is is_ahead
+        past, result = expiry(past, fact(right + is_ahead * ahead, up, str(boot)), newest=right)
+        assert result.stop is None
+        assert (result.wait is not None) is is_ahead
         was_ahead = is_ahead
 
 
@@ -327,8 +327,8 @@ def test_one_expiry_under_a_clock_that_was_ahead_holds_up_no_other(
 def test_a_clock_that_is_behind_the_last_one_that_was_right_stops_again_and_again(back: timedelta, boot: str, doubt: bool) -> None:
     past = ClockPast(fact(NOON), fact(NOON + 500 * DAY, DAY + HOUR) if doubt else None)
     for later in range(3):
-        past, found = expiry(past, fact(NOON - back + later * timedelta(minutes=1), DAY + 2 * HOUR, boot), newest=NOON - DAY)
-        assert found.stop or later * timedelta(minutes=1) >= back - timedelta(minutes=5)
+        past, result = expiry(past, fact(NOON - back + later * timedelta(minutes=1), DAY + 2 * HOUR, boot), newest=NOON - DAY)
+        assert result.stop or later * timedelta(minutes=1) >= back - timedelta(minutes=5)
 
 
 def test_the_clock_of_a_rehearsal_may_be_set_ahead() -> None:

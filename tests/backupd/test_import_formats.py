@@ -81,7 +81,7 @@ def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do
 
 
 @pytest.mark.parametrize(
-    ("chosen", "found"),
+    ("chosen", "by_name"),
     [
         ((), {"db": "db", "web1": "web1", "web2": "web2"}),
         (("web1",), {"web1": "web1"}),
@@ -91,13 +91,13 @@ def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do
     ],
 )
 def test_a_host_that_is_named_alone_is_the_one_of_that_name_and_no_other(
-    tmp_path: Path, chosen: tuple[str, ...], found: dict[str, str]
+    tmp_path: Path, chosen: tuple[str, ...], by_name: dict[str, str]
 ) -> None:
     """Trees of several machines never become the backups of one."""
     for host in ("web1", "web2", "db"):
         (tmp_path / "daily.0" / host).mkdir(parents=True)
     history = read_rsnapshot(tmp_path, HostNames.parse(chosen))
-    assert {tree.folder.name: tree.host for tree in history.trees} == found == history.names
+    assert {tree.folder.name: tree.host for tree in history.trees} == by_name == history.names
 
 
 @pytest.mark.parametrize(

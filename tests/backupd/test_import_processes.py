@@ -18,7 +18,7 @@ import os, signal, sys
 from pathlib import Path
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.copying import copy_batch, copy_tree
-from backupd.run.importing.tree_links import look_at
+from backupd.run.importing.tree_links import scan_links
 from btrkeep.errors import OperatorError
 
 def copied(source, target, links, goes_on=lambda: True):
@@ -27,7 +27,7 @@ def copied(source, target, links, goes_on=lambda: True):
 
 place = Path(sys.argv[1])
 source, target = place / "source", place / "target"
-links = look_at(source, None, lambda: True)
+links = scan_links(source, None, lambda: True)
 with CopyProcesses(copy_batch, 2) as processes:
     assert processes.is_usable
 """
@@ -84,7 +84,7 @@ def test_an_error_names_the_file_and_the_next_copy_is_whole(place: Path) -> None
         "    copied(source, target, links, exchange)",
         "except OSError as error:",
         "    print(error.filename, error.strerror)",
-        "links = look_at(source, None, lambda: True)",
+        "links = scan_links(source, None, lambda: True)",
         "processes.stop.clear()",
         "(place / 'second').mkdir()",
         "copied(source, place / 'second', links)",

@@ -91,14 +91,14 @@ def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_p
         os.mkfifo(other)
     else:
         other.symlink_to("/etc/passwd")
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    number, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
     links = scan_links(source, None, lambda: True)
     exchanged = before_it_is_opened(b"name", lambda: other.rename(source / "home/name"))
     try:
         with pytest.raises(OSError, match="name") as refused:
-            copy_tree(there, here, links, lambda: True)
+            copy_tree(number, here, links, lambda: True)
     finally:
-        os.close(there)
+        os.close(number)
         os.close(here)
     assert exchanged == [True]
     assert refused.value.filename == "home/name"
@@ -117,12 +117,12 @@ def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_loo
     (tmp_path / "evil").write_text("mine")
     (tmp_path / "evil").rename(source / links.groups[0][0].decode())
     copy = copy_changed if way == "changed" else partial(copy_tree, same=FileMatch.CONTENT if way == "compared" else FileMatch.NONE)
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    number, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
     try:
         with pytest.raises(OSError, match="changed meanwhile"):
-            copy(there, here, links, lambda: True)
+            copy(number, here, links, lambda: True)
     finally:
-        os.close(there)
+        os.close(number)
         os.close(here)
 
 
@@ -134,7 +134,7 @@ def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(t
     for folder in (source / "home", target / "home", secret):
         folder.mkdir(parents=True)
         (folder / "name").write_text("secret" if folder == secret else folder.parent.name)
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    number, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
 
     def exchange() -> None:
         (source / "home").rename(tmp_path / "away")
@@ -144,9 +144,9 @@ def test_a_folder_that_is_exchanged_for_a_symlink_meanwhile_leads_to_no_secret(t
     exchanged = before_it_is_opened(b"home", exchange, time)  # the third time is that of the backup's own
     try:
         with pytest.raises(NotADirectoryError):
-            copy_tree(there, here, links, lambda: True, same)
+            copy_tree(number, here, links, lambda: True, same)
     finally:
-        os.close(there)
+        os.close(number)
         os.close(here)
     assert exchanged == [True]
     assert (target / "home/name").read_text() == "target"
@@ -169,11 +169,11 @@ def before_it_is_opened(name: bytes, deed: Callable[[], object], time: int = 1) 
 
 
 def copied(copy: Callable[..., object], source: Path, target: Path, links: TreeLinks) -> None:
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
+    number, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
     try:
-        copy(there, here, links, lambda: True)
+        copy(number, here, links, lambda: True)
     finally:
-        os.close(there)
+        os.close(number)
         os.close(here)
 
 

@@ -22,15 +22,15 @@ numbers = st.integers(0, 1 << 62)
 
 
 @pytest.mark.parametrize(
-    ("found", "code"),
+    ("subvolume_growth", "code"),
     [
         (SubvolumeGrowth(1000, 10 * GIB), None),  # what is exactly at the limit is allowed
         (SubvolumeGrowth(1001, 0), CauseCode.MAX_FILES),
         (SubvolumeGrowth(0, 10 * GIB + 1), CauseCode.MAX_NEW_BYTES),
     ],
 )
-def test_more_than_a_limit_is_too_much(found: SubvolumeGrowth, code: CauseCode | None) -> None:
-    cause = exceeded(HOST, found)
+def test_more_than_a_limit_is_too_much(subvolume_growth: SubvolumeGrowth, code: CauseCode | None) -> None:
+    cause = exceeded(HOST, subvolume_growth)
     assert (cause and cause.code) == code
 
 

@@ -32,10 +32,10 @@ LONG = [f"/{number:04}" + "\udce9" * 4000 for number in range(1000)]  # a byte o
 @pytest.mark.slow
 def test_what_was_verified_is_read_again_however_long_the_names_of_damaged_files_are(tmp_path: Path) -> None:
     verification = Verification(NOW, NOW, 5, 4, 3, NOW, tuple(LONG[:100]), 100)
-    found = {backup_name(NOW - timedelta(days=day)): verification for day in range(60)}
-    write_verified(tmp_path, found)
+    result = {backup_name(NOW - timedelta(days=day)): verification for day in range(60)}
+    write_verified(tmp_path, result)
     again = read_verified(tmp_path)
-    assert set(again) == set(found)
+    assert set(again) == set(result)
     assert {(each.damages, each.whole, each.damaged[:1]) for each in again.values()} == {(100, NOW, verification.damaged[:1])}
 
 
@@ -66,7 +66,7 @@ DAMAGED_ONE = {"path": "/x", "start": 0, "length": 1, "found_by": "scrub", "foun
 
 
 @pytest.mark.parametrize(
-    ("file", "one"),
+    ("file", "is_true"),
     [
         (VERIFIED, VERIFIED_ONE | {"damages": 1, "damaged": ["/\ud800"]}),
         (VERIFIED, VERIFIED_ONE | {"damages": 1 << 70, "damaged": []}),
@@ -78,10 +78,10 @@ DAMAGED_ONE = {"path": "/x", "start": 0, "length": 1, "found_by": "scrub", "foun
         (DAMAGED, [DAMAGED_ONE | {"path": "/a\0b"}]),
     ],
 )
-def test_what_no_catalogue_can_have_counts_as_nothing(tmp_path: Path, file: str, one: Any) -> None:
+def test_what_no_catalogue_can_have_counts_as_nothing(tmp_path: Path, file: str, is_true: Any) -> None:
     pool = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
     pool.host("web1").mkdir(parents=True)
-    (pool.host("web1") / file).write_text(json.dumps({"format": 1, "next": {}, "backups": {NAME: one}}))
+    (pool.host("web1") / file).write_text(json.dumps({"format": 1, "next": {}, "backups": {NAME: is_true}}))
     with Catalogue.open(pool.path) as catalogue:
         recall_looks(pool, catalogue, "web1", {NAME})
         assert catalogue.damages("web1") == []

@@ -180,9 +180,9 @@ def test_a_message_of_the_protocol_is_quoted_and_is_not_taken_for_a_shell_that_t
 
 
 def test_a_login_shell_that_talks_is_named(source: Path, tmp_path: Path, badssh: Callable[..., Path]) -> None:
-    found = of(pull(source, tmp_path / "backup", shell=badssh("babbles", "Welcome to this fine host!\n")))
-    assert found.kind is ExitKind.BROKEN
-    assert "login shell" in found.words
+    result = of(pull(source, tmp_path / "backup", shell=badssh("babbles", "Welcome to this fine host!\n")))
+    assert result.kind is ExitKind.BROKEN
+    assert "login shell" in result.words
 
 
 @pytest.mark.parametrize("status", [12, 137, 255])
@@ -191,16 +191,16 @@ def test_an_rsync_over_there_that_is_killed_may_live_longer_next_time(source: Pa
     remote = script(tmp_path / "rsync", f'#!/bin/sh\necho $$ >{tmp_path}/pid\nexec rsync "$@"\n')
     killing = meanwhile(tmp_path / "ssh", 500_000, f"kill -9 $(cat {tmp_path}/pid)")
     shell = script(tmp_path / "shell", f'#!/bin/sh\n{killing} "$@"\nexit {status}\n')
-    found = of(pull(source, tmp_path / "backup", shell=shell, rsync_path=str(remote)))
-    assert (found.kind, found.unreachable) == (ExitKind.RETRY, False)
+    result = of(pull(source, tmp_path / "backup", shell=shell, rsync_path=str(remote)))
+    assert (result.kind, result.unreachable) == (ExitKind.RETRY, False)
 
 
 @pytest.mark.parametrize("sent", [100, 500_000])
 def test_a_line_that_breaks_in_mid_transfer_had_been_there(
     source: Path, tmp_path: Path, badssh: Callable[..., Path], sent: int
 ) -> None:
-    found = of(pull(source, tmp_path / "backup", shell=badssh("dies", sent)))
-    assert found == Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE)
+    result = of(pull(source, tmp_path / "backup", shell=badssh("dies", sent)))
+    assert result == Meaning(ExitKind.RETRY, ExitCause.CONNECTION_BROKE)
 
 
 def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_key(
@@ -216,17 +216,17 @@ def test_a_line_that_breaks_after_unreadable_files_is_not_taken_for_a_refused_ke
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("output", "cause"),
     [
         ("Timeout, server 127.0.0.1 not responding.", ExitCause.SILENT),
         ("Connection to 127.0.0.1 closed by remote host.", ExitCause.CLOSED),
     ],
 )
 def test_what_ssh_says_of_a_line_that_broke_is_kept_and_the_host_was_reached(
-    source: Path, tmp_path: Path, badssh: Callable[..., Path], said: str, cause: ExitCause
+    source: Path, tmp_path: Path, badssh: Callable[..., Path], output: str, cause: ExitCause
 ) -> None:
     dying = badssh("dies", 500_000)
-    shell = script(tmp_path / "ssh", f'#!/bin/sh\n"{dying}" "$@"\nstatus=$?\necho "{said}" >&2\nexit $status\n')
+    shell = script(tmp_path / "ssh", f'#!/bin/sh\n"{dying}" "$@"\nstatus=$?\necho "{output}" >&2\nexit $status\n')
     assert of(pull(source, tmp_path / "backup", shell=shell)) == Meaning(ExitKind.RETRY, cause)
 
 

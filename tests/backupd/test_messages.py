@@ -197,13 +197,13 @@ def test_errors_of_the_disk_are_the_servers_fault_only_where_the_server_met_them
 
 
 def test_the_words_may_come_in_any_pieces() -> None:
-    said = b'rsync: [sender] opendir "/a" failed: Permission denied (13)\nfile has vanished: "/b"\r\nlast words without an end'
-    whole = read_all(said)
+    data = b'rsync: [sender] opendir "/a" failed: Permission denied (13)\nfile has vanished: "/b"\r\nlast words without an end'
+    whole = read_all(data)
     assert whole.counts == {MessageClass.UNREADABLE: 1, MessageClass.VANISHED: 1, MessageClass.OTHER: 1}
     for size in (1, 2, 7, 60):
         pieces = Messages()
-        for start in range(0, len(said), size):
-            pieces.feed(said[start : start + size])
+        for start in range(0, len(data), size):
+            pieces.feed(data[start : start + size])
         pieces.close()
         assert (pieces.counts, pieces.samples, list(pieces.last)) == (whole.counts, whole.samples, list(whole.last))
 

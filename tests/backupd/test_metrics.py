@@ -75,7 +75,7 @@ def everything() -> bytes:
         balance=balance("done"),
         score=SCORE,
         numbers=numbers(write=3),
-        alive={"web1": 1500},
+        referenced_bytes={"web1": 1500},
         looks={"web1": ago(48), "old1": None},
         unverified=("old1",),
         drills=drill_status({"web1": (PROVEN,)}, {"web1"}, 3e6, NOW),
@@ -87,12 +87,12 @@ def everything() -> bytes:
 
 def samples(text: bytes | str) -> dict[str, float]:
     """By name and labels, as Prometheus' own parser has them; the label of the pool is left out."""
-    found = {}
+    by_name = {}
     for family in text_string_to_metric_families(text if isinstance(text, str) else text.decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if name != "pool")
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return found
+            by_name[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return by_name
 
 
 @promtool
@@ -105,43 +105,45 @@ def test_prometheus_has_nothing_to_say_against_the_metrics() -> None:
 
 def test_every_metric_of_the_table_is_told_with_its_labels_and_no_other() -> None:
     parsed = text_string_to_metric_families(everything().decode())
-    told = {sample.name: set(sample.labels) for family in parsed for sample in family.samples}
-    assert told == {metric.name: {"pool", *metric.labels} for metric in METRICS}
+    by_name = {sample.name: set(sample.labels) for family in parsed for sample in family.samples}
+    assert by_name == {metric.name: {"pool", *metric.labels} for metric in METRICS}
 
 
 def test_values_are_those_of_the_facts() -> None:
-    found = samples(everything())
+    actual_samples = samples(everything())
     host = "{host=web1}"
-    assert found[f"btrkeep_host_last_success_timestamp_seconds{host}"] == ago(10).timestamp()
-    assert found[f"btrkeep_host_last_success_age_seconds{host}"] == 36000
-    assert found[f"btrkeep_host_last_success_duration_seconds{host}"] == 3600
-    assert found[f"btrkeep_host_last_success_new_bytes{host}"] == 10
-    assert found["btrkeep_host_state{host=web1,state=ok}"] == 1
-    assert found["btrkeep_host_state{host=web1,state=late}"] == 0
-    assert found["btrkeep_hosts{state=never}"] == 1
-    assert found[f"btrkeep_host_last_verified_timestamp_seconds{host}"] == ago(48).timestamp()
-    assert found["btrkeep_unverified_hosts"] == 1
-    assert found["btrkeep_balance_amplification_ratio"] == 1.3
-    assert found["btrkeep_device_errors_total{devid=2,error=write}"] == 3
-    assert found["btrkeep_alarms{event=failure}"] == 1
-    assert found["btrkeep_orphans"] == 3
+    assert actual_samples[f"btrkeep_host_last_success_timestamp_seconds{host}"] == ago(10).timestamp()
+    assert actual_samples[f"btrkeep_host_last_success_age_seconds{host}"] == 36000
+    assert actual_samples[f"btrkeep_host_last_success_duration_seconds{host}"] == 3600
+    assert actual_samples[f"btrkeep_host_last_success_new_bytes{host}"] == 10
+    assert actual_samples["btrkeep_host_state{host=web1,state=ok}"] == 1
+    assert actual_samples["btrkeep_host_state{host=web1,state=late}"] == 0
+    assert actual_samples["btrkeep_hosts{state=never}"] == 1
+    assert actual_samples[f"btrkeep_host_last_verified_timestamp_seconds{host}"] == ago(48).timestamp()
+    assert actual_samples["btrkeep_unverified_hosts"] == 1
+    assert actual_samples["btrkeep_balance_amplification_ratio"] == 1.3
+    assert actual_samples["btrkeep_device_errors_total{devid=2,error=write}"] == 3
+    assert actual_samples["btrkeep_alarms{event=failure}"] == 1
+    assert actual_samples["btrkeep_orphans"] == 3
 
 
 def test_each_copy_of_a_host_has_its_age_and_what_is_none_has_not() -> None:
-    found = samples(everything())
-    newest = {name: value for name, value in found.items() if name.startswith("btrkeep_replica_host_newest")}
+    actual_samples = samples(everything())
+    newest = {name: value for name, value in actual_samples.items() if name.startswith("btrkeep_replica_host_newest")}
     assert newest == {
         "btrkeep_replica_host_newest_timestamp_seconds{host=web1,replica=office}": ago(3).timestamp(),
         "btrkeep_replica_host_newest_timestamp_seconds{host=old1,replica=office}": ago(90).timestamp(),
     }
-    assert found["btrkeep_replica_hosts_gone{replica=office}"] == 1
+    assert actual_samples["btrkeep_replica_hosts_gone{replica=office}"] == 1
 
 
 def test_what_is_not_known_has_no_sample() -> None:
     look = seen(config(WEB), pool=PoolFacts("not mounted"), numbers=None)
-    found = samples(samples_of(look, [], None).text())
-    assert found["btrkeep_pool_usable"] == 0
-    assert not any(re.match("btrkeep_(pool_size|devices|space|orphans|host_last|balance|free_space)", name) for name in found)
+    actual_samples = samples(samples_of(look, [], None).text())
+    assert actual_samples["btrkeep_pool_usable"] == 0
+    assert not any(
+        re.match("btrkeep_(pool_size|devices|space|orphans|host_last|balance|free_space)", name) for name in actual_samples
+    )
 
 
 label_text = st.text(st.sampled_from('"\\\n,={} ') | st.characters(exclude_categories=["Cs"]))
@@ -181,20 +183,20 @@ def test_a_pools_numbers_are_those_of_btrfs_and_of_status(nights: Nights) -> Non
     nights.host("web1", nights.source)
     nights.host("new", nights.source, optional=True)
     nights.night("web1")
-    found = samples(nights.backupd("metrics").stdout)
+    actual_samples = samples(nights.backupd("metrics").stdout)
     usage = work("btrfs", "filesystem", "usage", "--raw", nights.pool).stdout
     size = int(re.search(r"Device size:\s+(\d+)", usage)[1])  # type: ignore[index]
     allocated = int(re.search(r"Device allocated:\s+(\d+)", usage)[1])  # type: ignore[index]
-    assert (found["btrkeep_devices_size_bytes"], found["btrkeep_devices_allocated_bytes"]) == (size, allocated)
-    room = sum(found[f"btrkeep_pool_available_bytes{{where={where}}}"] for where in ("allocated", "unallocated"))
-    assert found["btrkeep_space_used_bytes{type=data}"] > 0
+    assert (actual_samples["btrkeep_devices_size_bytes"], actual_samples["btrkeep_devices_allocated_bytes"]) == (size, allocated)
+    room = sum(actual_samples[f"btrkeep_pool_available_bytes{{where={where}}}"] for where in ("allocated", "unallocated"))
+    assert actual_samples["btrkeep_space_used_bytes{type=data}"] > 0
     assert abs(room - shutil.disk_usage(nights.pool).free) < 64 << 20  # other tests write meanwhile
-    assert found["btrkeep_device_errors_total{devid=1,error=corruption}"] == 0
-    assert found["btrkeep_host_last_success_size_bytes{host=web1}"] == 5000
-    assert found["btrkeep_host_state{host=web1,state=ok}"] == 1
-    assert found["btrkeep_host_info{enabled=true,group=,host=new,optional=true}"] == 1
-    assert "btrkeep_host_last_success_timestamp_seconds{host=new}" not in found
-    assert (found["btrkeep_backups{state=complete}"], found["btrkeep_hosts_due"]) == (1, 1)
+    assert actual_samples["btrkeep_device_errors_total{devid=1,error=corruption}"] == 0
+    assert actual_samples["btrkeep_host_last_success_size_bytes{host=web1}"] == 5000
+    assert actual_samples["btrkeep_host_state{host=web1,state=ok}"] == 1
+    assert actual_samples["btrkeep_host_info{enabled=true,group=,host=new,optional=true}"] == 1
+    assert "btrkeep_host_last_success_timestamp_seconds{host=new}" not in actual_samples
+    assert (actual_samples["btrkeep_backups{state=complete}"], actual_samples["btrkeep_hosts_due"]) == (1, 1)
 
 
 @pytest.mark.btrfs
@@ -218,5 +220,5 @@ def test_the_textfile_is_replaced_as_a_whole_and_can_be_read_by_all(nights: Nigh
 
 @pytest.mark.btrfs
 def test_json_has_the_same_samples(nights: Nights) -> None:
-    told = {family["name"]: family["type"] for family in nights.json("metrics")}
-    assert told == dict(re.findall(r"^# TYPE (\w+) (\w+)$", nights.backupd("metrics").stdout, re.MULTILINE))
+    answer = {family["name"]: family["type"] for family in nights.json("metrics")}
+    assert answer == dict(re.findall(r"^# TYPE (\w+) (\w+)$", nights.backupd("metrics").stdout, re.MULTILINE))

@@ -41,9 +41,9 @@ def test_every_expression_of_the_dashboard_is_one_that_prometheus_understands(tm
 def test_rules_and_dashboard_name_only_metrics_and_labels_that_there_are() -> None:
     names = {metric.name: {"pool", *metric.labels} for metric in METRICS}
     for expression in [*(rule["expr"] for rule in RULES), *expressions()]:
-        found = re.findall(r"(btrkeep_\w+)(?:\{([^}]*)\})?", expression)
-        assert found, expression
-        for name, matchers in found:
+        matches = re.findall(r"(btrkeep_\w+)(?:\{([^}]*)\})?", expression)
+        assert matches, expression
+        for name, matchers in matches:
             assert name in names, expression
             assert set(re.findall(r"(\w+)\s*(?:=~|!=|=)", matchers)) <= names[name], expression
     for rule in RULES:
@@ -80,10 +80,10 @@ def success(optional: str) -> dict[str, str]:
 
 
 def room(allocated: str, unallocated: str) -> dict[str, str]:
-    found = gauge("pool_available_bytes", allocated, where="allocated") | gauge(
+    by_name = gauge("pool_available_bytes", allocated, where="allocated") | gauge(
         "pool_available_bytes", unallocated, where="unallocated"
     )
-    return found | gauge("pool_size_bytes", "100x99")
+    return by_name | gauge("pool_size_bytes", "100x99")
 
 
 def hosts(failing: str) -> dict[str, str]:

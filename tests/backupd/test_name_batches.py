@@ -18,11 +18,11 @@ def refuse(path: bytes, error: OSError) -> None:
 
 def handed_out(top: Path, unreadable: Callable[[bytes, OSError], None] = refuse) -> list[list[FolderNames]]:
     with Tree.of_folder(top) as tree:
-        found = list(name_batches(tree, unreadable))
-    for batch in found:
+        rows = list(name_batches(tree, unreadable))
+    for batch in rows:
         for folder_names in batch:
             os.close(folder_names.folder)
-    return found
+    return rows
 
 
 def names(batches: list[list[FolderNames]]) -> list[bytes]:
@@ -51,10 +51,10 @@ def top(tmp_path: Path) -> Path:
 
 def test_every_name_that_is_no_folder_comes_once(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    found = handed_out(top)
-    assert names(found) == by_find(top)
-    assert max(sum(len(folder_names.names) for folder_names in batch) for batch in found) < 128
-    assert max(map(len, found)) <= 8
+    rows = handed_out(top)
+    assert names(rows) == by_find(top)
+    assert max(sum(len(folder_names.names) for folder_names in batch) for batch in rows) < 128
+    assert max(map(len, rows)) <= 8
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     monkeypatch.setattr(module, "IN_MEMORY", 3)  # of the folders in one folder
     assert names(handed_out(top)) == by_find(top)
@@ -73,7 +73,7 @@ def test_names_deeper_than_folders_are_kept_open_come_too(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_cannot_be_entered_is_told_and_the_others_are_listed(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, scandir = list[bytes](), os.scandir
+    pieces, scandir = list[bytes](), os.scandir
     broken = (top / "many").stat().st_ino
 
     def fails(folder: int) -> object:
@@ -82,6 +82,6 @@ def test_a_folder_that_cannot_be_entered_is_told_and_the_others_are_listed(top: 
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", fails)
-    found = names(handed_out(top, lambda path, _: told.append(path)))
-    assert told == [b"/many"]
-    assert found == [one for one in by_find(top) if not one.startswith(b"/many/")]
+    actual_names = names(handed_out(top, lambda path, _: pieces.append(path)))
+    assert pieces == [b"/many"]
+    assert actual_names == [name for name in by_find(top) if not name.startswith(b"/many/")]

@@ -9,7 +9,7 @@ from backupd.repo.reconcile import Reconciled
 
 
 @pytest.mark.parametrize(
-    ("what", "one", "several"),
+    ("subject", "output", "several"),
     [
         ("killed", "1 killed run found", "2 killed runs found"),
         ("added", "1 backup added", "2,000 backups added"),
@@ -18,9 +18,9 @@ from backupd.repo.reconcile import Reconciled
         ("staged", "1 beginning of a killed run removed", "2 beginnings of a killed run removed"),
     ],
 )
-def test_each_change_of_a_reconciling_is_counted_in_singular_and_plural(what: str, one: str, several: str) -> None:
-    assert str(Reconciled(Counter({what: 1}))) == one
-    assert str(Reconciled(Counter({what: 2000 if "," in several else 2}))) == several
+def test_each_change_of_a_reconciling_is_counted_in_singular_and_plural(subject: str, output: str, several: str) -> None:
+    assert str(Reconciled(Counter({subject: 1}))) == output
+    assert str(Reconciled(Counter({subject: 2000 if "," in several else 2}))) == several
 
 
 def test_deleted_backups_held_by_an_open_file_are_counted_in_singular_and_plural() -> None:

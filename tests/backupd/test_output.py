@@ -199,5 +199,5 @@ def test_rsync_itself_shows_names_in_the_way_that_they_are_read(tmp_path: Path) 
     for name in names:
         os.close(os.open(os.fsencode(tmp_path / "source") + b"/" + name, os.O_CREAT | os.O_WRONLY))
     command = ["rsync", "-r", "--out-format=%i|%l|%n", f"{tmp_path}/source/", f"{tmp_path}/backup/"]
-    said = subprocess.run(command, env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, capture_output=True, check=True).stdout
-    assert {item.name for line in said.splitlines() if (item := parse_item(line)) and item.kind == "file"} == names
+    output = subprocess.run(command, env={"PATH": os.environ["PATH"], "LC_ALL": "C"}, capture_output=True, check=True).stdout
+    assert {item.name for line in output.splitlines() if (item := parse_item(line)) and item.kind == "file"} == names

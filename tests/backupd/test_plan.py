@@ -74,9 +74,9 @@ def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:
 @pytest.mark.parametrize(("run", "waits"), [(0.0, True), (4.9, True), (5.0, False), (6, False)])
 def test_a_timer_tries_a_host_that_failed_again_after_five_hours_and_not_each_time(outcome: str, run: float, waits: bool) -> None:
     """It starts each quarter of an hour: a host that is down would be connected to a hundred times a day."""
-    known = {"a": facts(complete=30, run=run, outcome=outcome), "b": facts(complete=30, run=30)}
-    assert taken(plan(THREE, known, NOW, scheduled=True)) == (["b"] if waits else ["b", "a"])
-    assert taken(plan(THREE, known, NOW)) == ["b", "a"]  # of an administrator who starts it, it is tried
+    by_name = {"a": facts(complete=30, run=run, outcome=outcome), "b": facts(complete=30, run=30)}
+    assert taken(plan(THREE, by_name, NOW, scheduled=True)) == (["b"] if waits else ["b", "a"])
+    assert taken(plan(THREE, by_name, NOW)) == ["b", "a"]  # of an administrator who starts it, it is tried
 
 
 def test_a_host_that_is_backed_up_often_is_tried_again_after_a_quarter_of_its_interval() -> None:
@@ -86,7 +86,7 @@ def test_a_host_that_is_backed_up_often_is_tried_again_after_a_quarter_of_its_in
 
 
 @pytest.mark.parametrize(
-    "known",
+    "host_facts",
     [
         facts(complete=30, run=1, outcome="partial", last_run_cause=Cause(CauseCode.SIGNAL, facts={"name": "SIGTERM"})),
         facts(complete=30, run=1, outcome="partial", last_run_cause=Cause(CauseCode.WINDOW_CLOSED)),
@@ -97,18 +97,18 @@ def test_a_host_that_is_backed_up_often_is_tried_again_after_a_quarter_of_its_in
     ],
     ids=["a signal", "its window", "a crash", "an older attempt", "a wrong clock", "no run known"],
 )
-def test_what_says_nothing_about_the_host_costs_it_no_night(known: HostFacts) -> None:
-    assert taken(plan(config(HostConfig("a")), {"a": known}, NOW, scheduled=True)) == ["a"]
+def test_what_says_nothing_about_the_host_costs_it_no_night(host_facts: HostFacts) -> None:
+    assert taken(plan(config(HostConfig("a")), {"a": host_facts}, NOW, scheduled=True)) == ["a"]
 
 
 def test_the_host_tried_longest_ago_runs_first_and_new_hosts_before_it() -> None:
     hosts = config(*(HostConfig(name) for name in ("recent", "failing", "old", "never")))
-    known = {
+    by_name = {
         "recent": facts(complete=26, run=26),
         "failing": facts(complete=200, run=2, outcome="failed"),  # tried again this evening: it must not starve the others
         "old": facts(complete=100, run=100),
     }
-    assert taken(plan(hosts, known, NOW)) == ["never", "old", "recent", "failing"]
+    assert taken(plan(hosts, by_name, NOW)) == ["never", "old", "recent", "failing"]
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.one_of(st.none(), st.floats(0, 1000)), min_size=1))
@@ -136,8 +136,8 @@ def test_a_host_that_let_a_time_limit_pass_runs_last_and_is_not_postponed_for_ev
     ran = dict(zip(names, range(11, 16), strict=True))  # the numbers of the runs of a first night, in which they were in this order
 
     def order() -> list[str]:
-        known = {name: replace(facts(), last_run=number, last_run_cause=causes.get(name)) for name, number in ran.items()}
-        return taken(plan(config(*map(HostConfig, names)), known, NOW, everything=True))
+        by_name = {name: replace(facts(), last_run=number, last_run_cause=causes.get(name)) for name, number in ran.items()}
+        return taken(plan(config(*map(HostConfig, names)), by_name, NOW, everything=True))
 
     assert order() == ["refused", "good", "late", "silent", "stalled"]
     for night in (20, 30):  # these end before the silent ones had their turn
@@ -204,7 +204,7 @@ def room(free: int, unallocated: int, metadata_free: int = GIB, total: int = 100
 
 
 @pytest.mark.parametrize(
-    ("found", "floor", "enough"),
+    ("result", "floor", "enough"),
     [
         (room(3 * GIB, 2 * GIB), "5%", True),  # together just what is asked for
         (room(3 * GIB, 2 * GIB - 1), "5%", False),
@@ -215,8 +215,8 @@ def room(free: int, unallocated: int, metadata_free: int = GIB, total: int = 100
         (room(1, 0), "0%", True),
     ],
 )
-def test_free_and_unallocated_room_count_together(found: Room, floor: str, enough: bool) -> None:
-    reason = too_little_room(found, config(min_free=floor))
+def test_free_and_unallocated_room_count_together(result: Room, floor: str, enough: bool) -> None:
+    reason = too_little_room(result, config(min_free=floor))
     assert bool(reason) is not enough
     if reason:
         assert floor in reason

@@ -62,15 +62,15 @@ def test_what_is_read_is_written_again_as_it_was_but_for_what_was_not_known() ->
     again["paths"] = [
         {name: value for name, value in path.items() if value not in ("", 0, 0.0, None, (), False)} for path in again["paths"]
     ]
-    known = json.loads(json.dumps(again))
-    assert {name: known[name] for name in fields if name not in ("paths", "totals", "something_newer")} == {
+    answer = json.loads(json.dumps(again))
+    assert {name: answer[name] for name in fields if name not in ("paths", "totals", "something_newer")} == {
         name: value for name, value in fields.items() if name not in ("paths", "totals", "something_newer")
     }
-    assert [set(old) - {"reason", "not_kept"} - set(new) for old, new in zip(fields["paths"], known["paths"], strict=True)] == [
+    assert [set(old) - {"reason", "not_kept"} - set(new) for old, new in zip(fields["paths"], answer["paths"], strict=True)] == [
         set(),
         set(),
     ]
-    assert known["totals"] == {"files": 1505, "bytes": 4000010, "literal": 1235, "matched": 5678, "received": 9999}
+    assert answer["totals"] == {"files": 1505, "bytes": 4000010, "literal": 1235, "matched": 5678, "received": 9999}
 
 
 TEXTS = st.text(st.characters(codec="utf-8") | st.characters(min_codepoint=0xDC80, max_codepoint=0xDCFF), max_size=10)
@@ -187,8 +187,8 @@ def test_a_subvolume_without_a_record_has_none_and_what_is_no_file_is_none(tmp_p
     os.mkfifo(tmp_path / "backup.json")  # which nobody will ever write into
     assert read(tmp_path) is None
     (tmp_path / "backup.json").unlink()
-    with socket.socket(socket.AF_UNIX) as there:
-        there.bind(str(tmp_path / "backup.json"))
+    with socket.socket(socket.AF_UNIX) as present:
+        present.bind(str(tmp_path / "backup.json"))
         assert read(tmp_path) is None
     (tmp_path / "loop").symlink_to("loop")
     assert read(tmp_path / "loop") is None

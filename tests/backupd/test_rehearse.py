@@ -38,12 +38,12 @@ MIB = 1 << 20
 
 def backups(host: str, nights: Sequence[tuple[int, int, dict[str, int]]], literal: Sequence[int]) -> list[Backup]:
     """Of each night files, bytes and rsync's numbers, as the catalogue has them."""
-    found = []
+    rows = []
     for number, ((files, size, numbers), new) in enumerate(zip(nights, literal, strict=True)):
         when = NIGHT + timedelta(days=number)
         row = Backup(host, f"{number}", "", "complete", when, when, 9.0, files, size, new, None)
-        found.append(replace(row, detail={"paths": [{"numbers": numbers}]}))
-    return found
+        rows.append(replace(row, detail={"paths": [{"numbers": numbers}]}))
+    return rows
 
 
 def steady(host: str, count: int = 10) -> list[Backup]:
@@ -106,13 +106,13 @@ FLEETS = st.lists(MODELS, min_size=1, max_size=60).map(
 
 @given(FLEETS, st.sampled_from([300 * MIB, 2048 * MIB]), st.integers(1, 60), st.integers(0, 40))
 def test_a_fleet_fits_and_changes_in_proportion_as_before(fleet: Fleet, size: int, nights: int, kept: int) -> None:
-    found = scaled(fleet, size, 0.6, nights, kept)
+    result = scaled(fleet, size, 0.6, nights, kept)
     before = {host.name: host for host in fleet.hosts}
-    assert 0 < found.fraction <= 1 + 1e-9
-    assert 0 < len(found.fleet.hosts) <= MOST_HOSTS
-    assert found.size <= size
-    assert sum(expected_bytes(host, nights, kept) for host in found.fleet.hosts) <= size * 0.6 * 1.01
-    for host in found.fleet.hosts:
+    assert 0 < result.fraction <= 1 + 1e-9
+    assert 0 < len(result.fleet.hosts) <= MOST_HOSTS
+    assert result.size <= size
+    assert sum(expected_bytes(host, nights, kept) for host in result.fleet.hosts) <= size * 0.6 * 1.01
+    for host in result.fleet.hosts:
         old = before[host.name]
         assert host.files <= old.files
         assert (host.changed / host.files, host.created / host.files) == pytest.approx(
@@ -137,7 +137,7 @@ def test_what_fits_stays_as_it_is_and_small_and_large_hosts_are_both_left() -> N
 def test_the_same_seed_gives_the_same_nights_and_no_change_is_of_a_file_that_is_not_there(model: HostModel, seed: int) -> None:
     model = replace(model, files=min(model.files, 200), created=min(model.created, 20))
     host_files, other = (HostFiles(model, seed, 4 * MIB) for _ in range(2))
-    there = {change.name for change in host_files.first() if isinstance(change, WriteFile)}
+    lines = {change.name for change in host_files.first() if isinstance(change, WriteFile)}
     other.first()
     for _ in range(4):
         changes = host_files.night()
@@ -145,16 +145,16 @@ def test_the_same_seed_gives_the_same_nights_and_no_change_is_of_a_file_that_is_
         for change in changes:
             match change:
                 case WriteFile():
-                    assert change.name not in there
-                    there.add(change.name)
+                    assert change.name not in lines
+                    lines.add(change.name)
                 case DeleteFile():
-                    there.remove(change.name)
+                    lines.remove(change.name)
                 case ChangeFile():
-                    assert change.name in there
+                    assert change.name in lines
                     ends = [0, *(offset + length for offset, length in change.pieces)]
                     assert all(offset >= end for (offset, _), end in zip(change.pieces, ends, strict=False))
                     assert 0 < ends[-1] <= change.size <= 4 * MIB
-    assert len(host_files) == len(there)
+    assert len(host_files) == len(lines)
 
 
 def test_nights_change_as_much_as_was_learned() -> None:

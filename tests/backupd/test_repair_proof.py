@@ -108,7 +108,7 @@ def read(digest: bytes, plain: bytes | None = None, bad: int | None = None) -> F
 
 
 @pytest.mark.parametrize(
-    ("recorded", "found", "is_proven"),
+    ("recorded", "file_read", "is_proven"),
     [
         (RecordedSums(b"p", b"d"), read(b"d", b"p"), True),
         (RecordedSums(b"p", b"other"), read(b"d", b"p"), True),  # what the run recorded takes precedence
@@ -120,6 +120,6 @@ def read(digest: bytes, plain: bytes | None = None, bad: int | None = None) -> F
         (RecordedSums(b"p", None), read(b"d", b"p", bad=5), False),
     ],
 )
-def test_only_a_file_with_the_recorded_checksum_is_proven(recorded: RecordedSums, found: FileRead, is_proven: bool) -> None:
+def test_only_a_file_with_the_recorded_checksum_is_proven(recorded: RecordedSums, file_read: FileRead, is_proven: bool) -> None:
     assert recorded.are_known
-    assert recorded.are_those_of(found) == is_proven
+    assert recorded.are_those_of(file_read) == is_proven

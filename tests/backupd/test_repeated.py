@@ -31,7 +31,7 @@ LETTERS = {"b": AttemptOutcome.BEGUN, "d": AttemptOutcome.DONE, "u": AttemptOutc
     [("", 0), ("uu", 0), ("uuu", 3), ("ufb", 3), ("uudu", 0), ("duuu", 0), ("buuu", 3), ("buu", 0), ("uuud", 3), ("uuuuu", 5)],
 )
 def test_three_in_a_row_are_a_failure(newest_first: str, times: int) -> None:
-    attempts = tuple(StepAttempt(NOW - timedelta(days=number), LETTERS[one]) for number, one in enumerate(newest_first))
+    attempts = tuple(StepAttempt(NOW - timedelta(days=number), LETTERS[name]) for number, name in enumerate(newest_first))
     failures = repeated_failures([StepAttempts(Step.SCRUB, attempts)], NOW)
     assert [failure.times for failure in failures] == ([times] if times else [])
 
@@ -100,7 +100,7 @@ def test_commands_record_what_became_of_them(shared_btrfs: Path) -> None:
     nights.backupd("verify")
     nights.backupd("scrub", check=False)
     with Catalogue.open(nights.state) as catalogue:
-        found = {step.step: step.attempts for step in read_steps(catalogue, None) if step.attempts}
-    assert {step: attempts[0].outcome for step, attempts in found.items()} == {
+        by_name = {step.step: step.attempts for step in read_steps(catalogue, None) if step.attempts}
+    assert {step: attempts[0].outcome for step, attempts in by_name.items()} == {
         Step.VERIFY: AttemptOutcome.DONE, Step.SCRUB: AttemptOutcome.DONE,
     }  # fmt: skip

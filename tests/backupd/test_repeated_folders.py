@@ -29,10 +29,10 @@ def test_a_folder_that_is_mounted_at_a_second_place_is_found_at_its_top() -> Non
 
 def test_snapshots_of_a_root_are_left_out_with_one_pattern() -> None:
     files = [*tree("/"), *tree("/.snapshots/1/snapshot"), *tree("/.snapshots/2/snapshot")]
-    found = repeated_folders(files)
-    assert [repeat.again for repeat in found] == [names("/.snapshots/1/snapshot"), names("/.snapshots/2/snapshot")]
-    assert {repeat.folder for repeat in found} == {()}
-    assert {excluded_folder(repeat) for repeat in found} == {names("/.snapshots")}
+    results = repeated_folders(files)
+    assert [repeat.again for repeat in results] == [names("/.snapshots/1/snapshot"), names("/.snapshots/2/snapshot")]
+    assert {repeat.folder for repeat in results} == {()}
+    assert {excluded_folder(repeat) for repeat in results} == {names("/.snapshots")}
 
 
 def test_a_new_snapshot_is_found_by_the_files_of_an_earlier_night() -> None:
@@ -49,9 +49,9 @@ def test_folders_that_have_a_part_in_common_are_no_copies() -> None:
 
 def test_a_small_copy_is_found_and_is_not_much() -> None:
     files = [*tree("/srv/a", 20), *tree("/srv/b", 20), *tree("/home", 400, first=1000)]
-    found = repeated_folders(files)
-    assert [repeat.again for repeat in found] == [names("/srv/b")]
-    assert not is_much(files, found)
+    results = repeated_folders(files)
+    assert [repeat.again for repeat in results] == [names("/srv/b")]
+    assert not is_much(files, results)
 
 
 def test_other_times_are_other_files() -> None:

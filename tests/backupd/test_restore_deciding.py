@@ -58,7 +58,7 @@ NEWER, AGED = replace(FILE, mtime=10**18 + 1), replace(FILE, mtime=10**18 - 1)
 
 
 @pytest.mark.parametrize(
-    ("entry", "there", "overwrite", "wanted"),
+    ("entry", "present", "overwrite", "wanted"),
     [
         (FILE, None, None, NEW),
         (FILE, FILE, None, SAME),
@@ -82,19 +82,19 @@ NEWER, AGED = replace(FILE, mtime=10**18 + 1), replace(FILE, mtime=10**18 - 1)
         ),
     ],
 )
-def test_what_is_there_and_the_request_decide(entry: Entry, there: Entry | None, overwrite: str | None, wanted: str) -> None:
-    assert decide(entry, there, differing(entry, there) if there else (), overwrite).step == wanted
+def test_what_is_there_and_the_request_decide(entry: Entry, present: Entry | None, overwrite: str | None, wanted: str) -> None:
+    assert decide(entry, present, differing(entry, present) if present else (), overwrite).step == wanted
 
 
 @given(
     st.sampled_from([None, NEVER, OLDER, ALL]), st.sampled_from([FILE, FOLDER, LINK]), st.sampled_from([NEWER, AGED, FOLDER, LINK])
 )
-def test_nothing_is_overwritten_without_leave(overwrite: str | None, entry: Entry, there: Entry) -> None:
-    step = decide(entry, there, differing(entry, there), overwrite)
+def test_nothing_is_overwritten_without_leave(overwrite: str | None, entry: Entry, present: Entry) -> None:
+    step = decide(entry, present, differing(entry, present), overwrite)
     if step.step == OVERWRITTEN:
         assert overwrite in (OLDER, ALL)
-        assert "folder" not in (entry.kind, there.kind)
-        assert overwrite == ALL or there.mtime < entry.mtime
+        assert "folder" not in (entry.kind, present.kind)
+        assert overwrite == ALL or present.mtime < entry.mtime
 
 
 def test_a_time_in_whole_seconds_is_the_same_when_the_destination_knows_no_others() -> None:

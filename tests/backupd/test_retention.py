@@ -43,8 +43,8 @@ def decisions(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW,
     return {decision.name[8:10]: decision for decision in decide(backups, policy, ZoneInfo(zone), now)}
 
 
-def said(one: Decision) -> tuple[str, ...]:
-    return tuple(map(reason_words, one.reasons))
+def said(decision: Decision) -> tuple[str, ...]:
+    return tuple(map(reason_words, decision.reasons))
 
 
 def reasons(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW) -> dict[str, tuple[str, ...]]:
@@ -109,19 +109,19 @@ def test_backups_that_were_stamped_2028_by_a_wrong_clock_stay_until_their_day_ha
 
 
 def test_a_stamp_is_in_the_future_beyond_five_minutes() -> None:
-    found = reasons(backup("2026-11-20T22:00Z"), backup("2026-11-21T22:00Z"), now=at("2026-11-21T21:55Z"))
-    assert found["21"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
-    found = reasons(backup("2026-11-20T22:00Z"), backup("2026-11-21T22:00Z"), now=at("2026-11-21T21:54:59Z"))
-    assert found == {"20": ("daily 1 of 1", "newest complete", "min_keep 1 of 1"), "21": ("stamped in the future",)}
+    actual_reasons = reasons(backup("2026-11-20T22:00Z"), backup("2026-11-21T22:00Z"), now=at("2026-11-21T21:55Z"))
+    assert actual_reasons["21"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
+    actual_reasons = reasons(backup("2026-11-20T22:00Z"), backup("2026-11-21T22:00Z"), now=at("2026-11-21T21:54:59Z"))
+    assert actual_reasons == {"20": ("daily 1 of 1", "newest complete", "min_keep 1 of 1"), "21": ("stamped in the future",)}
 
 
 def test_one_backup_may_stand_for_several_periods_and_says_so() -> None:
     policy = Retention(daily=2, weekly=2, monthly=1, yearly=1, min_keep=2)
-    found = reasons(*(backup(f"2026-11-{day:02}T22:00Z") for day in (2, 3, 9, 10)), policy=policy)
-    assert found["02"] == ("weekly 2 of 2", "monthly 1 of 1", "yearly 1 of 1")
-    assert found["03"] == ("no rule keeps it",)
-    assert found["09"] == ("daily 2 of 2", "weekly 1 of 2", "min_keep 2 of 2")
-    assert found["10"] == ("daily 1 of 2", "newest complete", "min_keep 1 of 2")
+    actual_reasons = reasons(*(backup(f"2026-11-{day:02}T22:00Z") for day in (2, 3, 9, 10)), policy=policy)
+    assert actual_reasons["02"] == ("weekly 2 of 2", "monthly 1 of 1", "yearly 1 of 1")
+    assert actual_reasons["03"] == ("no rule keeps it",)
+    assert actual_reasons["09"] == ("daily 2 of 2", "weekly 1 of 2", "min_keep 2 of 2")
+    assert actual_reasons["10"] == ("daily 1 of 2", "newest complete", "min_keep 1 of 2")
 
 
 def test_the_first_complete_backup_of_a_day_stands_for_it_and_an_extra_run_changes_nothing() -> None:
@@ -143,15 +143,19 @@ def test_a_backup_of_the_first_day_that_a_date_can_have_stops_nothing() -> None:
 
 def test_a_backup_due_for_deletion_has_a_time_counted_from_its_mark() -> None:
     policy = Retention(daily=1, min_keep=1, grace=36 * 3600)
-    found = decisions(
+    actual_decisions = decisions(
         backup("2026-11-17T22:00Z", expired=at("2026-11-19T12:00Z")),
         backup("2026-11-18T22:00Z"),
         backup("2026-11-19T22:00Z"),
         policy=policy,
     )
-    assert found["17"] == Decision("2026-11-17T220000Z", False, (Reason(RetentionCode.NO_RULE),), at("2026-11-21T00:00Z"))
-    assert found["18"] == Decision("2026-11-18T220000Z", False, (Reason(RetentionCode.NO_RULE),), NOW + timedelta(hours=36))
-    assert found["19"].expires is None
+    assert actual_decisions["17"] == Decision(
+        "2026-11-17T220000Z", False, (Reason(RetentionCode.NO_RULE),), at("2026-11-21T00:00Z")
+    )
+    assert actual_decisions["18"] == Decision(
+        "2026-11-18T220000Z", False, (Reason(RetentionCode.NO_RULE),), NOW + timedelta(hours=36)
+    )
+    assert actual_decisions["19"].expires is None
 
 
 def test_a_marked_one_that_is_the_newest_complete_comes_back() -> None:
@@ -159,9 +163,9 @@ def test_a_marked_one_that_is_the_newest_complete_comes_back() -> None:
 
 
 def test_the_base_of_the_run_in_progress_stays() -> None:
-    found = reasons(backup("2026-11-17T22:00Z", in_use=True), backup("2026-11-18T22:00Z"), backup("2026-11-19T22:00Z"))
-    assert found["17"] == ("base of the run in progress",)
-    assert found["18"] == ("no rule keeps it",)
+    actual_reasons = reasons(backup("2026-11-17T22:00Z", in_use=True), backup("2026-11-18T22:00Z"), backup("2026-11-19T22:00Z"))
+    assert actual_reasons["17"] == ("base of the run in progress",)
+    assert actual_reasons["18"] == ("no rule keeps it",)
 
 
 @pytest.mark.parametrize(
@@ -176,17 +180,17 @@ def test_the_base_of_the_run_in_progress_stays() -> None:
     ],
 )
 def test_a_held_backup_stays_until_the_hold_ends(hold: Hold, wanted: str) -> None:
-    found = decisions(backup("2026-11-17T22:00Z", hold=hold), backup("2026-11-19T22:00Z"))
-    assert said(found["17"]) == (wanted,)
-    assert found["17"].keep is wanted.startswith("held")
+    actual_decisions = decisions(backup("2026-11-17T22:00Z", hold=hold), backup("2026-11-19T22:00Z"))
+    assert said(actual_decisions["17"]) == (wanted,)
+    assert actual_decisions["17"].keep is wanted.startswith("held")
 
 
 def test_min_keep_counts_complete_ones_only() -> None:
     policy = Retention(yearly=1, min_keep=2)
     night = [backup(f"2026-11-{day}T22:00Z", "failed" if day == 19 else "complete") for day in (16, 17, 18, 19, 20)]
-    found = reasons(*night, policy=policy)
-    assert (found["18"], found["20"]) == (("min_keep 2 of 2",), ("newest complete", "min_keep 1 of 2"))
-    assert found["17"] == ("no rule keeps it",)
+    actual_reasons = reasons(*night, policy=policy)
+    assert (actual_reasons["18"], actual_reasons["20"]) == (("min_keep 2 of 2",), ("newest complete", "min_keep 1 of 2"))
+    assert actual_reasons["17"] == ("no rule keeps it",)
 
 
 @pytest.mark.parametrize("state", ["suspect", "failed"])
@@ -226,16 +230,18 @@ def test_after_a_complete_one_the_failed_and_the_suspect_are_thinned_each_for_th
 
 
 def test_a_failed_backup_due_for_deletion_without_a_newer_complete_one_has_the_reason_no_rule() -> None:
-    found = decisions(*(backup(f"2026-11-{day}T22:00Z", "failed") for day in (17, 18, 19, 20)), policy=Retention(daily=2))
-    assert said(found["17"]) == ("failed: no rule keeps it",)
-    assert said(found["18"]) == ("failed: newest 3 of 3",)
-    assert said(found["20"]) == ("failed: daily 1 of 2", "failed: newest 1 of 3")
+    actual_decisions = decisions(
+        *(backup(f"2026-11-{day}T22:00Z", "failed") for day in (17, 18, 19, 20)), policy=Retention(daily=2)
+    )
+    assert said(actual_decisions["17"]) == ("failed: no rule keeps it",)
+    assert said(actual_decisions["18"]) == ("failed: newest 3 of 3",)
+    assert said(actual_decisions["20"]) == ("failed: daily 1 of 2", "failed: newest 1 of 3")
 
 
 def test_a_suspect_one_that_is_held_pushes_no_other_out() -> None:
     held = backup("2026-11-20T22:00Z", "suspect", hold=Hold())
-    found = reasons(backup("2026-11-19T22:00Z", "suspect"), held)
-    assert found == {"19": ("suspect: daily 1 of 1", "suspect: newest 1 of 1"), "20": ("held",)}
+    actual_reasons = reasons(backup("2026-11-19T22:00Z", "suspect"), held)
+    assert actual_reasons == {"19": ("suspect: daily 1 of 1", "suspect: newest 1 of 1"), "20": ("held",)}
 
 
 def test_the_last_complete_one_before_a_suspect_one_stays_as_long_as_that_does() -> None:
@@ -245,9 +251,9 @@ def test_the_last_complete_one_before_a_suspect_one_stays_as_long_as_that_does()
         backup("2026-11-18T22:00Z", "suspect"),
         backup("2026-11-19T22:00Z"),
     ]
-    found = reasons(*nights)
-    assert found["17"] == ("last complete before the suspect 2026-11-18T220000Z",)
-    assert found["16"] == ("no rule keeps it",)
+    actual_reasons = reasons(*nights)
+    assert actual_reasons["17"] == ("last complete before the suspect 2026-11-18T220000Z",)
+    assert actual_reasons["16"] == ("no rule keeps it",)
     assert reasons(*nights, backup("2026-11-20T22:00Z"))["17"] == ("no rule keeps it",)
     nights[2] = backup("2026-11-18T22:00Z", "suspect", hold=Hold())  # a suspect one that is held keeps its predecessor
     assert reasons(*nights, backup("2026-11-20T22:00Z"))["17"] == ("last complete before the suspect 2026-11-18T220000Z",)
@@ -267,28 +273,28 @@ def test_with_min_keep_1_a_suspect_one_that_was_held_waits_for_two_newer_ones_th
 
 
 def test_a_suspect_one_from_the_future_makes_no_other_stay() -> None:
-    found = reasons(backup("2026-11-16T22:00Z"), backup("2026-11-17T22:00Z"), backup("2028-11-18T22:00Z", "suspect"))
-    assert (found["16"], found["18"]) == (("no rule keeps it",), ("stamped in the future",))
-    assert found["17"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
+    actual_reasons = reasons(backup("2026-11-16T22:00Z"), backup("2026-11-17T22:00Z"), backup("2028-11-18T22:00Z", "suspect"))
+    assert (actual_reasons["16"], actual_reasons["18"]) == (("no rule keeps it",), ("stamped in the future",))
+    assert actual_reasons["17"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
 
 
 def test_a_state_of_a_later_version_is_kept() -> None:
-    found = reasons(backup("2026-11-16T22:00Z", "sealed"), *(backup(f"2026-11-{day}T22:00Z") for day in (17, 18, 19)))
-    assert found["16"] == ("unknown state sealed",)
+    actual_reasons = reasons(backup("2026-11-16T22:00Z", "sealed"), *(backup(f"2026-11-{day}T22:00Z") for day in (17, 18, 19)))
+    assert actual_reasons["16"] == ("unknown state sealed",)
 
 
 def test_without_a_policy_every_backup_is_kept_with_that_reason() -> None:
     held = backup("2026-11-16T22:00Z", "suspect", hold=Hold(why="audit"))
-    found = reasons(held, *(backup(f"2026-11-{day}T22:00Z") for day in (17, 18, 19)), policy=Retention(min_keep=1))
-    assert found["16"] == ("no retention policy", "held: audit")
-    assert found["17"] == found["18"] == found["19"] == ("no retention policy",)
+    actual_reasons = reasons(held, *(backup(f"2026-11-{day}T22:00Z") for day in (17, 18, 19)), policy=Retention(min_keep=1))
+    assert actual_reasons["16"] == ("no retention policy", "held: audit")
+    assert actual_reasons["17"] == actual_reasons["18"] == actual_reasons["19"] == ("no retention policy",)
 
 
 @pytest.mark.parametrize("policy", [FEW, Retention()])
 def test_all_backups_of_a_forgotten_host_are_due_whatever_min_keep_is(policy: Retention) -> None:
     backups = (backup("2026-11-16T22:00Z", hold=Hold()), backup("2026-11-17T22:00Z", in_use=True), backup("2028-11-18T22:00Z"))
-    found = decide(backups, policy, ZoneInfo("UTC"), NOW, forgotten=NOW - DAY)
-    assert {(decision.keep, said(decision), decision.expires) for decision in found} == {(False, ("host forgotten",), NOW + DAY)}
+    rows = decide(backups, policy, ZoneInfo("UTC"), NOW, forgotten=NOW - DAY)
+    assert {(decision.keep, said(decision), decision.expires) for decision in rows} == {(False, ("host forgotten",), NOW + DAY)}
 
 
 @pytest.mark.slow
@@ -320,7 +326,7 @@ def test_a_policy_as_text_changes_what_it_names(text: str, policy: Retention) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("dayly=7", "'dayly' is not a key of a policy (daily, weekly, monthly, yearly, min_keep, grace); did you mean \"daily\"?"),
         ("hourly=7", "'hourly' is not a key"),
@@ -339,10 +345,10 @@ def test_a_policy_as_text_changes_what_it_names(text: str, policy: Retention) ->
         ("daily=1,daily=2", "'daily' is given twice"),
     ],
 )
-def test_a_policy_that_is_none_says_what_is_wrong(text: str, said: str) -> None:
+def test_a_policy_that_is_none_says_what_is_wrong(text: str, output: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_policy(text, BASE)
-    assert said in str(caught.value)
+    assert output in str(caught.value)
     assert "quotes" not in str(caught.value)
 
 
@@ -355,15 +361,17 @@ def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: An
 
 @pytest.mark.parametrize("policy", [FEW, POLICY, Retention()])
 def test_what_was_asked_to_be_deleted_goes_after_its_grace_whatever_a_rule_says(policy: Retention) -> None:
-    found = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z"), policy=replace(policy, grace=3600))
-    assert (found["19"].keep, said(found["19"])) == (False, ("deleted by hand: private",))
-    assert found["19"].expires == NOW + timedelta(hours=1)
-    assert found["18"].keep
+    actual_decisions = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z"), policy=replace(policy, grace=3600))
+    assert (actual_decisions["19"].keep, said(actual_decisions["19"])) == (False, ("deleted by hand: private",))
+    assert actual_decisions["19"].expires == NOW + timedelta(hours=1)
+    assert actual_decisions["18"].keep
 
 
 def test_a_backup_requested_to_be_deleted_at_once_has_no_grace() -> None:
-    found = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z", at_once=True), policy=replace(FEW, grace=3600))
-    assert found["19"].expires == NOW
+    actual_decisions = decisions(
+        backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z", at_once=True), policy=replace(FEW, grace=3600)
+    )
+    assert actual_decisions["19"].expires == NOW
 
 
 def test_a_backup_whose_deletion_was_requested_stands_for_no_period() -> None:
@@ -396,5 +404,7 @@ def test_a_hold_or_a_run_in_progress_keeps_a_backup_despite_a_requested_deletion
 
 def test_one_that_is_stamped_in_the_future_can_be_asked_to_go() -> None:
     future = replace(backup(NOW + 100 * DAY), expired=NOW, asked=DeletionRequest())
-    found = {decision.name: said(decision) for decision in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)}
-    assert found[future.name] == ("deleted by hand",)
+    by_name = {
+        decision.name: said(decision) for decision in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
+    }
+    assert by_name[future.name] == ("deleted by hand",)

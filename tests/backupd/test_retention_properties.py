@@ -51,7 +51,7 @@ NOWS = MOMENTS | st.datetimes(datetime(2006, 1, 1), datetime(2027, 6, 1), timezo
 
 
 def complete(backups: Sequence[Candidate]) -> list[Candidate]:
-    return sorted((one for one in backups if one.state == "complete"), key=lambda one: one.started)
+    return sorted((candidate for candidate in backups if candidate.state == "complete"), key=lambda candidate: candidate.started)
 
 
 def pruned_at(backups: Sequence[Candidate], when: Sequence[bool], policy: Retention, zone: str) -> list[Candidate]:
@@ -83,8 +83,8 @@ def test_pruning_twice_is_pruning_once(backups: list[Candidate], policy: Retenti
     assert names(prune(once, policy, zone, now)) == names(once)
 
 
-def good_between(good: Sequence[Candidate], one: Candidate, other: Candidate) -> bool:
-    return any(one.started < between.started < other.started for between in good)
+def good_between(good: Sequence[Candidate], candidate: Candidate, other: Candidate) -> bool:
+    return any(candidate.started < between.started < other.started for between in good)
 
 
 @given(st.lists(st.sampled_from(("suspect", "failed")), min_size=1), histories(), POLICIES, ZONES)
@@ -104,11 +104,15 @@ def test_however_many_are_suspect_or_failed_no_more_are_left_than_the_policy_has
 @given(ANYTHING, POLICIES, ZONES, NOWS)
 def test_floors_hold_for_any_backups(backups: list[Candidate], policy: Retention, zone: str, now: datetime) -> None:
     left = kept(backups, policy, zone, now)
-    counted = [one for one in backups if one.started <= now + FUTURE]
+    counted = [candidate for candidate in backups if candidate.started <= now + FUTURE]
     newest = complete(counted)[::-1]
     assert all(candidate.name in left for candidate in newest[: policy.min_keep])
-    assert all(one.name in left for one in backups if one.in_use or one.started > now + FUTURE)
-    assert all(one.name in left for one in backups if one.hold and (one.hold.until is None or one.hold.until > now))
+    assert all(candidate.name in left for candidate in backups if candidate.in_use or candidate.started > now + FUTURE)
+    assert all(
+        candidate.name in left
+        for candidate in backups
+        if candidate.hold and (candidate.hold.until is None or candidate.hold.until > now)
+    )
     for candidate in counted:
         if candidate.state == "suspect" and candidate.name in left:
             assert all(good.name in left for good in [good for good in newest if good.started < candidate.started][:1])
@@ -124,7 +128,7 @@ def test_what_has_no_reason_of_its_own_is_kept_by_a_rule_that_has_room(
 ) -> None:
     """Rules keep at most as many as they have periods, and only complete ones."""
     left = kept(backups, policy, zone, now)
-    states = {one.name: one.state for one in backups}
+    states = {candidate.name: candidate.state for candidate in backups}
     for rule in ("daily", "weekly", "monthly", "yearly"):
         held = [name for name, reasons in left.items() if any(reason.startswith(rule) for reason in reasons)]
         assert len(held) <= getattr(policy, rule)
@@ -172,7 +176,7 @@ def test_a_clock_that_jumped_back_or_ahead_changes_nothing_once_it_is_right_agai
     backups: list[Candidate], policy: Retention, zone: str, data: st.DataObject
 ) -> None:
     left, now = backups, backups[-1].started
-    clocks = st.sampled_from([one.started for one in backups]) | MOMENTS
+    clocks = st.sampled_from([candidate.started for candidate in backups]) | MOMENTS
     for clock in data.draw(st.lists(clocks, max_size=6)):
         left = prune(left, policy, zone, clock)
     assert names(prune(left, policy, zone, now)) == names(prune(backups, policy, zone, now))
@@ -183,7 +187,7 @@ def test_nothing_is_measured_from_now(
     backups: list[Candidate], policy: Retention, zone: str, now: datetime, then: datetime
 ) -> None:
     """Without holds and stamps in the future two clocks that are years apart come to the same."""
-    plain = [replace(one, hold=None) for one in backups if one.started <= min(now, then)]
+    plain = [replace(candidate, hold=None) for candidate in backups if candidate.started <= min(now, then)]
     assert kept(plain, policy, zone, now) == kept(plain, policy, zone, then)
 
 
@@ -193,7 +197,7 @@ def test_a_stamp_in_the_future_is_kept_and_never_changes_what_happens_to_others(
 ) -> None:
     ahead = st.timedeltas(FUTURE + timedelta(microseconds=1), timedelta(days=30000))
     future = data.draw(st.lists(st.builds(lambda by, state: backup(now + by, state), ahead, STATES), min_size=1, unique=True))
-    plain = decide([one for one in backups if one.started <= now + FUTURE], policy, ZoneInfo(zone), now)
+    plain = decide([candidate for candidate in backups if candidate.started <= now + FUTURE], policy, ZoneInfo(zone), now)
     decisions = decide([*future, *backups], policy, ZoneInfo(zone), now)
     assert decisions[: len(plain)] == plain
     assert all(decision.keep for decision in decisions[len(plain) :])
@@ -207,7 +211,7 @@ def test_adding_a_complete_backup_never_removes_the_last_good_one(
 ) -> None:
     """The newest complete one is kept as long as it is that, and afterwards as long as it is one of the last `min_keep`."""
     added = replace(backup(started), name="added")
-    counted = complete([one for one in backups if one.started <= now + FUTURE])
+    counted = complete([candidate for candidate in backups if candidate.started <= now + FUTURE])
     left = kept([*backups, added], policy, zone, now)
     if started > now + FUTURE or policy.min_keep > 1:
         assert not counted or counted[-1].name in left

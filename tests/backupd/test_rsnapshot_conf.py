@@ -54,13 +54,13 @@ def test_a_pipe_and_a_device_are_refused_instead_of_being_read_for_ever(tmp_path
 @pytest.mark.parametrize("host", ["web1", "web1.example.org", "b\u00fcro"])
 def test_a_host_with_a_full_name_gets_a_section_of_its_own(tmp_path: Path, host: str) -> None:
     (tmp_path / "conf").write_text(f"backup\troot@web1:/etc/\t{host}/\nretain\tdaily\t7\n", "utf-8")
-    found = tomllib.loads(suggested(read_conf(tmp_path / "conf"), str, []))
-    assert found == {"host": {host: {"address": "root@web1", "paths": ["/etc"], "retention": {"daily": 7}}}}
+    answer = tomllib.loads(suggested(read_conf(tmp_path / "conf"), str, []))
+    assert answer == {"host": {host: {"address": "root@web1", "paths": ["/etc"], "retention": {"daily": 7}}}}
 
 
 def test_no_character_of_it_reaches_a_terminal_and_no_number_is_too_long(tmp_path: Path) -> None:
     pattern = 'a\x1b[31m\x7f\x9b31m\u202e"'
     (tmp_path / "conf").write_text(f"exclude\t{pattern}\nbackup\t/etc/\tweb1/\nretain\tdaily\t{'9' * 5000}\n", "utf-8")
     text = suggested(read_conf(tmp_path / "conf"), str, [])
-    assert all(one.isprintable() or one == "\n" for one in text)
+    assert all(name.isprintable() or name == "\n" for name in text)
     assert tomllib.loads(text)["host"]["web1"] == {"paths": ["/etc"], "exclude": [pattern]}

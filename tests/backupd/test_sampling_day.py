@@ -21,20 +21,20 @@ def at(hours: float) -> datetime:
 
 
 def test_the_rate_of_a_slot_is_what_its_samples_say() -> None:
-    found = slots(every_five_minutes(12), START, at(2), 24)
-    assert [slot.written for slot in found[:12]] == [pytest.approx(2 * MIB)] * 12
-    assert [slot.read for slot in found[:12]] == [pytest.approx(MIB)] * 12
-    assert [(slot.known_seconds, slot.written) for slot in found[12:]] == [(0.0, None)] * 12
-    assert unknown_spans(found) == [(at(1), at(2))]
-    assert unknown_spans(found[:12]) == []
+    actual_slots = slots(every_five_minutes(12), START, at(2), 24)
+    assert [slot.written for slot in actual_slots[:12]] == [pytest.approx(2 * MIB)] * 12
+    assert [slot.read for slot in actual_slots[:12]] == [pytest.approx(MIB)] * 12
+    assert [(slot.known_seconds, slot.written) for slot in actual_slots[12:]] == [(0.0, None)] * 12
+    assert unknown_spans(actual_slots) == [(at(1), at(2))]
+    assert unknown_spans(actual_slots[:12]) == []
 
 
 def test_a_sample_of_hours_is_spread_over_them_and_adds_up_to_the_same() -> None:
-    one = sample(at(3), seconds=7200.0, read=0, written=7200 * MIB)
-    found = slots([one], START, at(4), 48)
-    assert sum((slot.written or 0) * slot.known_seconds for slot in found) == pytest.approx(7200 * MIB)
-    assert {slot.start.hour for slot in found if slot.known_seconds} == {1, 2}
-    assert list(within([one], at(2.5), at(9))) == pytest.approx([1800.0, 0.0, 1800 * MIB])
+    single = sample(at(3), seconds=7200.0, read=0, written=7200 * MIB)
+    actual_slots = slots([single], START, at(4), 48)
+    assert sum((slot.written or 0) * slot.known_seconds for slot in actual_slots) == pytest.approx(7200 * MIB)
+    assert {slot.start.hour for slot in actual_slots if slot.known_seconds} == {1, 2}
+    assert list(within([single], at(2.5), at(9))) == pytest.approx([1800.0, 0.0, 1800 * MIB])
 
 
 def test_hosts_that_follow_each_other_are_one_backup_and_what_lies_outside_is_cut() -> None:
@@ -55,7 +55,7 @@ def test_hosts_that_follow_each_other_are_one_backup_and_what_lies_outside_is_cu
 
 def test_what_the_kernel_was_seen_doing_is_a_phase_but_not_what_is_paused() -> None:
     seen = ["", "scrub", "scrub", "scrub, balance paused", "balance paused", "", "scrub"]
-    samples = [replace(one, activity=word) for one, word in zip(every_five_minutes(7), seen, strict=True)]
+    samples = [replace(item, activity=word) for item, word in zip(every_five_minutes(7), seen, strict=True)]
     assert phases([], samples, START, at(1)) == [Phase("scrub", samples[1].taken, samples[3].taken)]
 
 
@@ -82,9 +82,19 @@ def test_less_written_than_data_has_no_ratio_and_a_job_over_the_edge_counts_in_p
 def test_hours_are_those_of_the_zones_clock_on_the_day_that_it_changes() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     start, end = datetime(2026, 10, 24, 22, tzinfo=UTC), datetime(2026, 10, 25, 23, tzinfo=UTC)
-    found = hour_ticks(start, end, berlin)
-    assert [words for _, words in found] == ["00:00", "03:00", "06:00", "09:00", "12:00", "15:00", "18:00", "21:00", "00:00"]
-    assert found[1][0] - found[0][0] == 4 * HOUR
+    actual_hour_ticks = hour_ticks(start, end, berlin)
+    assert [words for _, words in actual_hour_ticks] == [
+        "00:00",
+        "03:00",
+        "06:00",
+        "09:00",
+        "12:00",
+        "15:00",
+        "18:00",
+        "21:00",
+        "00:00",
+    ]
+    assert actual_hour_ticks[1][0] - actual_hour_ticks[0][0] == 4 * HOUR
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ def between(before: Counters | None, after: Counters, calendar: float = 300.0) -
 
 
 def test_what_went_on_between_two_looks_is_the_sum_over_all_devices() -> None:
-    found = between(BEFORE, AFTER)
-    assert (found.seconds, found.read, found.written, found.pressure) == (300.0, 750, 1000, {"io some": 3.0})
+    answer = between(BEFORE, AFTER)
+    assert (answer.seconds, answer.read, answer.written, answer.pressure) == (300.0, 750, 1000, {"io some": 3.0})
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ LOOKS = st.builds(
 
 @given(LOOKS, LOOKS)
 def test_no_two_looks_whatever_they_are_give_more_than_the_counters_moved(before: Counters, after: Counters) -> None:
-    found = between(before, after)
-    assert found.seconds >= 0
-    assert found.read >= 0
+    answer = between(before, after)
+    assert answer.seconds >= 0
+    assert answer.read >= 0
     moved = sum(max(now[3] - before.devices.get(name, now)[3], 0) for name, now in after.devices.items())
-    assert 0 <= found.written <= moved
-    assert all(0 <= seconds <= found.seconds * 1.1 for seconds in found.pressure.values())
+    assert 0 <= answer.written <= moved
+    assert all(0 <= seconds <= answer.seconds * 1.1 for seconds in answer.pressure.values())

@@ -18,19 +18,19 @@ def days(count: int) -> list:
 
 
 def full(values: list[int], size: int = SIZE) -> FullForecast:
-    found = forecast(days(len(values)), values, size)
-    assert isinstance(found, FullForecast)
-    return found
+    result = forecast(days(len(values)), values, size)
+    assert isinstance(result, FullForecast)
+    return result
 
 
 def test_what_grows_evenly_is_full_on_the_day_that_the_line_says() -> None:
-    found = full([20 * TIB + number * 10 * GIB for number in range(180)])
-    assert found.usual is not None
+    full_forecast = full([20 * TIB + number * 10 * GIB for number in range(180)])
+    assert full_forecast.usual is not None
     exact = START + timedelta(days=20 * TIB / (10 * GIB))
-    assert abs(found.usual - exact) < timedelta(hours=1)
-    assert found.earliest is not None
-    assert found.latest is not None
-    assert found.latest - found.earliest < timedelta(hours=1)
+    assert abs(full_forecast.usual - exact) < timedelta(hours=1)
+    assert full_forecast.earliest is not None
+    assert full_forecast.latest is not None
+    assert full_forecast.latest - full_forecast.earliest < timedelta(hours=1)
 
 
 def test_without_wild_days_it_agrees_with_the_least_squares_of_the_standard_library_and_wild_days_do_not_move_it() -> None:
@@ -51,9 +51,9 @@ def test_a_week_is_no_growth() -> None:
 
 
 def test_a_pool_that_shrinks_is_never_full() -> None:
-    found = full([30 * TIB - number * 10 * GIB for number in range(90)])
-    assert (found.usual, found.earliest, found.latest) == (None, None, None)
-    assert "never full" in words(found)
+    full_forecast = full([30 * TIB - number * 10 * GIB for number in range(90)])
+    assert (full_forecast.usual, full_forecast.earliest, full_forecast.latest) == (None, None, None)
+    assert "never full" in words(full_forecast)
 
 
 def test_one_that_stands_still_and_one_that_takes_longer_than_ten_years_have_no_date() -> None:
@@ -64,9 +64,9 @@ def test_one_that_stands_still_and_one_that_takes_longer_than_ten_years_have_no_
 
 
 def test_one_that_is_full_is_full_now() -> None:
-    found = full([SIZE] * 30)
-    assert found.usual == days(30)[-1]
-    assert words(found).endswith("full now")
+    full_forecast = full([SIZE] * 30)
+    assert full_forecast.usual == days(30)[-1]
+    assert words(full_forecast).endswith("full now")
 
 
 def test_two_weeks_are_needed() -> None:
@@ -81,12 +81,12 @@ def test_two_weeks_are_needed() -> None:
 def test_a_pace_that_changed_gives_a_range_that_has_both() -> None:
     values = [20 * TIB + number * 5 * GIB for number in range(120)]
     values += [values[-1] + number * 50 * GIB for number in range(1, 61)]
-    found = full(values)
-    assert found.growth.slow == pytest.approx(5 * GIB, rel=0.01)
-    assert found.growth.fast > 45 * GIB
-    assert found.earliest is not None
-    assert found.usual is not None
-    assert found.earliest < found.usual
+    full_forecast = full(values)
+    assert full_forecast.growth.slow == pytest.approx(5 * GIB, rel=0.01)
+    assert full_forecast.growth.fast > 45 * GIB
+    assert full_forecast.earliest is not None
+    assert full_forecast.usual is not None
+    assert full_forecast.earliest < full_forecast.usual
 
 
 def world(seed: int, wander: float, memory: float) -> tuple[list[int], int]:
@@ -110,24 +110,26 @@ def test_the_range_holds_the_truth_mostly(wander: float, memory: float, least: i
     hits = 0
     for seed in range(20):
         seen, truth = world(seed, wander, memory)
-        found = full(seen)
-        assert found.earliest is not None
-        last = found.latest or START + timedelta(days=36500)
-        hits += found.earliest <= START + timedelta(days=truth) <= last
+        full_forecast = full(seen)
+        assert full_forecast.earliest is not None
+        last = full_forecast.latest or START + timedelta(days=36500)
+        hits += full_forecast.earliest <= START + timedelta(days=truth) <= last
     assert hits >= least, hits
 
 
 def test_a_range_that_holds_everything_would_be_worth_nothing() -> None:
-    found = full(world(1, 5, 0.0)[0])
-    assert found.usual is not None
-    assert found.earliest is not None
-    assert found.latest is not None
-    assert (found.latest - found.earliest) < 0.6 * (found.usual - days(180)[-1])
+    full_forecast = full(world(1, 5, 0.0)[0])
+    assert full_forecast.usual is not None
+    assert full_forecast.earliest is not None
+    assert full_forecast.latest is not None
+    assert (full_forecast.latest - full_forecast.earliest) < 0.6 * (full_forecast.usual - days(180)[-1])
 
 
 def test_words_say_the_range() -> None:
-    found = FullForecast(30 * TIB, SIZE, Growth(10.0 * GIB, -1.0 * GIB, 20.0 * GIB), START, START - timedelta(days=90), None)
-    assert words(found) == "+10.0 GiB (-1.00 GiB to +20.0 GiB) a day: full around 2026-06-01 (2026-03-03 to never)"
+    full_forecast = FullForecast(
+        30 * TIB, SIZE, Growth(10.0 * GIB, -1.0 * GIB, 20.0 * GIB), START, START - timedelta(days=90), None
+    )
+    assert words(full_forecast) == "+10.0 GiB (-1.00 GiB to +20.0 GiB) a day: full around 2026-06-01 (2026-03-03 to never)"
 
 
 def test_allocated_is_full_when_used_is_at_the_latest() -> None:
@@ -135,7 +137,7 @@ def test_allocated_is_full_when_used_is_at_the_latest() -> None:
         full([36 * TIB - number * GIB for number in range(60)]),
         full([20 * TIB + number * 40 * GIB for number in range(60)]),
     )
-    found = bounded(shrinks, grows)
-    assert (found.usual, found.now, found.growth) == (grows.usual, shrinks.now, shrinks.growth)
-    assert "full when used is, around" in words(found)
+    full_forecast = bounded(shrinks, grows)
+    assert (full_forecast.usual, full_forecast.now, full_forecast.growth) == (grows.usual, shrinks.now, shrinks.growth)
+    assert "full when used is, around" in words(full_forecast)
     assert bounded(grows, shrinks) == grows

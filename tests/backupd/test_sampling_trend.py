@@ -26,9 +26,9 @@ def point(number: float, allocated: int = 30 * TIB, used: int = 20 * TIB, score:
 
 def test_a_point_is_the_last_sample_of_its_step_and_a_step_without_one_has_none() -> None:
     raw = [*every_five_minutes(300), sample(START + timedelta(days=4), used=7)]
-    found = points(raw, START, DAY)
-    assert [one.taken for one in found] == [raw[286].taken, raw[299].taken, raw[300].taken]
-    assert found[-1].used == 7
+    actual_points = points(raw, START, DAY)
+    assert [item.taken for item in actual_points] == [raw[286].taken, raw[299].taken, raw[300].taken]
+    assert actual_points[-1].used == 7
 
 
 @pytest.mark.parametrize(("days", "minutes"), [(1, 5), (7, 60), (30, 360), (180, 1440), (400, 1440), (3650, 7 * 1440)])
@@ -37,9 +37,9 @@ def test_few_days_are_shown_closely_and_many_coarsely(days: int, minutes: int) -
 
 
 def test_the_share_of_metadata_counts_copies() -> None:
-    one = sample(START, spaces={"data raid1": (9, 6, 2000), "system dup": (1, 1, 2000), "metadata raid1c3": (3, 2, 3000)})
-    assert metadata_share(one) == pytest.approx(6 / 20)
-    assert data_factor(one) == 2.0
+    single = sample(START, spaces={"data raid1": (9, 6, 2000), "system dup": (1, 1, 2000), "metadata raid1c3": (3, 2, 3000)})
+    assert metadata_share(single) == pytest.approx(6 / 20)
+    assert data_factor(single) == 2.0
     assert data_factor(sample(START, spaces={"mixed single": (9, 6, 1000)})) == 1.0
 
 
@@ -73,20 +73,20 @@ def test_axes_of_time_have_a_handful_of_names() -> None:
 
 
 def test_the_text_shows_a_gap_and_tells_both_ends() -> None:
-    found = [point(number, used=(20 + number) * TIB // 2) for number in range(20) if not 8 <= number < 14]
-    text = lines(found, "/srv/backup")
+    result = [point(number, used=(20 + number) * TIB // 2) for number in range(20) if not 8 <= number < 14]
+    text = lines(result, "/srv/backup")
     assert max(map(len, text)) <= 80
     body = [line for line in text if "█" in line and "used" not in line]
     assert " " in body[-1][10:].strip()
     assert "used from 10.0 TiB to 19.5 TiB" in " ".join(text)
-    assert "there is one sample so far" in " ".join(lines(found[:1], "/srv/backup"))
+    assert "there is one sample so far" in " ".join(lines(result[:1], "/srv/backup"))
 
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def trend_of(*found: Point, name: str = "/srv/backup") -> TrendData:
-    return TrendData(name, START, START + 60 * DAY, ZoneInfo("Europe/Amsterdam"), found)
+def trend_of(*result: Point, name: str = "/srv/backup") -> TrendData:
+    return TrendData(name, START, START + 60 * DAY, ZoneInfo("Europe/Amsterdam"), result)
 
 
 def words_of(picture: bytes) -> list[str]:

@@ -37,7 +37,7 @@ LEVEL = Level(10 * GIB, 8 * MIB)
 
 
 @pytest.mark.parametrize(
-    ("found", "rate", "why"),
+    ("result", "rate", "why"),
     [
         (room(11 * GIB), 0, ""),
         (room(6 * GIB, 5 * GIB), 0, ""),
@@ -47,9 +47,9 @@ LEVEL = Level(10 * GIB, 8 * MIB)
         (room(50 * GIB, GIB, MIB), 0, ""),  # more can be allocated
     ],
 )
-def test_a_transfer_is_stopped_when_less_is_left_than_the_level(found: Room, rate: float, why: str) -> None:
-    said = running_out(found, LEVEL, rate)
-    assert (why in said) if why else said == ""
+def test_a_transfer_is_stopped_when_less_is_left_than_the_level(result: Room, rate: float, why: str) -> None:
+    output = running_out(result, LEVEL, rate)
+    assert (why in output) if why else output == ""
 
 
 def test_a_stop_names_what_is_left_the_limit_and_when_it_would_come_too_late_the_speed() -> None:
@@ -70,11 +70,11 @@ def test_a_pool_without_min_free_may_be_filled_to_the_brim() -> None:
 
 @given(free=sizes, unallocated=sizes, metadata=sizes)
 def test_after_a_stop_the_others_have_half_of_what_is_left(free: int, unallocated: int, metadata: int) -> None:
-    found = room(free, unallocated, metadata)
-    after = next_level(found, LEVEL)
+    result = room(free, unallocated, metadata)
+    after = next_level(result, LEVEL)
     assert after.data <= min(LEVEL.data, (free + unallocated) / 2)
     assert after.metadata <= LEVEL.metadata
-    assert running_out(found, after) == "" or found.available == 0
+    assert running_out(result, after) == "" or result.available == 0
 
 
 @given(left=sizes, rate=st.floats(0, 1e12))
@@ -128,10 +128,10 @@ def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Pa
     looks, stopped = iter((KeyError("a bug"), {os.getpgrp(): "web"})), list[str]()
 
     def groups() -> dict[int, str]:
-        found = next(looks, dict[int, str]())
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = next(looks, dict[int, str]())
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     async def watch() -> None:
         looked = asyncio.Event()

@@ -88,13 +88,13 @@ def test_one_that_waits_does_so_for_a_day(jobs: JobStore) -> None:
 def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: JobStore, tmp_path: Path) -> None:
     ended, running = job(state="done"), job(new_id(NOW), state="running", pid=os.getpid(), pid_started=own_start())
     previewed = job(new_id(NOW), verb="preview", state="done")
-    for one in (ended, running, previewed):
-        jobs.put(one)
-        jobs.log(one.id).write_text("said\n")
+    for item in (ended, running, previewed):
+        jobs.put(item)
+        jobs.log(item.id).write_text("said\n")
     jobs.thin(NOW + timedelta(hours=2))
-    assert {one.id for one in jobs.all(NOW)} == {ended.id, running.id}
+    assert {item.id for item in jobs.all(NOW)} == {ended.id, running.id}
     jobs.thin(NOW + timedelta(days=29))
-    assert {one.id for one in jobs.all(NOW)} == {ended.id, running.id}
+    assert {item.id for item in jobs.all(NOW)} == {ended.id, running.id}
     jobs.thin(NOW + timedelta(days=31))
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == [f"{running.id}.json", f"{running.id}.log"]
 
@@ -146,21 +146,21 @@ def test_a_log_stays_short_and_keeps_the_end(tmp_path: Path) -> None:
 
 def test_a_command_is_carried_out_and_its_words_are_kept(jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.put(job())
-    said = bytearray()
+    job_store = bytearray()
     (tmp_path / "ends.py").write_text(
         "import sys\nfrom btrkeep.cli import print_error\nfrom btrkeep.errors import OperatorError\n"
-        "print_error(OperatorError('the disk is full', 'a hint'))\ncomplain(OperatorError('more'))\nsys.exit(1)\n"
+        "print_error(OperatorError('the disk is full', 'a hint'))\nprint_error(OperatorError('more'))\nsys.exit(1)\n"
     )
     ends = shlex.join([sys.executable, str(tmp_path / "ends.py")])
     script = f"echo '{{\"good\": true}}'; echo looking >&2; echo 'error: of no program of ours' >&2; exec {ends}"
     monkeypatch.setenv("PYTHONPATH", str(TOP))
-    assert carry_out(job(), jobs, ("sh", "-c", script), Clock(), said.extend, speaks_json=True) == 1
-    found = jobs.get(ID, NOW)
-    assert (found.state, found.exit, found.error, found.result) == ("failed", 1, "the disk is full", {"good": True})
+    assert carry_out(job(), jobs, ("sh", "-c", script), Clock(), job_store.extend, speaks_json=True) == 1
+    result = jobs.get(ID, NOW)
+    assert (result.state, result.exit, result.error, result.result) == ("failed", 1, "the disk is full", {"good": True})
     assert jobs.last_lines(ID, 9)[0] == "looking"
     assert jobs.last_lines(ID, 9)[2:] == ["error: the disk is full", "hint: a hint", "error: more"]
-    assert bytes(said).startswith(b"looking")
-    assert carry_out(job(), jobs, ("sh", "-c", "echo one"), Clock(), said.extend, speaks_json=False) == 0
+    assert bytes(job_store).startswith(b"looking")
+    assert carry_out(job(), jobs, ("sh", "-c", "echo one"), Clock(), job_store.extend, speaks_json=False) == 0
     assert (jobs.get(ID, NOW).state, jobs.last_lines(ID, 9)) == ("done", ["one"])
 
 
@@ -182,8 +182,8 @@ sys.exit(carry_out(job, JobStore(Path("{tmp_path}")), command, Clock(), lambda _
         time.sleep(0.02)
     process.terminate()
     assert process.wait(20) == 143
-    found = jobs.get(ID, NOW)
-    assert (found.state, found.exit, jobs.last_lines(ID, 5)[-1]) == ("failed", 143, "tidied")
+    result = jobs.get(ID, NOW)
+    assert (result.state, result.exit, jobs.last_lines(ID, 5)[-1]) == ("failed", 143, "tidied")
 
 
 # --- requests
@@ -314,16 +314,16 @@ def test_so_many_begin_that_the_pool_has_as_many_as_it_may_and_in_the_order_of_a
 
 def test_restores_and_previews_take_no_turn_of_a_backup_and_wait_for_none() -> None:
     others = [begun(number) for number in range(20, 24)]
-    others = [replace(one, verb=verb) for one, verb in zip(others, ("restore", "preview") * 2, strict=True)]
+    others = [replace(item, verb=verb) for item, verb in zip(others, ("restore", "preview") * 2, strict=True)]
     assert turns([*others, waiting(1)], 1) == ["host1"]
 
 
 def test_one_host_of_somebody_does_not_wait_for_the_hundred_of_another() -> None:
-    hundred, one = [waiting(number) for number in range(100)], waiting(200, "bob")
-    assert turns([*hundred, one], 2) == ["host0", "host200"]
-    assert turns([begun(300), *hundred, one], 2) == ["host200"]
-    assert turns([begun(300, state="done"), *hundred, one], 1) == ["host200"]  # alice was served last
-    assert turns([begun(300, "bob", "done"), begun(299, state="done"), *hundred, one], 1) == ["host0"]
+    hundred, single = [waiting(number) for number in range(100)], waiting(200, "bob")
+    assert turns([*hundred, single], 2) == ["host0", "host200"]
+    assert turns([begun(300), *hundred, single], 2) == ["host200"]
+    assert turns([begun(300, state="done"), *hundred, single], 1) == ["host200"]  # alice was served last
+    assert turns([begun(300, "bob", "done"), begun(299, state="done"), *hundred, single], 1) == ["host0"]
     assert turns([*hundred, waiting(200, "bob"), waiting(201, "bob")], 5) == ["host0", "host200", "host1", "host201", "host2"]
 
 

@@ -76,8 +76,8 @@ def test_a_request_over_its_time_limit_is_ended_with_all_its_processes(jobs: Job
         jobs.put(endless)
         words = ("bash", "-c", script)
         code = carry_out(endless, jobs, words, Clock(), lambda _: None, speaks_json=True, within=within, grace=0.5)
-    found = jobs.get(endless.id, NOW)
-    assert (found.state, found.exit, found.error) == ("failed", code, f"it took longer than {within}s, and was ended")
+    result = jobs.get(endless.id, NOW)
+    assert (result.state, result.exit, result.error) == ("failed", code, f"it took longer than {within}s, and was ended")
     assert start_time(int(pid.read_text())) is None, "it is there, and no zombie"
 
 
@@ -95,9 +95,9 @@ def waiting(askers: Iterable[str]) -> list[ServeJob]:
     return [job(f"host{number}", who) for number, who in enumerate(askers)]
 
 
-def busy(known: list[ServeJob], who: str) -> None:
+def busy(serve_jobs: list[ServeJob], who: str) -> None:
     with pytest.raises(RequestRefused, match="wait for their turn") as refused:
-        require_turn(known, who)
+        require_turn(serve_jobs, who)
     assert refused.value.kind == "busy"
 
 
@@ -105,7 +105,7 @@ def test_too_many_requests_at_once_are_refused_as_busy() -> None:
     mine = waiting(["alice"] * PER_ASKER)
     require_turn(mine[1:], "alice")
     require_turn(mine, "bob")
-    require_turn([replace(one, called=NOW.isoformat()) for one in waiting(map(str, range(IN_ALL)))], "alice")
+    require_turn([replace(item, called=NOW.isoformat()) for item in waiting(map(str, range(IN_ALL)))], "alice")
     busy(mine, "alice")
     busy(waiting(map(str, range(IN_ALL))), "bob")
 
@@ -129,7 +129,7 @@ def test_requests_of_one_user_push_out_no_results_of_another(jobs: JobStore) -> 
         jobs.put(job("web1", "alice", id=new_id(NOW + timedelta(seconds=number)), state="failed"))
     jobs.thin(NOW + timedelta(minutes=5))
     kept = list(jobs.all(NOW))
-    assert before <= {one.id for one in kept}
-    assert [sum(one.who == "alice" and one.verb == verb for one in kept) for verb in ("preview", "run")] == [50, 250]
-    newest = max(one.id for one in kept if one.who == "alice" and one.verb == "run")
+    assert before <= {item.id for item in kept}
+    assert [sum(item.who == "alice" and item.verb == verb for item in kept) for verb in ("preview", "run")] == [50, 250]
+    newest = max(moment.id for moment in kept if moment.who == "alice" and moment.verb == "run")
     assert jobs.get(newest, NOW).state == "failed"

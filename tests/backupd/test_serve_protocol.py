@@ -59,12 +59,12 @@ def said(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> byte
                 ours.shutdown(socket.SHUT_WR)
         except BrokenPipeError:
             pass
-        found = b"".join(pieces(ours))
+        content = b"".join(pieces(ours))
     thread.join(20)
     assert not thread.is_alive()
     if failures:
         raise failures[0]
-    return found
+    return content
 
 
 def pieces(ours: socket.socket) -> Iterator[bytes]:
@@ -75,13 +75,13 @@ def pieces(ours: socket.socket) -> Iterator[bytes]:
         return
 
 
-def failure(found: bytes) -> dict:
-    told = json.loads(found)
-    assert found.count(b"\n") == 1
-    assert set(told) == {"ok", "error", "hint", "kind", "own"}
-    assert told["ok"] is False
-    assert told["kind"] in KINDS
-    return told
+def failure(data: bytes) -> dict:
+    document = json.loads(data)
+    assert data.count(b"\n") == 1
+    assert set(document) == {"ok", "error", "hint", "kind", "own"}
+    assert document["ok"] is False
+    assert document["kind"] in KINDS
+    return document
 
 
 def request(verb: object = "browse", who: object = "alice", **arguments: object) -> bytes:
@@ -102,9 +102,9 @@ JSON = st.recursive(
 @FUZZ
 @given(st.binary(max_size=400))
 def test_any_bytes_are_answered_with_one_line_or_none(data: bytes) -> None:
-    found = said(data)
-    assert found == b"" or failure(found)["kind"] == "usage"
-    assert (found == b"") == (b"\n" not in data)
+    content = said(data)
+    assert content == b"" or failure(content)["kind"] == "usage"
+    assert (content == b"") == (b"\n" not in data)
 
 
 @pytest.mark.slow
@@ -118,9 +118,9 @@ def test_any_json_is_answered_with_one_line(value: object) -> None:
 @FUZZ
 @given(st.sampled_from(sorted(VERBS)), JSON, st.dictionaries(st.sampled_from(sorted({*GOOD, "as", "limit", "paths", "job"})), JSON))
 def test_any_arguments_are_answered_with_one_line(verb: str, who: object, arguments: dict) -> None:
-    told = failure(said(request(verb, who, **arguments)))
-    assert told["kind"] in ("usage", "unusable")  # there is no configuration
-    assert "Traceback" not in told["error"]
+    fields = failure(said(request(verb, who, **arguments)))
+    assert fields["kind"] in ("usage", "unusable")  # there is no configuration
+    assert "Traceback" not in fields["error"]
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 3))
@@ -148,9 +148,9 @@ def test_a_request_that_ends_too_soon_is_not_answered(cut: int) -> None:
     ids=range(13),
 )
 def test_what_is_no_request_is_refused(data: bytes) -> None:
-    found = said(data)
-    assert found.count(b"\n") == 1
-    assert failure(found)["kind"] == "usage"
+    content = said(data)
+    assert content.count(b"\n") == 1
+    assert failure(content)["kind"] == "usage"
 
 
 def test_what_was_sent_is_not_said_back() -> None:
@@ -218,13 +218,13 @@ def test_a_request_as_long_as_may_be_is_read() -> None:
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_is_looked_at(verb: str, changed: dict) -> None:
-    known = VERBS[verb].arguments if verb in VERBS else {}
-    arguments = {**{name: value for name, value in GOOD.items() if name in known}, **changed}
+    by_name = VERBS[verb].arguments if verb in VERBS else {}
+    arguments = {**{name: value for name, value in GOOD.items() if name in by_name}, **changed}
     if "backup" in arguments and verb == "hold" and "backup" not in changed:
         arguments["backup"] = "latest"
-    told = failure(said(request(verb, **arguments)))
-    assert told["kind"] == "usage"
-    assert "codec" not in told["error"]  # our words, not Python's
+    fields = failure(said(request(verb, **arguments)))
+    assert fields["kind"] == "usage"
+    assert "codec" not in fields["error"]  # our words, not Python's
 
 
 @pytest.mark.parametrize("line", [b"NaN", b"-Infinity", b"1e999", b'{"a": 1, "a": 1}', b"[" * 5000, b'"\xff"', b"1 2"])
@@ -245,8 +245,8 @@ def test_whoever_asks_has_a_name(who: object) -> None:
 
 
 def test_bytes_that_are_no_utf8_come_through() -> None:
-    found = read_request(encoded({"verb": "v", "who": "w", "arguments": {"path": os.fsdecode(b"/\xff\n")}}))
-    assert VERBS["browse"].arguments["path"].check(found.arguments["path"]) == b"/\xff\n"
+    result = read_request(encoded({"verb": "v", "who": "w", "arguments": {"path": os.fsdecode(b"/\xff\n")}}))
+    assert VERBS["browse"].arguments["path"].check(result.arguments["path"]) == b"/\xff\n"
     assert decoded(b'"\\udcff"') == "\udcff"
 
 
@@ -282,9 +282,9 @@ def test_a_fault_of_ours_is_told_without_its_traceback_and_raised(tmp_path: Path
     ours.sendall(request("browse"))
     with pytest.raises(KeyError):
         answer(ServiceContext("main", file, Clock(), systemd=False), theirs, ME)
-    told = failure(ours.recv(10_000))
+    fields = failure(ours.recv(10_000))
     ours.close()
-    assert (told["kind"], "detail" in json.dumps(told)) == ("failed", False)
+    assert (fields["kind"], "detail" in json.dumps(fields)) == ("failed", False)
 
 
 # --- time and room
@@ -430,8 +430,8 @@ def full_queue(path: Path) -> Iterator[tuple[socket.socket, list[socket.socket]]
         except BlockingIOError:
             yield listening, waiting
         finally:
-            for one in waiting:
-                one.close()
+            for item in waiting:
+                item.close()
 
 
 def test_who_finds_the_services_queue_full_waits_for_a_place(tmp_path: Path) -> None:

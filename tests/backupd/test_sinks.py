@@ -19,8 +19,8 @@ from tests.beds.notified import Said, notified
 def status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
     """What systemd hears."""
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    with notified(str(tmp_path / "notify")) as said:
-        yield said
+    with notified(str(tmp_path / "notify")) as output:
+        yield output
 
 
 def a_night(as_json: bool) -> None:

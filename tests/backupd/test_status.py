@@ -16,12 +16,12 @@ DAILY = HostConfig("web1", every=86400.0)
 UTC_ZONE = ZoneInfo("UTC")
 
 
-def status(known: HostFacts | None, host: HostConfig = DAILY) -> HostStatus:
-    return host_status(host, known, UTC_ZONE, NOW)
+def status(host_facts: HostFacts | None, host: HostConfig = DAILY) -> HostStatus:
+    return host_status(host, host_facts, UTC_ZONE, NOW)
 
 
 @pytest.mark.parametrize(
-    ("known", "state", "error"),
+    ("host_facts", "state", "error"),
     [
         (None, "never", None),
         (NOTHING, "never", None),
@@ -43,9 +43,9 @@ def status(known: HostFacts | None, host: HostConfig = DAILY) -> HostStatus:
         (facts(complete=30, newest_state="running"), "ok", None),
     ],
 )  # fmt: skip
-def test_the_state_is_the_first_that_fits(known: HostFacts | None, state: str, error: str | None) -> None:
-    found = status(known)
-    assert (found.state, found.error) == (state, error)
+def test_the_state_is_the_first_that_fits(host_facts: HostFacts | None, state: str, error: str | None) -> None:
+    result = status(host_facts)
+    assert (result.state, result.error) == (state, error)
 
 
 def test_absent_laptops_and_disabled_hosts_are_not_late() -> None:
@@ -62,9 +62,9 @@ def test_a_disabled_host_is_never_due() -> None:
 
 
 def test_age_and_next_due_are_counted_from_the_newest_complete_backup() -> None:
-    found = status(facts(complete=2))
-    assert (found.last_complete, found.age) == (ago(2), 7200.0)
-    assert found.next_due == NOW.replace(hour=0, minute=0) + timedelta(days=1)
+    result = status(facts(complete=2))
+    assert (result.last_complete, result.age) == (ago(2), 7200.0)
+    assert result.next_due == NOW.replace(hour=0, minute=0) + timedelta(days=1)
     never = status(None)
     assert (never.last_complete, never.age, never.next_due) == (None, None, NOW)
 
@@ -101,11 +101,13 @@ KNOWN = st.one_of(
 
 
 @given(KNOWN, st.builds(HostConfig, name=st.just("x"), enabled=st.booleans(), optional=st.booleans(), every=st.floats(60, 1e7)))
-def test_every_host_has_a_state_and_without_a_complete_backup_it_is_never_ok(known: HostFacts | None, host: HostConfig) -> None:
-    found = status(known, host)
-    assert found.state in STATES
-    if known is None or known.last_complete is None:
-        assert found.state in ("never", "suspect")
-    if host.enabled and not host.optional and found.state == "ok":
-        assert found.age is not None
-        assert found.age <= 1.5 * host.every
+def test_every_host_has_a_state_and_without_a_complete_backup_it_is_never_ok(
+    host_facts: HostFacts | None, host: HostConfig
+) -> None:
+    result = status(host_facts, host)
+    assert result.state in STATES
+    if host_facts is None or host_facts.last_complete is None:
+        assert result.state in ("never", "suspect")
+    if host.enabled and not host.optional and result.state == "ok":
+        assert result.age is not None
+        assert result.age <= 1.5 * host.every

@@ -76,8 +76,8 @@ def test_a_parent_that_has_another_mark_here_is_named_by_it_wherever_the_stream_
 
 def test_a_checksum_that_is_wrong_stays_so() -> None:
     out = passed(HEADER + subvolume(parent=PARENT) + clone(PARENT, checksum=7) + END, PARENT, mark=OTHER)
-    said = out.removesuffix(END)[-len(clone(PARENT)) :]
-    assert struct.unpack_from("<I", said, 6)[0] != crc32c(said[:6] + bytes(4) + said[10:])
+    data = out.removesuffix(END)[-len(clone(PARENT)) :]
+    assert struct.unpack_from("<I", data, 6)[0] != crc32c(data[:6] + bytes(4) + data[10:])
 
 
 @pytest.mark.parametrize(

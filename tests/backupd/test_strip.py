@@ -38,13 +38,13 @@ def shown(*pairs: tuple[str, StripLetter]) -> list[StripBackup]:
 
 def letters(lines: list[str]) -> dict[date, str]:
     """What stands in the strip, by day."""
-    found = {}
+    answer = {}
     for line in lines:
         if match := ROW.fullmatch(line):
             for number, letter in enumerate(match[3], start=1):
                 if letter != " ":
-                    found[date(int(match[1]), int(match[2]), number)] = letter
-    return found
+                    answer[date(int(match[1]), int(match[2]), number)] = letter
+    return answer
 
 
 def test_a_short_history_as_it_is_drawn() -> None:
@@ -198,6 +198,6 @@ def luminance(colour: int) -> float:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.words)
 def test_a_colour_stands_out_from_black_and_from_white(kind: StripLetter) -> None:
-    found = luminance(kind.colour)
-    assert (found + 0.05) / 0.05 > 3.5
-    assert 1.05 / (found + 0.05) > 3.5
+    count = luminance(kind.colour)
+    assert (count + 0.05) / 0.05 > 3.5
+    assert 1.05 / (count + 0.05) > 3.5

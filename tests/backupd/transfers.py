@@ -23,7 +23,7 @@ PATIENCE = 20.0  # seconds for what takes two at most on a quiet machine; shorte
 
 def parents() -> dict[int, int]:
     """Every living process's parent (zombies have ended)."""
-    found = {}
+    by_name = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -31,16 +31,16 @@ def parents() -> dict[int, int]:
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if state != "Z":
-                found[int(entry.name)] = int(parent)
-    return found
+                by_name[int(entry.name)] = int(parent)
+    return by_name
 
 
 def descendants(root: int) -> list[int]:
     """The processes below `root`, nearest first."""
-    tree, found = parents(), [root]
-    for pid in found:
-        found.extend(child for child, parent in tree.items() if parent == pid)
-    return found[1:]
+    tree, numbers = parents(), [root]
+    for pid in numbers:
+        numbers.extend(child for child, parent in tree.items() if parent == pid)
+    return numbers[1:]
 
 
 def command_line(pid: int) -> list[str]:
@@ -183,14 +183,14 @@ class Peer:
 
     def child(self) -> int:
         """The remote shell's process id, as soon as it is what the relay was told to start."""
-        found = list[int]()
+        numbers = list[int]()
 
         def is_started() -> bool:
-            found.extend(pid for pid in descendants(self.process.pid) if not is_relay(pid))
-            return bool(found)
+            numbers.extend(pid for pid in descendants(self.process.pid) if not is_relay(pid))
+            return bool(numbers)
 
         wait_until(is_started, PATIENCE)
-        return found[0]
+        return numbers[0]
 
     def close(self) -> None:
         self.into.close()

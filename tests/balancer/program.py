@@ -59,11 +59,14 @@ def joined(free: Iterable[Span]) -> list[int]:
 
 def histogram(lengths: Iterable[int]) -> list[dict[str, int]]:
     """As our JSON has it, counted one by one."""
-    found: dict[int, list[int]] = {}
+    by_name: dict[int, list[int]] = {}
     for length in lengths:
-        found.setdefault(length.bit_length() - 1, []).append(length)
-    classes = range(min(found), max(found) + 1) if found else range(0)
-    return [{"at_least": 2**one, "extents": len(found.get(one, [])), "bytes": sum(found.get(one, []))} for one in classes]
+        by_name.setdefault(length.bit_length() - 1, []).append(length)
+    classes = range(min(by_name), max(by_name) + 1) if by_name else range(0)
+    return [
+        {"at_least": 2**number, "extents": len(by_name.get(number, [])), "bytes": sum(by_name.get(number, []))}
+        for number in classes
+    ]
 
 
 def theirs(mount: Path) -> dict[int, Seen]:

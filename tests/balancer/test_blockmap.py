@@ -16,11 +16,11 @@ def test_a_cell_is_as_full_as_its_sectors_are(used: list[bool], cells: int) -> N
     """Cells end at sectors here; the block group begins somewhere, and free sectors beside each other are so many extents."""
     used = used[: len(used) // cells * cells]
     start = 13 << 20
-    free = [number for number, one in enumerate(used) if not one]
+    free = [number for number, is_true in enumerate(used) if not is_true]
     vaddr = np.array([start + number * SECTOR for number in free], np.uint64)
-    found = used_shares(vaddr, np.full(len(free), SECTOR, np.uint64), start, len(used) * SECTOR, cells)
+    actual_used_shares = used_shares(vaddr, np.full(len(free), SECTOR, np.uint64), start, len(used) * SECTOR, cells)
     each = len(used) // cells
-    assert found.tolist() == pytest.approx([sum(used[at : at + each]) / each for at in range(0, len(used), each)])
+    assert actual_used_shares.tolist() == pytest.approx([sum(used[at : at + each]) / each for at in range(0, len(used), each)])
 
 
 def test_a_free_extent_over_many_cells_is_cut_at_their_edges() -> None:

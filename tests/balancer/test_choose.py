@@ -26,9 +26,9 @@ def groups(*rows: tuple[int, int, float], largest: int = 0) -> DataBlockGroups:
     return DataBlockGroups(vaddr, length, used, share, np.ones(len(length), np.int64), free, score, benefit(score, used))
 
 
-def order(some: DataBlockGroups, policy: str = "benefit", floors: Floors = NONE, **more: Any) -> list[int]:
-    found: list[int] = rank(some, policy, floors, **more).tolist()
-    return found
+def order(data_block_groups: DataBlockGroups, policy: str = "benefit", floors: Floors = NONE, **more: Any) -> list[int]:
+    numbers: list[int] = rank(data_block_groups, policy, floors, **more).tolist()
+    return numbers
 
 
 FACTS = groups(
@@ -69,29 +69,37 @@ def surveys(draw: st.DrawFn) -> DataBlockGroups:
 
 @given(surveys(), st.sampled_from([*BALANCE_POLICIES]), st.floats(0, 300), st.floats(0, 3000), st.sampled_from([0, 100 * MIB]))
 def test_ranking_all_at_once_is_what_one_at_a_time_gives(
-    some: DataBlockGroups, policy: str, score: float, least: float, length: int
+    data_block_groups: DataBlockGroups, policy: str, score: float, least: float, length: int
 ) -> None:
     floors = Floors(score, least, length)
-    rows = list(zip(some.vaddr.tolist(), some.length.tolist(), some.used.tolist(), some.score.tolist(), strict=True))
+    rows = list(
+        zip(
+            data_block_groups.vaddr.tolist(),
+            data_block_groups.length.tolist(),
+            data_block_groups.used.tolist(),
+            data_block_groups.score.tolist(),
+            strict=True,
+        )
+    )
     longest = max((row[1] for row in rows), default=0)
     wanted = []
-    for index, (vaddr, size, used, its) in enumerate(rows):
-        if used and size >= length and its >= score * min(1, longest / GIB) and its * GIB / used >= least:
-            key = {"benefit": -its * GIB / used if used else 0, "score": -its, "usage": used / size}[policy]
+    for index, (vaddr, size, used, answer) in enumerate(rows):
+        if used and size >= length and answer >= score * min(1, longest / GIB) and answer * GIB / used >= least:
+            key = {"benefit": -answer * GIB / used if used else 0, "score": -answer, "usage": used / size}[policy]
             wanted.append((key, vaddr, index))
-    assert order(some, policy, floors) == [index for _, _, index in sorted(wanted)]
+    assert order(data_block_groups, policy, floors) == [index for _, _, index in sorted(wanted)]
 
 
 @given(surveys(), st.sampled_from([*BALANCE_POLICIES]), st.integers(0, 12), st.sampled_from([None, 0, MIB, 4 * GIB]), st.booleans())
 def test_a_reason_is_given_for_just_those_that_are_left_out(
-    some: DataBlockGroups, policy: str, aside: int, unallocated: int | None, has_costs: bool
+    data_block_groups: DataBlockGroups, policy: str, aside: int, unallocated: int | None, has_costs: bool
 ) -> None:
-    vaddrs = some.vaddr.tolist()
+    vaddrs = data_block_groups.vaddr.tolist()
     costs = {vaddr: Cost(9, 9, 9, 200 * MIB) for vaddr in vaddrs[::2]} if has_costs else None
     more: dict[str, Any] = {"costs": costs, "set_aside": set(vaddrs[aside : aside + 1]), "unallocated": unallocated}
-    chosen = order(some, policy, FLOORS[policy], **more)
+    chosen = order(data_block_groups, policy, FLOORS[policy], **more)
     for index in range(len(vaddrs)):
-        assert (why_not(some, index, FLOORS[policy], **more, policy=policy) == "") == (index in chosen)
+        assert (why_not(data_block_groups, index, FLOORS[policy], **more, policy=policy) == "") == (index in chosen)
 
 
 def test_what_was_set_aside_is_not_chosen_again() -> None:
@@ -138,7 +146,7 @@ def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_ot
 
 
 @pytest.mark.parametrize(
-    ("index", "floors", "said"),
+    ("index", "floors", "output"),
     [
         (5, NONE, "nothing is in it, and the kernel removes empty block groups by itself"),
         (3, Floors(0, 0, 16 * MIB), "its length of 8.00 MiB is below the floor of 16.0 MiB"),
@@ -147,8 +155,8 @@ def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_ot
         (1, Floors(), ""),
     ],
 )
-def test_a_reason_names_the_floor(index: int, floors: Floors, said: str) -> None:
-    assert why_not(FACTS, index, floors) == said
+def test_a_reason_names_the_floor(index: int, floors: Floors, output: str) -> None:
+    assert why_not(FACTS, index, floors) == output
 
 
 def test_nothing_at_all_is_ranked_as_nothing() -> None:

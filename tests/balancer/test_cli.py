@@ -21,9 +21,9 @@ def fails(*words: str | Path, status: int = 2) -> tuple[str, str]:
 
 
 def command_of(name: str) -> click.Command:
-    found = group.get_command(click.Context(group), name)
-    assert found is not None
-    return found
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    return command
 
 
 def help_text(words: list[str], option: str) -> str:
@@ -59,9 +59,9 @@ def test_help_lists_every_command_with_what_it_does() -> None:
 def test_the_examples_of_the_help_can_be_given() -> None:
     lines = re.findall(r"^ +btrfs-balancer score (.*)$", balancer("score", "--help").stdout, re.MULTILINE)
     assert len(lines) == 5
-    known = {name for param in command_of("score").params for name in param.opts}
+    names = {name for param in command_of("score").params for name in param.opts}
     for line in lines:
-        assert {word for word in line.partition(" |")[0].split() if word.startswith("-")} <= known
+        assert {word for word in line.partition(" |")[0].split() if word.startswith("-")} <= names
 
 
 def test_help_imports_neither_numpy_nor_python_btrfs() -> None:
@@ -91,9 +91,9 @@ def test_help_imports_neither_numpy_nor_python_btrfs() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_word_that_is_not_understood_is_an_error_of_one_line_and_a_hint(words: list[str], error: str, hint: str) -> None:
-    said = fails(*words)
-    assert error in said[0]
-    assert hint in said[1]
+    failure_text = fails(*words)
+    assert error in failure_text[0]
+    assert hint in failure_text[1]
 
 
 def test_what_is_no_btrfs_is_an_error_of_one_line_and_a_hint(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def options_of(command: click.Command) -> set[str]:
 
 
 def commands() -> dict[str, click.Command]:
-    found = {name: group.get_command(click.Context(group), name) for name in COMMANDS}
-    return {name: command for name, command in found.items() if command}
+    by_name = {name: group.get_command(click.Context(group), name) for name in COMMANDS}
+    return {name: command for name, command in by_name.items() if command}
 
 
 @needs_program("groff")
@@ -46,8 +46,8 @@ def test_the_manual_names_every_command_option_and_key(manual: str) -> None:
         for option in options_of(command):
             assert option in manual, f"{name} {option}"
     assert {key for key in SORTS if not re.search(rf"\b{key}\b", manual)} == set()
-    known = {option for command in [group, *commands().values()] for option in options_of(command)} | {"--help"}
-    assert set(re.findall(r"--[a-z][a-z-]+", manual)) - known == set()
+    lines = {option for command in [group, *commands().values()] for option in options_of(command)} | {"--help"}
+    assert set(re.findall(r"--[a-z][a-z-]+", manual)) - lines == set()
 
 
 @needs_program("groff")
@@ -62,8 +62,8 @@ def test_man_has_nothing_to_complain_about() -> None:
 
 
 def test_the_options_and_the_limit_that_the_page_names_are_the_programs() -> None:
-    known = {option for command in commands().values() for option in options_of(command)} | {"--help"}
-    assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) - known == set()
+    lines = {option for command in commands().values() for option in options_of(command)} | {"--help"}
+    assert set(re.findall(r"--[a-z][a-z-]+", PAGE)) - lines == set()
     assert f"above {BAD:.0f}" in PAGE
 
 
@@ -76,8 +76,8 @@ def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
 
 
 def one_block_group() -> Survey:
-    one, nothing = np.ones(1, np.uint64), np.zeros(SIZES, np.int64)
-    return surveyed(one, one, one, FreeExtents(one, one, one, np.ones(1), nothing, nothing), np.ones(1, bool))
+    single, nothing = np.ones(1, np.uint64), np.zeros(SIZES, np.int64)
+    return surveyed(single, single, single, FreeExtents(single, single, single, np.ones(1), nothing, nothing), np.ones(1, bool))
 
 
 def script(path: Path) -> ModuleType:

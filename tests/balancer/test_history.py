@@ -49,21 +49,21 @@ def balance(finished: datetime | None, moved: int, updated: datetime = NOW) -> B
 
 
 moments = st.lists(st.integers(0, 10**6), min_size=1, max_size=200, unique=True).map(
-    lambda seconds: [NOW + timedelta(seconds=one) for one in sorted(seconds)]
+    lambda seconds: [NOW + timedelta(seconds=number) for number in sorted(seconds)]
 )
 
 
 @given(moments, st.integers(2, 40))
 def test_the_first_and_the_last_look_are_shown_and_no_more_than_fit(taken: list[datetime], count: int) -> None:
-    found = thinned(taken, count)
-    assert found == sorted(set(found))
-    assert (found[0], found[-1]) == (0, len(taken) - 1)
-    assert len(found) <= count
+    numbers = thinned(taken, count)
+    assert numbers == sorted(set(numbers))
+    assert (numbers[0], numbers[-1]) == (0, len(taken) - 1)
+    assert len(numbers) <= count
     if len(taken) <= count:
-        assert len(found) == len(taken)
+        assert len(numbers) == len(taken)
     slot = (taken[-1] - taken[0]) / (count - 1)
     if len(taken) > count:  # what is left out has a look that is shown soon after it
-        assert all(min(taken[at] - one for at in found if taken[at] >= one) <= slot for one in taken)
+        assert all(min(taken[at] - moment for at in numbers if taken[at] >= moment) <= slot for moment in taken)
 
 
 def test_looks_of_one_moment_and_none_at_all_are_no_trouble() -> None:
@@ -76,8 +76,8 @@ def test_looks_of_one_moment_and_none_at_all_are_no_trouble() -> None:
 def test_a_busy_week_takes_no_more_lines_than_a_quiet_one() -> None:
     quiet = [NOW + day * DAY for day in range(28)]
     busy = [NOW + 28 * DAY + hour * HOUR / 10 for hour in range(1, 7 * 240)]
-    found = thinned([*quiet, *busy], 11)
-    assert sum(at >= 28 for at in found) in (2, 3)
+    numbers = thinned([*quiet, *busy], 11)
+    assert sum(at >= 28 for at in numbers) in (2, 3)
 
 
 @given(moments, st.lists(st.tuples(st.integers(-100, 10**6), st.integers(0, 10**12)), max_size=30), st.integers(2, 10))
@@ -85,13 +85,13 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
     taken: list[datetime], moved: list[tuple[int, int]], count: int
 ) -> None:
     balances = [balance(NOW + timedelta(seconds=at), size) for at, size in moved]
-    lines = shown([look(one) for one in taken], balances, count)
+    lines = shown([look(moment) for moment in taken], balances, count)
     assert lines[0].moved is None
-    between = [one.moved for one in balances if one.finished and taken[0] < one.finished <= taken[-1]]
+    between = [item.moved for item in balances if item.finished and taken[0] < item.finished <= taken[-1]]
     assert sum(line.moved or 0 for line in lines) == sum(between)
     for above, line in itertools.pairwise(lines):
-        its = [one.moved for one in balances if one.finished and above.look.taken < one.finished <= line.look.taken]
-        assert line.moved == sum(its)
+        numbers = [item.moved for item in balances if item.finished and above.look.taken < item.finished <= line.look.taken]
+        assert line.moved == sum(numbers)
 
 
 def test_a_balance_that_ends_as_a_look_is_taken_counts_there_only() -> None:
@@ -140,9 +140,9 @@ def mount(no_leftovers: None) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def nights(mount: Path) -> Nights:
     (mount / "top").mkdir()
-    found = Nights(mount / "top")
-    half_a_year(found.state, work("findmnt", "-no", "UUID", mount).stdout.strip())
-    return found
+    bed = Nights(mount / "top")
+    half_a_year(bed.state, work("findmnt", "-no", "UUID", mount).stdout.strip())
+    return bed
 
 
 def on_a_terminal(columns: int, *words: str | Path, **env: str) -> list[str]:
@@ -156,11 +156,11 @@ def on_a_terminal(columns: int, *words: str | Path, **env: str) -> list[str]:
         text = b""
         while True:
             try:
-                some = os.read(master, 65536)
+                data = os.read(master, 65536)
             except OSError:  # EIO: its other end is closed
                 break
-            text += some
-            if not some:
+            text += data
+            if not data:
                 break
     os.close(master)
     assert process.returncode == 0, text
@@ -232,12 +232,12 @@ def test_the_numbers_of_a_line_are_those_of_the_row(nights: Nights) -> None:
     assert "3 looks at its free space" in lines[0]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         rows = connection.execute("SELECT taken, score FROM score ORDER BY taken DESC LIMIT 3").fetchall()
-    found = [line.split() for line in lines if re.match(r"\d{4}-\d\d-\d\d ", line)]
-    assert [(line[0], line[1:3], line[3:5], line[5:7]) for line in found] == [
+    items = [line.split() for line in lines if re.match(r"\d{4}-\d\d-\d\d ", line)]
+    assert [(line[0], line[1:3], line[3:5], line[5:7]) for line in items] == [
         (taken[:10], ["34.0", "TiB"], ["30.0", "TiB"], ["250,000", "400"]) for taken, _ in reversed(rows)
     ]
-    assert [line[-2] for line in found] == [f"{score:,.0f}" for _, score in reversed(rows)]
-    assert found[2][7:9] == ["15.0", "GiB"]  # MOVED, of the balance that ended before the last look
+    assert [line[-2] for line in items] == [f"{score:,.0f}" for _, score in reversed(rows)]
+    assert items[2][7:9] == ["15.0", "GiB"]  # MOVED, of the balance that ended before the last look
     text = " ".join(lines[-5:])
     assert f"{rows[2][1]:,.0f} to {rows[0][1]:,.0f}" in text
 
@@ -245,27 +245,27 @@ def test_the_numbers_of_a_line_are_those_of_the_row(nights: Nights) -> None:
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_json_has_every_look_balance_and_step(nights: Nights) -> None:
-    found = json.loads(balancer("history", nights.pool, "--config", nights.config, "--json", "--days", "36500").stdout)
-    assert list(found) == ["filesystem", "since", "scores", "balances"]
+    answer = json.loads(balancer("history", nights.pool, "--config", nights.config, "--json", "--days", "36500").stdout)
+    assert list(answer) == ["filesystem", "since", "scores", "balances"]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         connection.row_factory = sqlite3.Row
         looks = [dict(row) for row in connection.execute("SELECT * FROM score ORDER BY taken")]
         balances = [dict(row) for row in connection.execute("SELECT * FROM balance ORDER BY id")]
         steps = [dict(row) for row in connection.execute("SELECT * FROM balance_step ORDER BY balance, number")]
-    assert len(found["scores"]) == len(looks) == 201
-    for told, row in zip(found["scores"], looks, strict=True):
-        assert told["histogram"] == [{"at_least": 4096, "extents": 7, "bytes": 28672}]
-        assert told["taken"] == row["taken"][:19] + "Z"
-        assert {name: row[name] for name in told if name not in ("taken", "histogram")} == {
-            name: value for name, value in told.items() if name not in ("taken", "histogram")
+    assert len(answer["scores"]) == len(looks) == 201
+    for item, row in zip(answer["scores"], looks, strict=True):
+        assert item["histogram"] == [{"at_least": 4096, "extents": 7, "bytes": 28672}]
+        assert item["taken"] == row["taken"][:19] + "Z"
+        assert {name: row[name] for name in item if name not in ("taken", "histogram")} == {
+            name: value for name, value in item.items() if name not in ("taken", "histogram")
         }
-    assert [one["running"] for one in found["balances"]] == [False] * 11 + [True, False]
+    assert [row["running"] for row in answer["balances"]] == [False] * 11 + [True, False]
     own = {"running", "steps", "started", "finished", "before", "after"}
-    for told, row in zip(found["balances"], balances, strict=True):
-        assert {name: told[name] for name in told.keys() - own} == {name: row[name] for name in told.keys() - own}
-    told_steps = [step for one in found["balances"] for step in one["steps"]]
-    assert [{name: row[name] for name in told if name != "started"} for told, row in zip(told_steps, steps, strict=True)] == [
-        {name: value for name, value in told.items() if name != "started"} for told in told_steps
+    for item, row in zip(answer["balances"], balances, strict=True):
+        assert {name: item[name] for name in item.keys() - own} == {name: row[name] for name in item.keys() - own}
+    told_steps = [step for row in answer["balances"] for step in row["steps"]]
+    assert [{name: row[name] for name in item if name != "started"} for item, row in zip(told_steps, steps, strict=True)] == [
+        {name: value for name, value in told_step.items() if name != "started"} for told_step in told_steps
     ]
 
 

@@ -8,17 +8,17 @@ from balancer.score import SIZES, Array, below, judgement, worth
 GIB = 1 << 30
 
 
-def sizes(**found: int) -> Array:
+def sizes(**count: int) -> Array:
     """`sizes(k12=4096)`: so many bytes in free extents of 2**12 and more."""
     histogram = np.zeros(SIZES, np.int64)
-    for name, size in found.items():
+    for name, size in count.items():
         histogram[int(name[1:])] = size
     return histogram
 
 
-def said(groups: list[tuple[float, float]], **found: int) -> str:
+def said(groups: list[tuple[float, float]], **count: int) -> str:
     """The judgement of block groups of (score, used GiB)."""
-    return judgement(np.array([score for score, _ in groups]), used(groups), sizes(**found))
+    return judgement(np.array([score for score, _ in groups]), used(groups), sizes(**count))
 
 
 def used(groups: list[tuple[float, float]]) -> Array:
@@ -36,7 +36,7 @@ GOOD = "no block group scores above 250: nothing is worth balancing"
 
 
 @pytest.mark.parametrize(
-    ("groups", "found", "small", "what"),
+    ("groups", "by_name", "small", "subject"),
     [
         ([(0.1, 0.5)], {"k29": GIB // 2}, "512 MiB 0% 0%", GOOD),
         ([(250, 1), (3, 1)], {"k12": GIB, "k23": 2 * GIB, "k29": GIB}, "4.00 GiB 25% 75%", GOOD),
@@ -61,11 +61,11 @@ GOOD = "no block group scores above 250: nothing is worth balancing"
     ],
 )
 def test_the_sentence_says_what_lies_in_small_extents_and_what_is_worth_balancing(
-    groups: list[tuple[float, float]], found: dict[str, int], small: str, what: str
+    groups: list[tuple[float, float]], by_name: dict[str, int], small: str, subject: str
 ) -> None:
     *size, below_1, below_16 = small.split()
     lies = f"Of {' '.join(size)} free in data block groups {below_1} lies in extents below 1 MiB and {below_16} below 16 MiB"
-    assert said(groups, **found) == f"{lies}; {what}."
+    assert said(groups, **by_name) == f"{lies}; {subject}."
 
 
 def test_without_data_or_without_free_space_the_sentence_says_that() -> None:
@@ -91,5 +91,5 @@ def test_what_is_worth_balancing_takes_no_more_than_a_twentieth_of_the_data() ->
     assert size[chosen].sum() <= size.sum() / 20
     assert (score[chosen] > 250).all()
     gain = score / size
-    left = [one for one in np.flatnonzero(score > 250) if one not in chosen]
+    left = [item for item in np.flatnonzero(score > 250) if item not in chosen]
     assert gain[chosen].min() >= gain[left].max()

@@ -30,10 +30,10 @@ def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -
     return measured_balances
 
 
-def worst(model: Model, some: list[MeasuredBalance]) -> float:
+def worst(model: Model, measured_balances: list[MeasuredBalance]) -> float:
     """The largest relative error of what is said of metadata and seconds."""
     off = []
-    for step in some:
+    for step in measured_balances:
         estimate = model.estimate(Cost(step.extents, step.references, step.moved, 0))
         off += [abs(estimate.metadata / (step.written - step.moved) - 1), abs(estimate.seconds / step.seconds - 1)]
     return max(off)
@@ -106,8 +106,8 @@ def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
     )
 )
 @settings(max_examples=30, deadline=None)
-def test_no_rate_is_below_zero_whatever_was_measured(some: list[MeasuredBalance]) -> None:
-    model = fit(some)
+def test_no_rate_is_below_zero_whatever_was_measured(measured_balances: list[MeasuredBalance]) -> None:
+    model = fit(measured_balances)
     assert all(0 <= rate < float("inf") for rates in astuple(model) for rate in rates)
 
 
@@ -117,8 +117,8 @@ def test_no_other_rates_above_zero_come_nearer(seed: int, columns: int, count: i
     """The conditions of Karush, Kuhn and Tucker: no rate can be moved to where it is allowed to be and make the error smaller."""
     rng = np.random.default_rng(seed)
     features, took = rng.normal(size=(count, columns)), rng.normal(size=count)
-    found = non_negative(features, took)
-    slope = features.T @ (features @ found - took)
-    assert (found >= 0).all()
+    result = non_negative(features, took)
+    slope = features.T @ (features @ result - took)
+    assert (result >= 0).all()
     assert (slope > -1e-8).all()
-    assert slope[found > 1e-12] == pytest.approx(0, abs=1e-8)
+    assert slope[result > 1e-12] == pytest.approx(0, abs=1e-8)

@@ -55,10 +55,10 @@ def test_options_win_and_none_lifts_a_limit() -> None:
 
 @pytest.fixture
 def nights(shared_btrfs: Path) -> Nights:
-    found = Nights(shared_btrfs)
-    found.tables["balance"] = {"budget": "3GiB", "time": "7m", "policy": "score"}
-    found.write()
-    return found
+    bed = Nights(shared_btrfs)
+    bed.tables["balance"] = {"budget": "3GiB", "time": "7m", "policy": "score"}
+    bed.write()
+    return bed
 
 
 @pytest.mark.btrfs

@@ -152,23 +152,23 @@ def test_a_recorded_score_is_what_python_btrfs_counts(nights: Nights) -> None:
     assert re.fullmatch(rf"recorded in the catalogue {nights.state} as of \d\S+Z\n", done.stderr)
     (row,) = rows(nights.state, "SELECT * FROM score")
     assert before <= datetime.fromisoformat(row.pop("taken")) <= datetime.now(UTC)
-    lengths = [length for one in seen for length in one.joined]
+    lengths = [length for item in seen for length in item.joined]
     usage = work("btrfs", "filesystem", "usage", "-b", nights.source).stdout
-    found = re.search(r"Device unallocated:\s+(\d+)", usage)
-    assert found
-    assert row.pop("unallocated") == pytest.approx(int(found[1]), rel=0.02)  # of single data; statfs leaves a little out
-    assert row.pop("score") == pytest.approx(sum(one.score for one in seen))
+    match = re.search(r"Device unallocated:\s+(\d+)", usage)
+    assert match
+    assert row.pop("unallocated") == pytest.approx(int(match[1]), rel=0.02)  # of single data; statfs leaves a little out
+    assert row.pop("score") == pytest.approx(sum(item.score for item in seen))
     assert [tuple(triple) for triple in json.loads(row.pop("histogram"))] == [
-        (one["at_least"], one["extents"], one["bytes"]) for one in histogram(lengths) if one["extents"]
+        (row["at_least"], row["extents"], row["bytes"]) for row in histogram(lengths) if row["extents"]
     ]
     assert row == {
         "id": 1,
         "filesystem": work("findmnt", "-no", "UUID", "--target", nights.source).stdout.strip(),
         "block_groups": len(seen),
-        "length": sum(one.length for one in seen),
-        "used": sum(one.used for one in seen),
-        "fragments": sum(one.fragments for one in seen),
-        "bad": sum(one.score > 250 for one in seen),
+        "length": sum(item.length for item in seen),
+        "used": sum(item.used for item in seen),
+        "fragments": sum(item.fragments for item in seen),
+        "bad": sum(item.score > 250 for item in seen),
         "largest_free": max(lengths),
         "free_in_large": sum(length for length in lengths if length >= 16 * 2**20),
     }
@@ -214,8 +214,8 @@ def scored(nights: Nights) -> Result:
 def is_told_and_scored(result: Result, words: str) -> bool:
     """Whether the scores were shown, and of the catalogue one line and a hint."""
     error, hint = result.stderr.splitlines()
-    told = error.startswith("error: the scores are not recorded: ") and words in error and hint.startswith("hint: ")
-    return told and "SCORE" in result.stdout and result.return_value == 1
+    is_true = error.startswith("error: the scores are not recorded: ") and words in error and hint.startswith("hint: ")
+    return is_true and "SCORE" in result.stdout and result.return_value == 1
 
 
 @pytest.fixture
@@ -266,9 +266,9 @@ def test_a_catalogue_that_cannot_be_written_leaves_the_scores_shown(nights: Nigh
 def test_neither_catalogue_nor_configuration_is_imported_to_show_scores(nights: Nights) -> None:
     script = "import sys; from balancer.cli import group; group(['score', sys.argv[1], '--json'], standalone_mode=False)"
     script += "; print(*sys.modules, file=sys.stderr)"
-    found = work(sys.executable, "-c", script, nights.source, cwd=TOP).stderr
-    assert "numpy" in found.split()
-    assert not re.search(r"btrkeep\.(config|catalogue)|balancer\.recording", found)
+    output = work(sys.executable, "-c", script, nights.source, cwd=TOP).stderr
+    assert "numpy" in output.split()
+    assert not re.search(r"btrkeep\.(config|catalogue)|balancer\.recording", output)
 
 
 @pytest.mark.btrfs
@@ -286,17 +286,17 @@ def test_a_rebuilt_catalogue_has_all_scores_and_balances_still(nights: Nights) -
 def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
     """`plan` and `run` look for it at every filesystem."""
     script = "import sys, balancer.history, balancer.history; print(*sys.modules)"
-    found = work(sys.executable, "-c", script, cwd=TOP).stdout
-    assert "balancer.run_types" in found.split()
-    assert not re.search(r"btrkeep\.(config|catalogue)", found)
+    output = work(sys.executable, "-c", script, cwd=TOP).stdout
+    assert "balancer.run_types" in output.split()
+    assert not re.search(r"btrkeep\.(config|catalogue)", output)
 
 
 def test_extents_of_16_mib_and_more_are_large() -> None:
     of_class = np.zeros(SIZES, np.int64)
     of_class[[12, 23, 24, 25]] = [4096, 8 << 20, 16 << 20, 32 << 20]
-    one, score = np.ones(3, np.uint64), np.array([250.0, 250.5, 3.0])
-    counted = FreeExtents(np.full(3, 5), one, np.array([7, 9, 8], np.uint64), score, (of_class > 0).astype(np.int64), of_class)
-    free_space_score = sample(ONE, NOW, surveyed(one, one, one, counted, np.array([True, True, False])), 1 << 40)
+    single, score = np.ones(3, np.uint64), np.array([250.0, 250.5, 3.0])
+    counted = FreeExtents(np.full(3, 5), single, np.array([7, 9, 8], np.uint64), score, (of_class > 0).astype(np.int64), of_class)
+    free_space_score = sample(ONE, NOW, surveyed(single, single, single, counted, np.array([True, True, False])), 1 << 40)
     assert (free_space_score.free_in_large, free_space_score.largest_free, free_space_score.bad, free_space_score.block_groups) == (
         48 << 20,
         9,
@@ -306,7 +306,7 @@ def test_extents_of_16_mib_and_more_are_large() -> None:
     assert (free_space_score.fragments, free_space_score.score, free_space_score.unallocated) == (10, 500.5, 1 << 40)
     assert free_space_score.histogram == ((4096, 1, 4096), (8 << 20, 1, 8 << 20), (16 << 20, 1, 16 << 20), (32 << 20, 1, 32 << 20))
     none = sample(
-        ONE, NOW, surveyed(one, one, one, replace(counted, extents=of_class * 0, bytes=of_class * 0), np.zeros(3, bool)), 0
+        ONE, NOW, surveyed(single, single, single, replace(counted, extents=of_class * 0, bytes=of_class * 0), np.zeros(3, bool)), 0
     )
     assert (none.block_groups, none.largest_free, none.score, none.histogram) == (0, 0, 0.0, ())
 
@@ -411,8 +411,8 @@ def test_the_next_run_gives_killed_ones_their_end_and_leaves_living_ones_alone(t
         recycled = catalogue.start_balance("other", "/mnt", NOW, os.getpid(), "1", policy="score", budget=None)
         catalogue.update_balance(recycled, updated=last_heard)
     record_a_run(tmp_path, [])
-    found = {row["id"]: (row["outcome"], row["current"]) for row in rows(tmp_path, "SELECT * FROM balance")}
-    assert found == {1: ("killed", None), living: (None, None), recycled: ("killed", None), recycled + 1: ("budget", None)}
+    answer = {row["id"]: (row["outcome"], row["current"]) for row in rows(tmp_path, "SELECT * FROM balance")}
+    assert answer == {1: ("killed", None), living: (None, None), recycled: ("killed", None), recycled + 1: ("budget", None)}
     assert rows(tmp_path, f"SELECT finished FROM balance WHERE id = {recycled}") == [{"finished": "2026-11-20T22:05:00.000000Z"}]
     assert rows(tmp_path, "SELECT block_groups, moved FROM balance WHERE id = 1") == [{"block_groups": 1, "moved": 100 << 20}]
 
@@ -431,15 +431,15 @@ with Recorder(Path(sys.argv[1]), ONE, Path("/srv"), print) as recorder:
 
 
 def test_what_is_wrong_with_the_catalogue_is_told_once_and_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     (tmp_path / "catalogue.sqlite").write_bytes(b"these are my notes" * 1000)
-    record_a_run(tmp_path, [done(1), done(2)], told.append)
-    assert len(told) == 1
-    assert "damaged" in told[0]
-    told.clear()
+    record_a_run(tmp_path, [done(1), done(2)], lines.append)
+    assert len(lines) == 1
+    assert "damaged" in lines[0]
+    lines.clear()
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.1)
     state = tmp_path / "state"
-    with Recorder(state, ONE, Path("/srv"), told.append) as recorder:
+    with Recorder(state, ONE, Path("/srv"), lines.append) as recorder:
         recorder(BalanceStarted(NUMBERS, RunSettings()))
         recorder(done(1))
         with closing(sqlite3.connect(state / "catalogue.sqlite", isolation_level=None)) as other:
@@ -447,6 +447,6 @@ def test_what_is_wrong_with_the_catalogue_is_told_once_and_ends_no_run(tmp_path:
             recorder(done(2))
         recorder(done(3))
         recorder(report([]))
-    assert len(told) == 1
-    assert "held by another program" in told[0]
+    assert len(lines) == 1
+    assert "held by another program" in lines[0]
     assert [row["number"] for row in rows(state, "SELECT number FROM balance_step")] == [1]

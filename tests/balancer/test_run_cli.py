@@ -68,8 +68,8 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 @pytest.mark.usefixtures("berlin")
 def test_until_is_the_next_time_on_the_clocks_of_this_machine(text: str, now: str, utc: str) -> None:
-    found = moment(text, datetime.fromisoformat(now))
-    assert found == datetime.fromisoformat(utc).replace(tzinfo=UTC)
+    result = moment(text, datetime.fromisoformat(now))
+    assert result == datetime.fromisoformat(utc).replace(tzinfo=UTC)
 
 
 def test_until_is_the_next_time_in_the_zone_of_the_pool() -> None:
@@ -383,8 +383,8 @@ def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(w
     assert r"waiting: backups come first: backupd\x1b[2J run" in " ".join(" ".join(picture(sink)).split())
     sink(view(2))
     sink(Cancelling("SIGINT came", 46000000000000))
-    said = " ".join(" ".join(picture(sink)).split())
-    assert "stopping: SIGINT came; the kernel gives up the block group at 46000000000000" in said
+    output = " ".join(" ".join(picture(sink)).split())
+    assert "stopping: SIGINT came; the kernel gives up the block group at 46000000000000" in output
     sink.close()
 
 
@@ -462,12 +462,12 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
     page = " ".join(PAGE.split())
     for word in (*StopReason, *BalanceOutcome, *BALANCE_POLICIES):
         assert f"``{word}``" in page, word
-    known = set()
+    names = set()
     for name in COMMANDS:
         command = group.get_command(click.Context(group), name)
         assert command
-        known |= {option for param in command.params for option in param.opts}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= known
+        names |= {option for param in command.params for option in param.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= names
     floors = choose.Floors()
     assert f"must have a score of at least {floors.min_score:g} " in page
     assert f"lose {floors.min_benefit:g} for each GiB" in page

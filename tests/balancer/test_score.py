@@ -106,17 +106,17 @@ def tallied(groups: list[Span], free: list[Span], cuts: list[int]) -> FreeExtent
 def test_what_is_added_up_in_batches_is_what_one_at_a_time_gives(filesystem: tuple[list[Span], list[Span], list[int]]) -> None:
     groups, free, cuts = filesystem
     free_extents = tallied(groups, free, cuts)
-    inside = [[one for one in free if vaddr <= one[0] < vaddr + length] for vaddr, length in groups]
-    runs = [joined_slowly(some) for some in inside]
-    assert free_extents.fragments.tolist() == [len(some) for some in inside]
-    assert free_extents.free.tolist() == [sum(length for _, length in some) for some in inside]
-    assert free_extents.largest.tolist() == [max(some, default=0) for some in runs]
-    scores = [score_of(some, length) for some, (_, length) in zip(inside, groups, strict=True)]
+    inside = [[item for item in free if vaddr <= item[0] < vaddr + length] for vaddr, length in groups]
+    runs = [joined_slowly(numbers) for numbers in inside]
+    assert free_extents.fragments.tolist() == [len(numbers) for numbers in inside]
+    assert free_extents.free.tolist() == [sum(length for _, length in numbers) for numbers in inside]
+    assert free_extents.largest.tolist() == [max(run, default=0) for run in runs]
+    scores = [score_of(numbers, length) for numbers, (_, length) in zip(inside, groups, strict=True)]
     assert free_extents.score.tolist() == pytest.approx(scores, abs=1e-9)
-    wanted = histogram(length for some in runs for length in some)
-    there = {one["at_least"].bit_length() - 1: (one["extents"], one["bytes"]) for one in wanted}
+    wanted = histogram(length for run in runs for length in run)
+    by_name = {row["at_least"].bit_length() - 1: (row["extents"], row["bytes"]) for row in wanted}
     pairs = zip(free_extents.extents.tolist(), free_extents.bytes.tolist(), strict=True)
-    assert list(pairs) == [there.get(number, (0, 0)) for number in range(SIZES)]
+    assert list(pairs) == [by_name.get(number, (0, 0)) for number in range(SIZES)]
 
 
 @given(filesystems())
@@ -166,9 +166,9 @@ def test_percents_are_rounded_as_python_does(length: int, used: int) -> None:
 
 
 def test_benefit_is_the_score_for_each_gib_that_moves() -> None:
-    found = benefit(np.array([100.0, 100.0, 0.0, 7.0]), u64([GIB, GIB // 4, GIB, 0]))
-    assert found[:3].tolist() == [100, 400, 0]
-    assert np.isnan(found[3])
+    result = benefit(np.array([100.0, 100.0, 0.0, 7.0]), u64([GIB, GIB // 4, GIB, 0]))
+    assert result[:3].tolist() == [100, 400, 0]
+    assert np.isnan(result[3])
 
 
 def peak(batches: int) -> int:

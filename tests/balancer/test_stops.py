@@ -46,10 +46,10 @@ REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
 def test_each_fact_has_its_reason_and_some_cancel_what_is_under_way(
     facts: dict[str, Any], reason: StopReason, why: str, cancels: bool
 ) -> None:
-    found = stop(BEFORE, LIMITS, replace(WELL, **facts))
-    assert found is not None
-    assert (found.reason, found.why) == (reason, why)
-    assert stop(DURING, LIMITS, replace(WELL, **facts)) == (found if cancels else None)
+    result = stop(BEFORE, LIMITS, replace(WELL, **facts))
+    assert result is not None
+    assert (result.reason, result.why) == (reason, why)
+    assert stop(DURING, LIMITS, replace(WELL, **facts)) == (result if cancels else None)
 
 
 def test_just_before_a_limit_nothing_ends() -> None:
@@ -61,18 +61,18 @@ def test_the_first_reason_of_several_is_told() -> None:
     everything: dict[str, Any] = {}
     for facts, reason, _, _ in reversed(REASONS):
         everything |= facts
-        found = stop(BEFORE, LIMITS, replace(WELL, **everything))
-        assert found is not None
-        assert found.reason is reason
+        result = stop(BEFORE, LIMITS, replace(WELL, **everything))
+        assert result is not None
+        assert result.reason is reason
 
 
 def test_what_passes_is_waited_for_only_when_that_was_asked_and_a_paused_balance_never() -> None:
     waiting = replace(LIMITS, wait_for_others=True)
     for facts in ({"exclusive": "balance"}, {"backups": "backupd expire (process 7)"}):
         for settings, passes in ((LIMITS, False), (waiting, True)):
-            found = stop(BEFORE, settings, replace(WELL, **facts))  # type: ignore[arg-type]
-            assert found is not None
-            assert found.passes is passes
+            result = stop(BEFORE, settings, replace(WELL, **facts))  # type: ignore[arg-type]
+            assert result is not None
+            assert result.passes is passes
     paused = stop(BEFORE, waiting, replace(WELL, exclusive="balance paused"))
     busy = stop(BEFORE, LIMITS, replace(WELL, pressure=1.0))
     assert paused is not None
@@ -95,9 +95,9 @@ def test_the_floor_of_room_is_small_on_a_small_filesystem() -> None:
 def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
     assert too_long(RunSettings(), WELL, 1e9) is None
     assert too_long(LIMITS, WELL, 3540) is None
-    found = too_long(LIMITS, WELL, 3541)
-    assert found is not None
-    assert (found.reason, found.why) == (StopReason.TIME, "the next block group should take 59m 1s, and 59m are left")
+    result = too_long(LIMITS, WELL, 3541)
+    assert result is not None
+    assert (result.reason, result.why) == (StopReason.TIME, "the next block group should take 59m 1s, and 59m are left")
     window = too_long(replace(LIMITS, time=None), WELL, 3601)
     assert window is not None
     assert window.reason is StopReason.WINDOW
@@ -145,8 +145,8 @@ OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", hindrance=Hindrance.B
     ],
 )
 def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], reason: StopReason | None) -> None:
-    found = after(steps, "benefit")
-    assert (found and found.reason) == reason
+    result = after(steps, "benefit")
+    assert (result and result.reason) == reason
 
 
 def freeing(*freed: int) -> list[StepDone]:
@@ -167,7 +167,7 @@ def freeing(*freed: int) -> list[StepDone]:
     ],
 )
 def test_a_run_for_unallocated_space_ends_when_it_gains_none(steps: list[StepDone], is_over: bool) -> None:
-    found = after(steps, "usage")
-    assert (found and found.reason) == (StopReason.NO_GAIN if is_over else None)
+    result = after(steps, "usage")
+    assert (result and result.reason) == (StopReason.NO_GAIN if is_over else None)
     for policy in ("benefit", "score"):
         assert after(steps, policy) is None

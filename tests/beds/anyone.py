@@ -52,8 +52,8 @@ def readable() -> Readable:
 def close() -> None:
     """Takes away what was brought."""
     while _found:
-        if (one := _found.pop()).top != TOP:
-            problems = session.remove(one.top.parent)
+        if (single := _found.pop()).top != TOP:
+            problems = session.remove(single.top.parent)
             assert not problems, "\n".join(problems)
 
 

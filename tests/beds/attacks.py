@@ -187,7 +187,7 @@ class Setuid(Sender):
     content = b"#!/bin/sh\nid\n"
 
     def above(self) -> Iterable[Listed]:
-        return (Listed(one.name, S_IFDIR | 0o7777) for one in super().above())
+        return (Listed(listed.name, S_IFDIR | 0o7777) for listed in super().above())
 
     def listed(self) -> Iterable[Listed]:
         for mode in (0o4755, 0o6777, 0o7777):
@@ -298,7 +298,7 @@ class TooLargeAttributes(Sender):
 
     def listed(self) -> Iterable[Listed]:
         for number in range(self.number):
-            values = ((b"user.%d" % one, (b"%7d%d" % (number, one)) * 8192) for one in range(4))
+            values = ((b"user.%d" % value, (b"%7d%d" % (number, value)) * 8192) for value in range(4))
             yield Listed(self.below(b"%d" % number), size=len(self.content), xattrs=tuple(values))
 
 
@@ -405,8 +405,8 @@ class NotAsked(Honest):
         for number in range(1000):
             self.wire.write_number(number % 3)
             self.wire.write_int(1 << 15, 2)
-            for one in (0, 700, 16, 0):
-                self.wire.write_int(one)
+            for item in (0, 700, 16, 0):
+                self.wire.write_int(item)
             self.send_content(0)
             self.wire.write(self.digest())
         self.wire.flush()

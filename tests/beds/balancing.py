@@ -119,8 +119,8 @@ def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
 def groups(point: Path) -> dict[int, tuple[int, int, int]]:
     """vaddr: length, type, used; by python-btrfs."""
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        found = [(chunk.vaddr, chunk.length, chunk.type) for chunk in filesystem.chunks()]
-        return {vaddr: (length, kind, filesystem.block_group(vaddr, length).used) for vaddr, length, kind in found}
+        result = [(chunk.vaddr, chunk.length, chunk.type) for chunk in filesystem.chunks()]
+        return {vaddr: (length, kind, filesystem.block_group(vaddr, length).used) for vaddr, length, kind in result}
 
 
 def fullest(point: Path) -> int:
@@ -188,19 +188,19 @@ def ended(process: subprocess.Popen[str], status: int = 0) -> list[Event]:
 def until(process: subprocess.Popen[str], event: str) -> list[Event]:
     """What it said until it told of this."""
     assert process.stdout is not None
-    said: list[Event] = []
+    output: list[Event] = []
     for line in process.stdout:
-        said.append(json.loads(line))
-        if said[-1]["event"] == event:
-            return said
-    raise AssertionError(f"it never said {event}: {said}")
+        output.append(json.loads(line))
+        if output[-1]["event"] == event:
+            return output
+    raise AssertionError(f"it never said {event}: {output}")
 
 
 class Teller:
     """Prints what it is told, a line of JSON each."""
 
-    def _say(self, event: str, **what: Any) -> None:
-        sys.stdout.write(json.dumps({"event": event, **what}) + "\n")
+    def _say(self, event: str, **subject: Any) -> None:
+        sys.stdout.write(json.dumps({"event": event, **subject}) + "\n")
         sys.stdout.flush()
 
     def __call__(self, event: BalanceEvent) -> None:

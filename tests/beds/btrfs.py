@@ -113,8 +113,8 @@ def subvolumes_below(top: Path, point: Path) -> list[Path]:
     first, last = (Key(objectid, ROOT_BACKREF_KEY, 0) for objectid in (FIRST_FREE_OBJECTID, LAST_FREE_OBJECTID))
     fd = os.open(point, os.O_RDONLY)
     try:
-        found = search_v2(fd, ROOT_TREE_OBJECTID, first, last)
-        parents = {key.objectid: (key.offset, bytes(data)) for key, data in found if key.type == ROOT_BACKREF_KEY}
+        answer = search_v2(fd, ROOT_TREE_OBJECTID, first, last)
+        parents = {key.objectid: (key.offset, bytes(data)) for key, data in answer if key.type == ROOT_BACKREF_KEY}
         paths = [point / os.fsdecode(_path_of(fd, id_, parents)) for id_ in parents]
     finally:
         os.close(fd)

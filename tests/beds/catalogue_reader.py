@@ -16,11 +16,11 @@ from btrkeep.errors import OperatorError
 
 
 def committed(state: Path) -> dict[str, int]:
-    found = {}
+    by_name = {}
     for file in state.parent.glob("committed-*"):
         text = file.read_text()
-        found[file.name.partition("-")[2]] = int(text or 0)
-    return found
+        by_name[file.name.partition("-")[2]] = int(text or 0)
+    return by_name
 
 
 def look(catalogue: Catalogue, state: Path, seen: dict[str, int], wrong: list[str]) -> None:

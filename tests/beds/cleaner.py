@@ -31,8 +31,8 @@ def diverged(point: Path, count: int, files: int = 4000, changes: int = 200) -> 
 
 def ids_of(paths: list[Path]) -> list[int]:
     """Subvolume ids as `btrfs subvolume show` gives them."""
-    said = (work("btrfs", "subvolume", "show", path).stdout for path in paths)
-    return [int(match[1]) for text in said if (match := re.search(r"Subvolume ID:\s+(\d+)", text))]
+    lines = (work("btrfs", "subvolume", "show", path).stdout for path in paths)
+    return [int(match[1]) for text in lines if (match := re.search(r"Subvolume ID:\s+(\d+)", text))]
 
 
 def delete(paths: list[Path]) -> None:
@@ -101,11 +101,11 @@ _ROOT_ITEM = re.compile(
 def root_tree(point: Path) -> RootTree:
     """The root tree as it is on the disk: commit before."""
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", "root", devices_of(point)[0]).stdout
-    found = _ROOT_ITEM.findall(text)
+    rows = _ROOT_ITEM.findall(text)
     return RootTree(
         orphans=[int(number) for number in re.findall(r"key \(ORPHAN ORPHAN_ITEM (\d+)\)", text)],
-        drops={int(root): (key, int(level)) for root, _, refs, key, level in found if refs == "0" and not key.startswith("(0 ")},
-        nodes={int(root): int(bytenr) for root, bytenr, *_ in found},
+        drops={int(root): (key, int(level)) for root, _, refs, key, level in rows if refs == "0" and not key.startswith("(0 ")},
+        nodes={int(root): int(bytenr) for root, bytenr, *_ in rows},
     )
 
 

@@ -105,14 +105,14 @@ class Answer:
     @property
     def cookie(self) -> str:
         """The cookies that were set, for a Cookie header."""
-        return "; ".join(one.partition(";")[0] for one in self.headers.get_all("Set-Cookie", []))
+        return "; ".join(name.partition(";")[0] for name in self.headers.get_all("Set-Cookie", []))
 
 
 def csrf_of(page: str) -> str:
     """The token in a page's form."""
-    found = _CSRF.search(page)
-    assert found, page
-    return found[1]
+    match = _CSRF.search(page)
+    assert match, page
+    return match[1]
 
 
 QUICK = {"rates": [f"{verb} 100000" for verb in VERBS]}
@@ -226,7 +226,7 @@ def own_folder() -> Iterator[Path]:
 def _wait_for_tasks(service: Service) -> None:
     """What was started has its end, so that the pool can go."""
     end = time.monotonic() + 30
-    while any(one["state"] in ("queued", "running") for one in service.agent().ask("jobs")):
+    while any(row["state"] in ("queued", "running") for row in service.agent().ask("jobs")):
         assert time.monotonic() < end
         time.sleep(0.1)
 

@@ -22,48 +22,54 @@ def items(point: Path, tree: int, *kinds: str) -> Iterator[tuple[str, str, str, 
     devices = devices_of(point)
     work("blockdev", "--flushbufs", *devices)  # what an earlier dump has read is not what was written since
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", str(tree), devices[0]).stdout
-    return ((found[1], found[2], found[3], found[4]) for found in _ITEM.finditer(text) if found[2] in kinds)
+    return (
+        (found_match[1], found_match[2], found_match[3], found_match[4])
+        for found_match in _ITEM.finditer(text)
+        if found_match[2] in kinds
+    )
 
 
 def flags(words: str) -> int:
     return sum(FLAGS[word] for word in words.split("|"))
 
 
-def _number(text: str, what: str) -> int:
-    found = re.search(rf"\b{what} (\d+)", text)
-    assert found, text
-    return int(found[1])
+def _number(text: str, subject: str) -> int:
+    match = re.search(rf"\b{subject} (\d+)", text)
+    assert match, text
+    return int(match[1])
 
 
 def chunks(point: Path) -> list[tuple[int, int, int, tuple[tuple[int, int], ...]]]:
     """(vaddr, length, type, ((devid, paddr) of each stripe))."""
-    found = []
+    numbers = []
     for _, _, vaddr, text in items(point, 3, "CHUNK_ITEM"):
         kind = re.search(r" type (\S+)", text)
         assert kind
         stripes = tuple((int(devid), int(paddr)) for devid, paddr in _STRIPE.findall(text))
-        found.append((int(vaddr), _number(text, "length"), flags(kind[1]), stripes))
-    return found
+        numbers.append((int(vaddr), _number(text, "length"), flags(kind[1]), stripes))
+    return numbers
 
 
 def device_extents(point: Path) -> list[tuple[int, int, int, int]]:
     """(devid, paddr, vaddr, length)."""
-    told = items(point, 4, "DEV_EXTENT")
-    return [(int(devid), int(paddr), _number(text, "chunk_offset"), _number(text, "length")) for devid, _, paddr, text in told]
+    actual_items = items(point, 4, "DEV_EXTENT")
+    return [
+        (int(devid), int(paddr), _number(text, "chunk_offset"), _number(text, "length")) for devid, _, paddr, text in actual_items
+    ]
 
 
 def block_groups(point: Path, tree: int) -> list[tuple[int, int, int, int]]:
     """(vaddr, length, used, flags), from the extent tree (2) or the block group tree (11)."""
-    told = items(point, tree, "BLOCK_GROUP_ITEM")
-    return [(int(vaddr), int(length), _number(text, "used"), flags(text.split()[-1])) for vaddr, _, length, text in told]
+    actual_items = items(point, tree, "BLOCK_GROUP_ITEM")
+    return [(int(vaddr), int(length), _number(text, "used"), flags(text.split()[-1])) for vaddr, _, length, text in actual_items]
 
 
 def free_space_infos(point: Path) -> dict[int, tuple[int, int, bool]]:
     """By vaddr of the block group: its length, its free extents as the kernel counts them, joined, and whether it has bitmaps."""
-    found = {}
+    by_name = {}
     for vaddr, _, length, text in items(point, 10, "FREE_SPACE_INFO"):
-        found[int(vaddr)] = int(length), _number(text, "extent count"), bool(_number(text, "flags") & 1)
-    return found
+        by_name[int(vaddr)] = int(length), _number(text, "extent count"), bool(_number(text, "flags") & 1)
+    return by_name
 
 
 def bitmaps(point: Path) -> list[tuple[int, int]]:
@@ -73,13 +79,13 @@ def bitmaps(point: Path) -> list[tuple[int, int]]:
 
 def extents(point: Path, node: int) -> list[tuple[int, int, int, int, bool, int]]:
     """(vaddr, length, refs, generation, whether it is a tree block, owner of the first reference or 0)."""
-    found = []
+    numbers = []
     for vaddr, kind, offset, text in items(point, 2, "EXTENT_ITEM", "METADATA_ITEM"):
-        told, references = _EXTENT.search(text), [line for line in text.splitlines() if " backref " in line]
-        assert told
-        is_tree_block = "TREE_BLOCK" in told[3].split("|")
+        match, references = _EXTENT.search(text), [line for line in text.splitlines() if " backref " in line]
+        assert match
+        is_tree_block = "TREE_BLOCK" in match[3].split("|")
         named = _OWNER.search(references[0]) if references else None
         owner = (TREES.get(named[1]) or int(named[1])) if named else 0
         length = node if kind == "METADATA_ITEM" else int(offset)
-        found.append((int(vaddr), length, int(told[1]), int(told[2]), is_tree_block, owner))
-    return found
+        numbers.append((int(vaddr), length, int(match[1]), int(match[2]), is_tree_block, owner))
+    return numbers

@@ -54,8 +54,8 @@ class Expiries(Nights):
     def left(self, host: str) -> list[str]:
         """The host's final backups, as `btrfs subvolume list` names them."""
         start = f"hosts/{host}/"
-        found = [path.removeprefix(start) for path in subvolumes(self) if path.startswith(start)]
-        return sorted(name for name in found if name[0].isdigit() and "/" not in name)
+        lines = [path.removeprefix(start) for path in subvolumes(self) if path.startswith(start)]
+        return sorted(name for name in lines if name[0].isdigit() and "/" not in name)
 
     def notes(self, host: str) -> dict[str, Any]:
         path = self.pool / "hosts" / host / "notes.json"
@@ -69,30 +69,30 @@ class Expiries(Nights):
 
     def consistent(self) -> list[str]:
         """What is wrong between pool, notes and catalogue once nothing runs."""
-        found = disagreements(self)
-        found += [
+        results = disagreements(self)
+        results += [
             f"{host} {name} is {state}"
             for host, name, state in rows(self, "select host, name, state from backup where state = 'deleting'")
         ]
-        there = set(subvolumes(self))
+        lines = set(subvolumes(self))
         for host in sorted(path.name for path in (self.pool / "hosts").iterdir()):
             marked, states = set(self.marked(host)), self.states(host)
-            found += [f"{host} {name}: note without a backup" for name in marked if f"hosts/{host}/{name}" not in there]
+            results += [f"{host} {name}: note without a backup" for name in marked if f"hosts/{host}/{name}" not in lines]
             expired = {name for name, state in states.items() if state == "expired"}
-            found += [f"{host} {name}: row and note differ" for name in expired ^ marked]
-        return found
+            results += [f"{host} {name}: row and note differ" for name in expired ^ marked]
+        return results
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
     """Every file's inode, mode, times and content, and what links point to."""
-    found: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     for path in sorted([folder, *folder.rglob("*")]):
         status = path.lstat()
         content = (
             path.readlink() if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
         )
-        found[str(path)] = (status.st_ino, status.st_mode, status.st_mtime_ns, status.st_ctime_ns, content)
-    return found
+        answer[str(path)] = (status.st_ino, status.st_mode, status.st_mtime_ns, status.st_ctime_ns, content)
+    return answer
 
 
 def dump(nights: Nights) -> list[str]:

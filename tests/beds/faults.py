@@ -135,8 +135,8 @@ def leaves(subvolume: Path, top: Path, key: str = "") -> list[int]:
     work("btrfs", "filesystem", "sync", top)
     id_ = work("btrfs", "inspect-internal", "rootid", subvolume).stdout.strip()
     shown = work("btrfs", "inspect-internal", "dump-tree", "-t", id_, *btrfs.devices_of(top)).stdout
-    found = re.findall(r"^leaf (\d+) items(.*?)(?=^(?:leaf|node) \d+ (?:items|level) |\Z)", shown, re.MULTILINE | re.DOTALL)
-    return [int(address) for address, items in found if re.search(rf"^\titem \d+ key \({key}", items, re.MULTILINE)]
+    matches = re.findall(r"^leaf (\d+) items(.*?)(?=^(?:leaf|node) \d+ (?:items|level) |\Z)", shown, re.MULTILINE | re.DOTALL)
+    return [int(address) for address, items in matches if re.search(rf"^\titem \d+ key \({key}", items, re.MULTILINE)]
 
 
 def damage_metadata(top: Path, *blocks: int) -> None:

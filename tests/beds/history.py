@@ -71,8 +71,8 @@ def _each(paths: Iterable[Path], command: str) -> None:
 
 def _uuids(pool: Path) -> dict[str, str]:
     lines = work("btrfs", "subvolume", "list", "-u", pool).stdout.splitlines()
-    found = (line.split(" uuid ", 1)[1].split(" path ", 1) for line in lines)
-    return {"hosts/" + path.partition("hosts/")[2]: uuid for uuid, path in found if "hosts/" in path}
+    rows = (line.split(" uuid ", 1)[1].split(" path ", 1) for line in lines)
+    return {"hosts/" + path.partition("hosts/")[2]: uuid for uuid, path in rows if "hosts/" in path}
 
 
 def _record(host: str, name: str, uuid: str, started: datetime, state: str) -> dict[str, Any]:

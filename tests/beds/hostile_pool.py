@@ -125,10 +125,10 @@ def main() -> None:
             out.write(frame(b"o", json.dumps({"host": host, "was": [], "backups": backups}).encode()))
         if verb == "send":
             hold = {"hold": {"at": "2026-03-02T01:00:00Z", "until": None, "why": WORDS}} if kind == "words" else {}
-            said = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "total": 1 << 70, "stream": stream_of(kind)}
+            answer = {"uuid": _UUID, "state": "complete", "notes": hold, "bytes": 1, "total": 1 << 70, "stream": stream_of(kind)}
             if kind in ("endless", "fills-and-trickles"):
-                said["total"] = 1000
-            out.write(frame(b"o", json.dumps(said).encode()))
+                answer["total"] = 1000
+            out.write(frame(b"o", json.dumps(answer).encode()))
             is_first = kind == "spoils-the-first" and asked["name"] == _NAME
             for piece in attack("device" if is_first else kind, target):
                 out.write(frame(b"p", piece))

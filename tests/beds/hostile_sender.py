@@ -63,13 +63,13 @@ class Wire:
         return content if head >> 24 == 7 + DATA else b""
 
     def _raw(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            piece = os.read(0, size - len(found))
+        data = b""
+        while len(data) < size:
+            piece = os.read(0, size - len(data))
             if not piece:
                 sys.exit(0)  # the other side has seen enough
-            found += piece
-        return found
+            data += piece
+        return data
 
     def write(self, data: bytes) -> None:
         self._out += data
@@ -196,8 +196,8 @@ class Sender:
         while size := wire.read_int():
             wire.read(size)  # a filter rule
         self.in_front()
-        for one in itertools.chain(self.above(), self.listed()):
-            self.list_one(one)
+        for listed in itertools.chain(self.above(), self.listed()):
+            self.list_one(listed)
         wire.write(b"\0")
         wire.flush()
         self.after_list()
@@ -207,57 +207,57 @@ class Sender:
     def greet(self) -> None:
         self.wire.write_varint(self.flags)
 
-    def list_one(self, one: Listed) -> None:
-        wire, is_folder = self.wire, S_IFMT(one.mode) == S_IFDIR
-        flags = TOP | EXTENDED | (LONG_NAME if len(one.name) > 255 else 0)
-        if is_folder and self.source and not (one.name == self.source or one.name.startswith(self.source + b"/")):
+    def list_one(self, listed: Listed) -> None:
+        wire, is_folder = self.wire, S_IFMT(listed.mode) == S_IFDIR
+        flags = TOP | EXTENDED | (LONG_NAME if len(listed.name) > 255 else 0)
+        if is_folder and self.source and not (listed.name == self.source or listed.name.startswith(self.source + b"/")):
             flags |= NO_CONTENT
-        elif is_folder and one.name != b".":
+        elif is_folder and listed.name != b".":
             flags &= ~TOP
-        if one.linked is not None:
-            flags |= HARD_LINK | (FIRST_LINK if one.linked < 0 else 0)
+        if listed.linked is not None:
+            flags |= HARD_LINK | (FIRST_LINK if listed.linked < 0 else 0)
         wire.write_int(flags, 2)
-        wire.write_varint(len(one.name)) if len(one.name) > 255 else wire.write_int(len(one.name), 1)
-        wire.write(one.name)
-        if one.linked is not None and one.linked >= 0:
-            wire.write_varint(one.linked)
+        wire.write_varint(len(listed.name)) if len(listed.name) > 255 else wire.write_int(len(listed.name), 1)
+        wire.write(listed.name)
+        if listed.linked is not None and listed.linked >= 0:
+            wire.write_varint(listed.linked)
         else:
-            self._describe(one)
-        if S_IFMT(one.mode) != S_IFLNK:
+            self._describe(listed)
+        if S_IFMT(listed.mode) != S_IFLNK:
             for kind in range(1 + is_folder):  # a folder has a default one too
                 self._say_no_acl(kind)
-        self._say_xattrs(one)
+        self._say_xattrs(listed)
 
-    def _describe(self, one: Listed) -> None:
+    def _describe(self, listed: Listed) -> None:
         wire = self.wire
-        wire.write_varint(one.size, 3)
+        wire.write_varint(listed.size, 3)
         wire.write_varint(ENTRY_TIME, 4)
-        wire.write_int(one.mode)
+        wire.write_int(listed.mode)
         wire.write_varint(0)  # owner
         wire.write_varint(0)  # group
-        if S_IFMT(one.mode) in (S_IFCHR, S_IFBLK):
-            wire.write_varint(one.device[0])
-            wire.write_varint(one.device[1])
-        if S_IFMT(one.mode) == S_IFLNK:
-            wire.write_varint(len(one.target))
-            wire.write(one.target)
+        if S_IFMT(listed.mode) in (S_IFCHR, S_IFBLK):
+            wire.write_varint(listed.device[0])
+            wire.write_varint(listed.device[1])
+        if S_IFMT(listed.mode) == S_IFLNK:
+            wire.write_varint(len(listed.target))
+            wire.write(listed.target)
 
     def _say_no_acl(self, kind: int) -> None:
         """Without entries; the first time it is described, later it is the first that was."""
-        said, self._acls_said = self._acls_said & 1 << kind, self._acls_said | 1 << kind
-        self.wire.write(b"\1" if said else b"\0\0")
+        count, self._acls_said = self._acls_said & 1 << kind, self._acls_said | 1 << kind
+        self.wire.write(b"\1" if count else b"\0\0")
 
-    def _say_xattrs(self, one: Listed) -> None:
+    def _say_xattrs(self, listed: Listed) -> None:
         wire = self.wire
-        if not one.xattrs and self._no_xattrs_at:
+        if not listed.xattrs and self._no_xattrs_at:
             wire.write_varint(self._no_xattrs_at)
             return
         self._xattr_lists += 1
-        if not one.xattrs:
+        if not listed.xattrs:
             self._no_xattrs_at = self._xattr_lists
         wire.write_varint(0)
-        wire.write_varint(len(one.xattrs))
-        for name, value in one.xattrs:
+        wire.write_varint(len(listed.xattrs))
+        for name, value in listed.xattrs:
             wire.write_varint(len(name) + 1)
             wire.write_varint(len(value))
             wire.write(name + b"\0")
@@ -317,13 +317,13 @@ class Sender:
         if flags & XATTR:
             self.send_xattrs(wanted)
         if flags & TRANSFER:
-            for one in sums:
-                wire.write_int(one)
+            for value in sums:
+                wire.write_int(value)
             self.send_content(sums[0])
             wire.write(self.digest())
 
     def send_xattrs(self, wanted: list[int]) -> None:
-        value = next((one.xattrs[0][1] for one in self.listed() if one.xattrs), b"")
+        value = next((listed.xattrs[0][1] for listed in self.listed() if listed.xattrs), b"")
         for step in wanted:
             self.wire.write_varint(step)
             self.wire.write_varint(len(value))

@@ -93,20 +93,22 @@ def violations(module: str, source: str) -> list[str]:
 
 def broken(module: str, used_names: Iterable[str]) -> list[str]:
     """The same of what it is known to use."""
-    found = []
+    result = []
     for used in sorted(set(used_names)):
         if not may_import(module, used):
-            found.append(f"{module} may not import {used}")
-        found += [f"{module} may not use {used}" for rule in RESERVED if _within(used, rule.names) and not _has_leave(module, rule)]
-    return found
+            result.append(f"{module} may not import {used}")
+        result += [
+            f"{module} may not use {used}" for rule in RESERVED if _within(used, rule.names) and not _has_leave(module, rule)
+        ]
+    return result
 
 
 def may_import(module: str, used: str) -> bool:
     """Whether the direction is right: down, within one area, or through a door. Names that are not ours are not asked about."""
-    here, there = area(module), area(used)
-    if here is None or there is None or here == there:
-        return here is not None or there is None
-    return there in BELOW[here] or any(
+    here, present = area(module), area(used)
+    if here is None or present is None or here == present:
+        return here is not None or present is None
+    return present in BELOW[here] or any(
         here == of and _within(used, (door,)) and not _within(used, closed) for of, door, closed in DOORS
     )
 
@@ -132,13 +134,13 @@ def uses(module: str, source: str, is_package: bool = False) -> Iterator[str]:
 def used_in(tree: ast.Module, module: str, is_package: bool = False) -> Iterator[str]:
     """The same of its syntax tree."""
     nodes = list(ast.walk(tree))
-    known: dict[str, str] = {}
+    a_s_ts: dict[str, str] = {}
     for node in nodes:
         for bound, dotted in _imported(node, module, is_package):
-            known[bound] = dotted
+            a_s_ts[bound] = dotted
             yield dotted
     for node in nodes:
-        if isinstance(node, ast.Attribute) and (reached := _dotted(node, known)):
+        if isinstance(node, ast.Attribute) and (reached := _dotted(node, a_s_ts)):
             yield reached
         elif isinstance(node, ast.Name) and node.id == "print" and isinstance(node.ctx, ast.Load):
             yield "print"
@@ -166,9 +168,9 @@ def _origin(node: ast.ImportFrom, module: str, is_package: bool) -> str:
     return f"{package}.{node.module}" if node.module else package
 
 
-def _dotted(node: ast.expr, known: dict[str, str]) -> str | None:
+def _dotted(node: ast.expr, by_name: dict[str, str]) -> str | None:
     if isinstance(node, ast.Name):
-        return known.get(node.id)
-    if isinstance(node, ast.Attribute) and (before := _dotted(node.value, known)):
+        return by_name.get(node.id)
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value, by_name)):
         return f"{before}.{node.attr}"
     return None

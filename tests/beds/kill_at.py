@@ -27,14 +27,14 @@ Deed = tuple[str, str, str, int]  # ACTION, WHEN, CHECKPOINT, COUNT
 
 
 def do(action: str) -> None:
-    what, _, rest = action.partition(":")
-    if what == "die":
+    subject, _, rest = action.partition(":")
+    if subject == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif what == "slow":
+    elif subject == "slow":
         seconds, flag = rest.split(":", 1)
         Path(flag).touch()
         time.sleep(float(seconds))
-    elif what == "held":
+    elif subject == "held":
         Path(rest).touch()
         while Path(rest).exists():
             time.sleep(0.02)

@@ -147,9 +147,9 @@ def _make_debian(path: Path) -> None:
 def _make_machine(debian: Path, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     work("cp", "-a", debian, path)
-    for known in (Path("/etc/resolv.conf"), Path("/etc/pip.conf"), CERTIFICATES):
-        if known.exists():
-            shutil.copyfile(known, path / known.relative_to("/"))
+    for item in (Path("/etc/resolv.conf"), Path("/etc/pip.conf"), CERTIFICATES):
+        if item.exists():
+            shutil.copyfile(item, path / item.relative_to("/"))
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
     binds = f'mkdir -p "$1/source"; mount --rbind "{TOP}" "$1/source"; mount --rbind /dev "$1/dev"; mount -t proc proc "$1/proc"'
     words = ("bash", "-euc", f'{binds}; exec chroot "$1" bash -ec "$2"', "-", path, _INSTALL)
@@ -191,10 +191,12 @@ def booted(
         with _cgroups(payload.name) as groups:
             command = [*_enter(groups), *_command(top, payload, binds, network, timeout - 10)]
             done = _ended(command, timeout)
-        said = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
-        shown = f"{said}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
-        assert said.rstrip().endswith("status 0"), shown
-        yield Booted(said, payload)
+        content = (payload / "said").read_text(encoding="utf-8", errors="replace") if (payload / "said").exists() else ""
+        shown = (
+            f"{content}\n--- console\n{done.stdout.decode(errors='replace')[-3000:]}{done.stderr.decode(errors='replace')[-3000:]}"
+        )
+        assert content.rstrip().endswith("status 0"), shown
+        yield Booted(content, payload)
     finally:
         shutil.rmtree(payload, ignore_errors=True)
 

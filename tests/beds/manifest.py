@@ -66,9 +66,9 @@ def differences(source: dict[bytes, Entry], backup: dict[bytes, Entry]) -> list[
     lines += [f"{name!r}: only in the backup" for name in sorted(backup.keys() - source.keys())]
     for name in sorted(source.keys() & backup.keys()):
         for field in fields(Entry):
-            here, there = getattr(source[name], field.name), getattr(backup[name], field.name)
-            if here != there:
-                lines.append(f"{name!r}: {field.name} is {here!r} in the source, {there!r} in the backup")
+            here, answer = getattr(source[name], field.name), getattr(backup[name], field.name)
+            if here != answer:
+                lines.append(f"{name!r}: {field.name} is {here!r} in the source, {answer!r} in the backup")
     return lines
 
 

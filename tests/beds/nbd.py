@@ -26,7 +26,7 @@ def why_not() -> str:
 def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
     """A file beside `image` that shows it through nbdkit's filter `name`, or several, with those settings, until `stack` ends."""
     socket = image.with_name(f"{image.name}-socket")
-    filters = (f"--filter={one}" for one in name.split())
+    filters = (f"--filter={text}" for text in name.split())
     _start(stack, "nbdkit", "--exit-with-parent", "--foreground", "--unix", socket, *filters, "file", image, *settings)
     return shown(stack, image)
 
@@ -48,9 +48,9 @@ def _start(stack: ExitStack, *words: str | Path) -> None:
     stack.callback(process.terminate)
 
 
-def wait_for(what: Callable[[], bool]) -> None:
+def wait_for(subject: Callable[[], bool]) -> None:
     """Waits until it is true: until a socket is there, say."""
     deadline = time.monotonic() + _PATIENCE
-    while not what():
+    while not subject():
         assert time.monotonic() < deadline, "nbdkit or nbdfuse did not come up"
         time.sleep(0.02)

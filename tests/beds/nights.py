@@ -148,8 +148,8 @@ class Nights:
         return json.loads(self.backupd(*words, "--json").stdout)
 
     def status(self, host: str) -> dict[str, Any]:
-        (found,) = self.json("status", host)["hosts"]
-        return dict(found)
+        (answer,) = self.json("status", host)["hosts"]
+        return dict(answer)
 
     def listed(self, host: str) -> list[dict[str, Any]]:
         """What `list` says of the host's backups, the newest first."""

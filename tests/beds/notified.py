@@ -15,11 +15,11 @@ def notified(name: str) -> Iterator[Said]:
         listener.setblocking(False)
 
         def read() -> list[str]:
-            found = []
+            lines = []
             while True:
                 try:
-                    found.append(listener.recv(4096).decode())
+                    lines.append(listener.recv(4096).decode())
                 except BlockingIOError:
-                    return found
+                    return lines
 
         yield read

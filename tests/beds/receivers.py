@@ -34,15 +34,15 @@ class Web:
 @contextmanager
 def web() -> Iterator[Web]:
     """A web server that takes every POST and GET."""
-    told = Web()
+    result = Web()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            told.got.append((self.command, self.path, body))
-            if told.hang:
-                told.hang.wait(60)
-            self.send_response(told.status)
+            result.got.append((self.command, self.path, body))
+            if result.hang:
+                result.hang.wait(60)
+            self.send_response(result.status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -53,14 +53,14 @@ def web() -> Iterator[Web]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    told.port = server.server_address[1]
+    result.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield told
+        yield result
     finally:
-        if told.hang:
-            told.hang.set()
+        if result.hang:
+            result.hang.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -77,8 +77,8 @@ class Mail:
 class _Postman:
     """What aiosmtpd wants: a plain object, it hangs things on it."""
 
-    def __init__(self, told: Mail) -> None:
-        self._told = told
+    def __init__(self, result: Mail) -> None:
+        self._told = result
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
         message = message_from_bytes(envelope.content, policy=policy.default)
@@ -90,14 +90,14 @@ class _Postman:
 @contextmanager
 def mail() -> Iterator[Mail]:
     """A mail server that takes every mail. In a loop of its own: aiosmtpd's Controller wants to know the port beforehand."""
-    told = Mail()
+    result = Mail()
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(loop.create_server(lambda: SMTP(_Postman(told), loop=loop), "127.0.0.1", 0))
-    told.port = server.sockets[0].getsockname()[1]
+    server = loop.run_until_complete(loop.create_server(lambda: SMTP(_Postman(result), loop=loop), "127.0.0.1", 0))
+    result.port = server.sockets[0].getsockname()[1]
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        yield told
+        yield result
     finally:
         loop.call_soon_threadsafe(server.close)  # in its own thread: a connection may be ending there
         loop.call_soon_threadsafe(loop.stop)

@@ -56,9 +56,9 @@ class Typist:
     def find(self, done: Done, command: str) -> str:
         """Returns the command as it was printed; it is there exactly once, or always in the same form."""
         text = " ".join((done.stdout + "\n" + done.stderr).split())
-        found = dict.fromkeys(re.findall(pattern(command) + r"(?=$|[\s`;,.:)])", text))
-        assert len(found) == 1, f"{command} is printed {len(found)} times\n{explain(done)}"
-        return next(iter(found))
+        fromkeys = dict.fromkeys(re.findall(pattern(command) + r"(?=$|[\s`;,.:)])", text))
+        assert len(fromkeys) == 1, f"{command} is printed {len(fromkeys)} times\n{explain(done)}"
+        return next(iter(fromkeys))
 
     def type(self, line: str, status: int | None = 0, given: str = "", more: str = "") -> Done:
         """Types it; `more`: words that the text before the command asks for, such as --yes where no terminal is."""

@@ -107,15 +107,15 @@ def mounts_below(path: Path, process: int | str = "self") -> list[Path]:
 
 def loops_below(path: Path) -> list[str]:
     """Loop devices whose image lies below `path`: names such as /dev/loop3."""
-    found = []
+    lines = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
             image = backing.read_text(encoding="utf-8").strip()
         except OSError:  # detached meanwhile
             continue
         if Path(image).is_relative_to(path):
-            found.append(f"/dev/{backing.parts[3]}")
-    return found
+            lines.append(f"/dev/{backing.parts[3]}")
+    return lines
 
 
 def processes_of(name: str) -> dict[int, str]:
@@ -184,10 +184,10 @@ def remove(path: Path) -> list[str]:
     problems = [problem for point in mounts_below(path) for problem in _unmount(point)]
     for device in loops_below(path):
         _quietly("btrfs", "device", "scan", "--forget", device)
-        said = _quietly("losetup", "--detach", device)
+        lines = _quietly("losetup", "--detach", device)
         if device in loops_below(path):
             unmount_copies(path)
-        problems += said if device in loops_below(path) else []  # the kernel may have let go of it by itself meanwhile
+        problems += lines if device in loops_below(path) else []  # the kernel may have let go of it by itself meanwhile
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         problems.append(f"{path} could not be removed")
@@ -203,8 +203,8 @@ def _unmount(point: Path) -> list[str]:
     if not _keeps_busy(point, 1):
         return []
     problems = _kill(_own_holders(name, point))
-    if said := _keeps_busy(point, 5):
-        problems += [*said, *holders(point), *_quietly("umount", "--lazy", str(point))]
+    if output := _keeps_busy(point, 5):
+        problems += [*output, *holders(point), *_quietly("umount", "--lazy", str(point))]
     return problems
 
 
@@ -250,11 +250,11 @@ def _own_holders(name: str, point: Path) -> dict[int, str]:
 def _keeps_busy(point: Path, seconds: float) -> list[str]:
     """Tries for so long to unmount; what umount said last, nothing when it went."""
     deadline = time.monotonic() + seconds
-    while (said := _quietly("umount", str(point))) and time.monotonic() < deadline:
+    while (output := _quietly("umount", str(point))) and time.monotonic() < deadline:
         if not mounts_below(point):  # somebody else was faster
             return []
         time.sleep(0.1)
-    return said
+    return output
 
 
 def _quietly(*argv: str) -> list[str]:

@@ -51,13 +51,13 @@ class Attempts:
         self.data = data
         self.found: dict[str, str] = {}
 
-    def attempt(self, what: str, how: Callable[[], object]) -> None:
+    def attempt(self, subject: str, how: Callable[[], object]) -> None:
         try:
             how()
         except (OSError, ValueError, MemoryError) as error:
-            self.found[what] = str(error) or type(error).__name__
+            self.found[subject] = str(error) or type(error).__name__
         else:
-            self.found[what] = ""
+            self.found[subject] = ""
 
     def files(self) -> None:
         for path in TARGETS["secret"]:
@@ -70,10 +70,10 @@ class Attempts:
         self.attempt("rename data", lambda: self.data.rename(self.data.with_name("other")).rename(self.data))
 
     def devices(self) -> None:
-        for what, kind, numbers in (("disk", stat.S_IFBLK, TARGETS["disk"]), ("memory", stat.S_IFCHR, (1, 1))):
-            node = self.data / f"node-{what}"
+        for name, kind, numbers in (("disk", stat.S_IFBLK, TARGETS["disk"]), ("memory", stat.S_IFCHR, (1, 1))):
+            node = self.data / f"node-{name}"
             os.mknod(node, kind | 0o600, os.makedev(*numbers))  # which a backup of such a node needs
-            self.attempt(f"open the {what} by a node of its own", partial(opened, node, os.O_RDONLY))
+            self.attempt(f"open the {name} by a node of its own", partial(opened, node, os.O_RDONLY))
             node.unlink()
 
     def calls(self) -> None:
@@ -99,16 +99,16 @@ class Attempts:
         ):
             self.attempt(f"fcntl: {name}", partial(not_known, fcntl.fcntl, 1, command, 0))
 
-    def _descriptor(self, number: int, found: os.stat_result) -> None:
+    def _descriptor(self, number: int, status: os.stat_result) -> None:
         path = Path(f"/proc/self/fd/{number}")
-        what = f"descriptor {number} ({path.readlink()})"
-        self.attempt(f"open {what} for writing", partial(opened, path, os.O_RDWR))
-        self.attempt(f"change the mode of {what}", partial(os.fchmod, number, stat.S_IMODE(found.st_mode)))
-        self.attempt(f"change the owner of {what}", partial(os.fchown, number, found.st_uid, -1))
-        self.attempt(f"give {what} an attribute", partial(marked, number))
-        self.attempt(f"change the times of {what}", partial(os.utime, number, ns=(found.st_atime_ns, found.st_mtime_ns)))
-        self.attempt(f"write to {what}", partial(os.write, number, b""))
-        self.attempt(f"go on from {what}", partial(os.stat, ".", dir_fd=number))
+        subject = f"descriptor {number} ({path.readlink()})"
+        self.attempt(f"open {subject} for writing", partial(opened, path, os.O_RDWR))
+        self.attempt(f"change the mode of {subject}", partial(os.fchmod, number, stat.S_IMODE(status.st_mode)))
+        self.attempt(f"change the owner of {subject}", partial(os.fchown, number, status.st_uid, -1))
+        self.attempt(f"give {subject} an attribute", partial(marked, number))
+        self.attempt(f"change the times of {subject}", partial(os.utime, number, ns=(status.st_atime_ns, status.st_mtime_ns)))
+        self.attempt(f"write to {subject}", partial(os.write, number, b""))
+        self.attempt(f"go on from {subject}", partial(os.stat, ".", dir_fd=number))
 
     def processes(self) -> None:
         self.attempt("signal a process outside", lambda: os.kill(TARGETS["pid"], 0))
@@ -118,8 +118,8 @@ class Attempts:
         program.write_bytes(Path("/usr/bin/id").read_bytes())
         os.chown(program, 1, 1)
         program.chmod(0o6755)
-        said = subprocess.run([program, "-u"], capture_output=True, text=True, check=False).stdout
-        self.found["a setuid file"] = "" if said.strip() == "1" else f"it is {said.strip()}"
+        output = subprocess.run([program, "-u"], capture_output=True, text=True, check=False).stdout
+        self.found["a setuid file"] = "" if output.strip() == "1" else f"it is {output.strip()}"
         program.unlink()
 
     def second_connection(self, shell: list[str]) -> None:
@@ -203,7 +203,7 @@ def main() -> int:
     if TARGETS["cell"]:
         tried.second_connection(shell)
     if gives:
-        could = [what for what, why in tried.found.items() if not why]
+        could = [name for name, why in tried.found.items() if not why]
         os.write(2, f"it tried {len(tried.found)} and could do {len(could)}: {could[:4]}\n".encode())
         os.close(to_host)
         return 12

@@ -24,31 +24,31 @@ IOCTLS = {
 }  # fmt: skip
 
 libc = ctypes.CDLL(None, use_errno=True)
-found = []
+lines = []
 for name, number in CALLS.items():
     libc.syscall(number, *(ctypes.c_long(-1) for _ in range(6)))
     if ctypes.get_errno() != errno.ENOSYS:
-        found.append(f"{name}: {os.strerror(ctypes.get_errno())}")
+        lines.append(f"{name}: {os.strerror(ctypes.get_errno())}")
 receiving = os.open(sys.argv[-1], os.O_RDONLY)
 for name, number in IOCTLS.items():
     libc.ioctl(receiving, ctypes.c_ulong(number), ctypes.c_long(-1))
     if ctypes.get_errno() != errno.ENOTTY:
-        found.append(f"{name}: {os.strerror(ctypes.get_errno())}")
+        lines.append(f"{name}: {os.strerror(ctypes.get_errno())}")
 READ_ONLY = ctypes.c_uint64(2)
 libc.ioctl(receiving, ctypes.c_ulong(0x5000940E), struct.pack("<q4088s", 0, b"sealed"))  # BTRFS_IOC_SUBVOL_CREATE
 sealed = os.open(f"{sys.argv[-1]}/sealed", os.O_RDONLY)
 if libc.ioctl(sealed, ctypes.c_ulong(0x4008941A), ctypes.byref(READ_ONLY)):  # BTRFS_IOC_SUBVOL_SETFLAGS: `btrfs receive` needs a 0
-    found.append(f"sealing is refused: {os.strerror(ctypes.get_errno())}")
+    lines.append(f"sealing is refused: {os.strerror(ctypes.get_errno())}")
 libc.ioctl(sealed, ctypes.c_ulong(0x80089419), ctypes.byref(flags := ctypes.c_uint64()))  # BTRFS_IOC_SUBVOL_GETFLAGS
 if flags.value:
-    found.append("changed whether a subvolume is read-only")
+    lines.append("changed whether a subvolume is read-only")
 for path in (Path(sys.argv[-1]).parent / "evil", Path(sys.argv[-2]) / "evil", Path("/evil"), Path("/usr/evil")):
     try:
         path.touch()
-        found.append(f"wrote {path}")
+        lines.append(f"wrote {path}")
     except OSError:
         pass
 PLACES = ("/etc", "/root", "/home", "/var", "/proc/1", "/sys", "/dev/disk")
 seen = [path for path in PLACES if os.path.lexists(path) and list(Path(path).iterdir())]
-sys.stderr.write(f"ERROR: {json.dumps([len(CALLS) + len(IOCTLS), found, seen])}\n")
+sys.stderr.write(f"ERROR: {json.dumps([len(CALLS) + len(IOCTLS), lines, seen])}\n")
 sys.exit(1)

@@ -34,9 +34,9 @@ class Terminal:
     def wait_for(self, pattern: str, seconds: float = 30) -> "re.Match[str]":
         """Until what was shown since the last answer has the pattern. Fails, showing all, at the command's or the time's end."""
         deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.text[self._looked :])):
+        while not (match := re.search(pattern, self.text[self._looked :])):
             assert self._read(deadline - time.monotonic()), f"{pattern!r} did not come:\n{self.text}"
-        return found
+        return match
 
     def answer(self, question: str, words: str) -> None:
         """Waits for the question, then types the words and Enter."""

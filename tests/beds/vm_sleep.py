@@ -26,8 +26,8 @@ def wake(path: Path, at: str, seconds: float = 300) -> None:
             channel.readline()
             end = time.monotonic() + seconds
 
-            def ask(what: str, **words: str) -> Any:
-                channel.write(f"{json.dumps({'execute': what, 'arguments': words})}\n")
+            def ask(subject: str, **words: str) -> Any:
+                channel.write(f"{json.dumps({'execute': subject, 'arguments': words})}\n")
                 channel.flush()
                 while "return" not in (answer := json.loads(channel.readline())):
                     assert "error" not in answer, answer

@@ -85,8 +85,8 @@ def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
 def subvolumes(nights: Nights) -> dict[str, int]:
     """Every subvolume below the pool's own by its path in there, and its id; `btrfs subvolume list` gives others longer paths."""
     lines = work("btrfs", "subvolume", "list", nights.pool).stdout.splitlines()
-    found = {line.split(" path ", 1)[1]: int(line.split()[1]) for line in lines}
-    return {path: number for path, number in found.items() if path.startswith(("hosts/", ".btrkeep/"))}
+    by_name = {line.split(" path ", 1)[1]: int(line.split()[1]) for line in lines}
+    return {path: number for path, number in by_name.items() if path.startswith(("hosts/", ".btrkeep/"))}
 
 
 def is_writable(path: Path) -> bool:
@@ -100,24 +100,24 @@ def writable_finals(nights: Nights) -> list[str]:
 
 def disagreements(nights: Nights) -> list[str]:
     """Where the catalogue's rows and the pool's subvolumes differ, by path or id, and rows that say something still runs."""
-    known = dict(rows(nights, "select path, subvolume_id from backup"))
-    there = {path: number for path, number in subvolumes(nights).items() if path.startswith("hosts/")}
-    found = [f"{path}: only in the catalogue" for path in known.keys() - there.keys()]
-    found += [f"{path}: only in the pool" for path in there.keys() - known.keys()]
-    found += [
-        f"{path}: id {known[path]} in the catalogue, {there[path]} in the pool"
-        for path in known.keys() & there.keys()
-        if known[path] != there[path]
+    answer = dict(rows(nights, "select path, subvolume_id from backup"))
+    by_name = {path: number for path, number in subvolumes(nights).items() if path.startswith("hosts/")}
+    lines = [f"{path}: only in the catalogue" for path in answer.keys() - by_name.keys()]
+    lines += [f"{path}: only in the pool" for path in by_name.keys() - answer.keys()]
+    lines += [
+        f"{path}: id {answer[path]} in the catalogue, {by_name[path]} in the pool"
+        for path in answer.keys() & by_name.keys()
+        if answer[path] != by_name[path]
     ]
-    found += [f"{path} is said to run" for (path,) in rows(nights, "select path from backup where state = 'running'")]
-    found += [f"run {number} has no end" for (number,) in rows(nights, "select id from run where outcome is null")]
-    found += [f"progress of {host}" for (host,) in rows(nights, "select host from progress")]
-    return found
+    lines += [f"{path} is said to run" for (path,) in rows(nights, "select path from backup where state = 'running'")]
+    lines += [f"run {number} has no end" for (number,) in rows(nights, "select id from run where outcome is null")]
+    lines += [f"progress of {host}" for (host,) in rows(nights, "select host from progress")]
+    return lines
 
 
 def processes(*words: str | Path) -> dict[int, list[str]]:
     """Living processes whose command line holds all of `words`, this one left out: number and words."""
-    found = {}
+    by_name = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
@@ -126,14 +126,14 @@ def processes(*words: str | Path) -> dict[int, list[str]]:
         except OSError:
             continue
         if line and all(str(word) in line for word in words):
-            found[int(entry.name)] = line.split("\0")[:-1]
-    return found
+            by_name[int(entry.name)] = line.split("\0")[:-1]
+    return by_name
 
 
 def receivers(nights: Nights) -> list[int]:
     """This side's rsync processes that work on the pool: generators and receivers."""
-    found = processes("rsync", nights.pool)
-    return [pid for pid, words in found.items() if Path(words[0]).name == "rsync" and "--server" not in words]
+    actual_processes = processes("rsync", nights.pool)
+    return [pid for pid, words in actual_processes.items() if Path(words[0]).name == "rsync" and "--server" not in words]
 
 
 def transferring(nights: Nights) -> list[int]:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 
-def made_once(factory: pytest.TempPathFactory, name: str, what: str, make: Callable[[Path], object]) -> Path:
+def made_once(factory: pytest.TempPathFactory, name: str, subject: str, make: Callable[[Path], object]) -> Path:
     """The folder of that name, in which `make` has made `what`; the other workers wait for it. If it fails they find nothing."""
     base = factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     shared.mkdir(exist_ok=True)
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        begun = shared / f"{what} is begun"
+        begun = shared / f"{subject} is begun"
         if not begun.exists():
             begun.touch()  # not again after a failure: that would take as long
             make(shared)

@@ -48,7 +48,7 @@ def test_a_hold_names_its_user_and_leaves_a_trace_after_its_release(pool: Nights
     pool.backupd("release", "host000", first, env={"SUDO_USER": "bob"})
     notes = notes_of(pool, "host000")
     assert notes["backups"] == {}
-    trace = [(one["what"], one["by"], one["backup"], one["why"]) for one in notes["actions"]]
+    trace = [(action["what"], action["by"], action["backup"], action["why"]) for action in notes["actions"]]
     assert trace == [("hold", "alice", first, "the audit"), ("release", "bob", first, "the audit")]
     assert actions(pool, "host000") == notes["actions"][::-1]
     lines = pool.backupd("log", "host000").stdout
@@ -83,8 +83,8 @@ def test_a_forgotten_and_a_renamed_host_names_its_user(pool: Nights) -> None:
     pool.backupd("forget", "other", "--yes", env=ALICE)
     assert notes_of(pool, "other")["forgotten"]["by"] == "alice"
     pool.backupd("forget", "other", "--undo", env=ALICE)
-    assert [one["what"] for one in notes_of(pool, "other")["actions"]] == ["rename", "forget", "forget --undo"]
-    assert {one["by"] for one in notes_of(pool, "other")["actions"]} == {"alice"}
+    assert [action["what"] for action in notes_of(pool, "other")["actions"]] == ["rename", "forget", "forget --undo"]
+    assert {action["by"] for action in notes_of(pool, "other")["actions"]} == {"alice"}
 
 
 def test_without_sudo_it_is_root(pool: Nights) -> None:

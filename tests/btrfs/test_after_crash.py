@@ -44,8 +44,8 @@ def note(nights: Nights) -> Path:
 
 
 def noted(nights: Nights) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(note(nights).read_text())
-    return found
+    answer: dict[str, Any] = json.loads(note(nights).read_text())
+    return answer
 
 
 def reboot(nights: Nights, **fields: Any) -> None:
@@ -56,8 +56,8 @@ def reboot(nights: Nights, **fields: Any) -> None:
 def after_crash(nights: Nights, *words: str, status: int = 0) -> list[dict[str, Any]]:
     done = nights.backupd("verify", "--after-crash", *words, "--json", check=False)
     assert done.returncode == status, done.stderr
-    found = json.loads(done.stdout)
-    return list(found if isinstance(found, list) else found["backups"])
+    answer = json.loads(done.stdout)
+    return list(answer if isinstance(answer, list) else answer["backups"])
 
 
 def backup_id(path: Path) -> int:
@@ -101,9 +101,9 @@ def test_what_the_last_minutes_wrote_is_read_at_once_and_nothing_else(make_btrfs
 
     reboot(nights)
     assert after_crash(nights, "--dry-run") == [{"host": "web", "name": last}]
-    (one,) = after_crash(nights, status=1)
-    assert (one["name"], one["damaged"], one["state"]) == (last, [f"{tree}/lost", f"{tree}/wrong"], "damaged")
-    assert one["bytes"] == MIB  # the one that could be read; nothing of the old ones
+    (single,) = after_crash(nights, status=1)
+    assert (single["name"], single["damaged"], single["state"]) == (last, [f"{tree}/lost", f"{tree}/wrong"], "damaged")
+    assert single["bytes"] == MIB  # the one that could be read; nothing of the old ones
     assert after_crash(nights) == []
     assert rows(nights, "select distinct name from damage") == [(last,)]
     assert nights.run("web")["web"]["outcome"] == "complete"
@@ -121,9 +121,9 @@ def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Pat
     damage(nights.top, lost)
     (damaged,) = [host for host in ("db", "web") if work("sha256sum", nights.data(host, tree) / "lost", check=False).returncode]
     reboot(nights)
-    said = nights.backupd("run", damaged).stdout
-    assert "2 backups written last before a crash of this server" in said
-    assert f"{damaged} {nights.names(damaged)[0]}: 1 file damaged" in said
+    output = nights.backupd("run", damaged).stdout
+    assert "2 backups written last before a crash of this server" in output
+    assert f"{damaged} {nights.names(damaged)[0]}: 1 file damaged" in output
     assert (nights.data(damaged, tree) / "lost").read_bytes() == lost
     (other,) = {"db", "web"} - {damaged}
     assert [host for host, _ in noted(nights)["unread"]] == [other]  # it was not asked for
@@ -151,8 +151,8 @@ def test_a_night_waits_for_the_hosts_that_are_due_alone(make_btrfs: Callable[...
                 f"UPDATE run SET {column} = ? WHERE host = 'web'", (ago.isoformat(timespec="microseconds")[:-6] + "Z",)
             )
     reboot(nights)
-    said = nights.backupd("run").stdout
-    assert "web 1 of 1" in said or "1 complete" in said, said
+    output = nights.backupd("run").stdout
+    assert "web 1 of 1" in output or "1 complete" in output, output
     assert [host for host, _ in noted(nights)["unread"]] == ["db"]
     assert nights.backupd("verify", "--after-crash").returncode == 0
     assert noted(nights)["unread"] == []
@@ -168,12 +168,12 @@ def test_a_clean_stop_leaves_no_doubt_but_of_what_was_written_later(make_btrfs: 
     reboot(nights)
     assert after_crash(nights) == []
     reboot(nights)
-    assert [one["name"] for one in after_crash(nights)] == nights.names("web")  # nothing was said of the end of this boot
+    assert [item["name"] for item in after_crash(nights)] == nights.names("web")  # nothing was said of the end of this boot
     nights.backupd("verify", "--clean-stop")
     work("sleep", "1.1")
     nights.run("web")
     reboot(nights)
-    assert [one["name"] for one in after_crash(nights)] == nights.names("web")[1:]
+    assert [item["name"] for item in after_crash(nights)] == nights.names("web")[1:]
 
 
 def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -187,8 +187,8 @@ def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: 
     note(nights).write_text("none of ours")
     killed(nights, "before", "checksums replaced", "verify", "--after-crash")
     assert [host for host, _ in noted(nights)["unread"]] == ["web"]
-    (one,) = after_crash(nights)
-    assert (one["bytes"], one["read"], one["state"]) == (2_000_000, 40, "whole")
+    (single,) = after_crash(nights)
+    assert (single["bytes"], single["read"], single["state"]) == (2_000_000, 40, "whole")
     assert after_crash(nights) == []
     assert nights.backupd("verify", "--after-crash", "web", check=False).returncode == 2
 

@@ -43,7 +43,7 @@ def path_of(pool: Path, name: str) -> Path:
 
 
 def states(nights: Nights, now: str = MORNING) -> dict[str, str]:
-    return {one["name"]: one["state"] for one in nights.json("list", "web1", "--now", now)}
+    return {row["name"]: row["state"] for row in nights.json("list", "web1", "--now", now)}
 
 
 def notes(pool: Path) -> Any:
@@ -56,10 +56,10 @@ def seal(pool: Path, name: str) -> Any:
     return json.loads((pool / "hosts/web1/seals.json").read_text())["backups"][name]
 
 
-def share(one: Path, other: Path) -> None:
+def share(single: Path, other: Path) -> None:
     """What duperemove does: the two files share their data, by the kernel's own comparison. Works on read-only subvolumes."""
-    size = one.stat().st_size
-    fds = [os.open(path, os.O_RDONLY) for path in (one, other)]
+    size = single.stat().st_size
+    fds = [os.open(path, os.O_RDONLY) for path in (single, other)]
     try:
         request = bytearray(struct.pack("=QQHHI", 0, size, 1, 0, 0) + struct.pack("=qQQiI", fds[1], 0, 0, 0, 0))
         fcntl.ioctl(fds[0], _FIDEDUPERANGE, request)
@@ -106,12 +106,12 @@ def test_a_changed_copy_does_not_stop_replication_and_can_be_fetched_again(two: 
     assert "received_uuid" not in work("btrfs", "subvolume", "show", str(copy)).stdout
     names.append(two.night(THIRD, "c"))
     fetched = two.fetch()[0]
-    assert (fetched["failed"], [one["parent"] for one in fetched["fetched"]]) == ([], [names[0]])
+    assert (fetched["failed"], [fetched_backup["parent"] for fetched_backup in fetched["fetched"]]) == ([], [names[0]])
     assert states(two.second) == {names[0]: "complete", names[1]: "altered", names[2]: "complete"}
     assert two.fetch()[0]["fetched"] == []
     two.second.backupd("rebuild")
     assert states(two.second)[names[1]] == "altered"
-    assert [one["backup"] for one in two.fetch("office", "--damaged")[0]["fetched"]] == [names[1]]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch("office", "--damaged")[0]["fetched"]] == [names[1]]
     assert states(two.second)[names[1]] == "complete"
     assert two.differences(names[1]) == ""
     two.second.backupd("verify", "--now", MORNING)
@@ -161,7 +161,7 @@ def test_a_copy_without_a_seal_that_shares_data_is_still_a_copy(two: TwoPools) -
     copy = path_of(two.second.pool, first)
     share(content(copy, "one"), content(copy, "other"))
     second = two.night(SECOND, "b")
-    assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert [fetched_backup["parent"] for fetched_backup in two.fetch()[0]["fetched"]] == [first]
     assert states(two.second) == {first: "complete", second: "complete"}
     assert two.differences(second) == ""
 
@@ -174,7 +174,7 @@ def test_an_altered_backup_counts_for_nothing_and_is_kept(two: TwoPools) -> None
     two.first.backupd("expire", "web1", "--skip-grace", "--now", MORNING)
     assert states(two.first) == {names[1]: "complete", names[2]: "altered"}
     assert (two.first.pool / "hosts/web1/latest").readlink() == Path(names[1])
-    explained = {one["name"]: one for one in two.first.json("retention", "explain", "web1", "--now", MORNING)}
+    explained = {row["name"]: row for row in two.first.json("retention", "explain", "web1", "--now", MORNING)}
     assert (explained[names[2]]["keep"], explained[names[2]]["rules"]) == (True, ["altered"])
     two.first.backupd("delete", f"web1@{names[2]}", "--now-without-grace", "--now", MORNING)
     assert states(two.first) == {names[1]: "complete"}
@@ -189,14 +189,14 @@ def change(backup: Path) -> None:
 def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPools) -> None:
     first, second = two.night(FIRST, "a"), two.night(SECOND, "b")
     two.first.backupd("verify", "--now", MORNING)
-    assert [one["verified"]["state"] for one in two.first.json("list", "web1", "--now", MORNING)] == ["whole", "whole"]
+    assert [row["verified"]["state"] for row in two.first.json("list", "web1", "--now", MORNING)] == ["whole", "whole"]
     backup = path_of(two.first.pool, first)
     writable(backup, change)
     verified = two.first.backupd("verify", "--now", MORNING, check=False)
     assert verified.returncode == 1, verified.stdout
     read = json.loads(two.first.backupd("verify", "--json", "--now", MORNING, check=False).stdout)
-    assert [one["name"] for one in read["altered"]] == [first]
-    assert {one["name"]: one["state"] for one in read["backups"]} == {first: "never", second: "whole"}
+    assert [row["name"] for row in read["altered"]] == [first]
+    assert {backup["name"]: backup["state"] for backup in read["backups"]} == {first: "never", second: "whole"}
     named = verified.stdout[verified.stdout.index(f"web1 {first}: altered: 3 paths changed") :].splitlines()[1:4]
     assert named == [
         "  data",
@@ -209,7 +209,7 @@ def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPoo
     assert "1 never" in status
     assert line in two.first.backupd("check", check=False).stdout.replace("\n", " ")
     assert two.first.json("status", "--now", MORNING)["altered"] == [{"host": "web1", "name": first}]
-    listed = {one["name"]: one for one in two.first.json("list", "web1", "--now", MORNING)}
+    listed = {row["name"]: row for row in two.first.json("list", "web1", "--now", MORNING)}
     assert [listed[name]["verified"] and listed[name]["verified"]["state"] for name in (first, second)] == [None, "whole"]
     assert "changed after it was final" in two.first.backupd("list", "web1", "--now", MORNING).stdout
     assert 'btrkeep_backups{pool="main",state="altered"} 1' in two.first.backupd("metrics", "--now", MORNING).stdout
@@ -230,15 +230,15 @@ def test_accepting_changes_does_not_accept_a_suspect_backup(two: TwoPools) -> No
     writable(path_of(two.first.pool, names[1]), lambda backup: (backup / "data/added").touch())
     two.first.backupd("verify", "--now", MORNING, check=False)
     assert states(two.first) == {first: "complete", names[1]: "altered"}
-    said = two.first.backupd("accept", f"web1@{names[1]}", "--now", MORNING).stdout
-    assert "it is suspect" in said.replace("\n", " ")
+    output = two.first.backupd("accept", f"web1@{names[1]}", "--now", MORNING).stdout
+    assert "it is suspect" in output.replace("\n", " ")
     assert states(two.first)[names[1]] == "suspect"
     two.first.backupd("accept", f"web1@{names[1]}", "--now", MORNING)
     assert states(two.first)[names[1]] == "complete"
     two.first.backupd("verify", "--now", MORNING)
     assert states(two.first)[names[1]] == "complete"
     assert json.loads((path_of(two.first.pool, two.night(THIRD, "c")) / "backup.json").read_text())["base"] == names[1]
-    assert names[1] not in {one["backup"] for one in two.fetch()[0]["fetched"]}
+    assert names[1] not in {fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]}
     writable(path_of(two.first.pool, names[1]), lambda backup: (backup / "data/added").unlink())
     two.first.backupd("verify", "--now", MORNING, check=False)
     assert states(two.first)[names[1]] == "altered"
@@ -253,7 +253,7 @@ def test_an_altered_copy_in_which_a_folder_was_renamed_comes_again(two: TwoPools
     writable(copy, lambda backup: content(backup, "sub").rename(content(backup, "sub").with_name("renamed")))
     assert two.fetch()[0]["fetched"] == []
     assert states(two.second) == {first: "altered"}
-    assert [one["backup"] for one in two.fetch("office", "--damaged")[0]["fetched"]] == [first]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch("office", "--damaged")[0]["fetched"]] == [first]
     assert states(two.second) == {first: "complete"}
     assert two.differences(first) == ""
 
@@ -269,7 +269,7 @@ def test_what_was_not_changed_by_hand_has_to_be_the_same_when_an_altered_copy_co
     hide_changes(two.first.pool / "hosts/web1")
     two.first.backupd("rebuild")
     failed = two.fetch("office", "--damaged", status=1)[0]["failed"]
-    assert ["another one there than it was" in one["error"] for one in failed] == [True], failed
+    assert ["another one there than it was" in row["error"] for row in failed] == [True], failed
     assert content(copy, "secret").read_text() == "secret"
     assert states(two.second) == {first: "altered"}
 
@@ -345,7 +345,7 @@ def test_an_altered_backup_that_was_deleted_is_over(two: TwoPools) -> None:
 
     def named() -> list[str]:
         report = two.first.json("status", "--now", MORNING)
-        return [one["name"] for one in report["altered"]]
+        return [row["name"] for row in report["altered"]]
 
     assert named() == [first]
     two.first.backupd("delete", f"web1@{first}", "--now", MORNING)
@@ -366,7 +366,7 @@ def test_a_changed_copy_that_was_verified_can_be_fetched_again(two: TwoPools) ->
     writable(path_of(two.second.pool, name), lambda backup: content(backup, "changed").write_text("by hand"))
     two.second.backupd("verify", f"web1@{name}", "--now", MORNING, check=False)
     assert states(two.second)[name] == "altered"
-    assert [one["backup"] for one in two.fetch("office", "--damaged")[0]["fetched"]] == [name]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch("office", "--damaged")[0]["fetched"]] == [name]
     assert two.differences(name) == ""
     assert two.second.json("status", "--now", MORNING)["altered"] == []
     assert two.second.json("damaged") == []
@@ -414,4 +414,4 @@ def test_one_seal_from_the_future_hides_no_change_of_later_backups(nights: Night
     assert nights.record("web1", second)["base"] == first
     writable(path_of(nights.pool, second), lambda backup: content(backup, "changed").write_text("by hand"))
     nights.backupd("verify", f"web1@{second}", check=False)
-    assert {one["name"]: one["state"] for one in nights.json("list", "web1")} == {first: "complete", second: "altered"}
+    assert {row["name"]: row["state"] for row in nights.json("list", "web1")} == {first: "complete", second: "altered"}

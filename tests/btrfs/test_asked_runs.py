@@ -71,23 +71,23 @@ class Gated:
 
     def processes(self, word: str) -> int:
         """Those of our command with that word, on this pool."""
-        found = 0
+        number = 0
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
                     words = (folder / "cmdline").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                found += {word.encode(), os.fsencode(self.nights.config)} <= set(words)
-        return found
+                number += {word.encode(), os.fsencode(self.nights.config)} <= set(words)
+        return number
 
 
 @pytest.fixture
 def gated(nights: Nights) -> Iterator[Gated]:
     nights.settings("backup", concurrency=2)
-    found = Gated(nights)
-    yield found
-    found.open()
+    result = Gated(nights)
+    yield result
+    result.open()
 
 
 def told(service: Service) -> dict[str, dict[str, Any]]:
@@ -182,8 +182,8 @@ def test_a_night_and_what_is_asked_for_meanwhile_have_the_places_of_the_pool_tog
 
 
 def lines_of(service: Service, host: str) -> list[str]:
-    found: list[str] = service.agent().ask("job", job=told(service)[host]["job"])["lines"]
-    return found
+    lines: list[str] = service.agent().ask("job", job=told(service)[host]["job"])["lines"]
+    return lines
 
 
 def test_the_cap_of_a_group_counts_hosts_of_other_runs(gated: Gated, backupd_running: Start) -> None:

@@ -45,7 +45,7 @@ def test_packets_that_the_kernel_loses_and_links_that_go_down_cost_no_other_host
         for kind in bad:
             place.host(f"bad-{kind}", bad_namespaces.KINDS[kind])
         night = place.night(["good1", "good2", *(f"bad-{kind}" for kind in bad)])
-        assert [said for kind in bad if (said := wrong(kind, night.results[f"bad-{kind}"], bad_namespaces.KINDS))] == []
+        assert [output for kind in bad if (output := wrong(kind, night.results[f"bad-{kind}"], bad_namespaces.KINDS))] == []
         for name in ("good1", "good2", "bad-lossy", "bad-flap"):
             assert nights.differences(name, place.tree) == []
         assert place.left() == []

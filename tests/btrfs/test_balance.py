@@ -168,11 +168,15 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
 
 def truth(point: Path) -> tuple[Any, ...]:
     work("btrfs", "filesystem", "sync", point)
-    found = theirs(point).values()
-    runs = [length for seen in found for length in seen.joined]
-    large = sum(one["bytes"] for one in histogram(runs) if one["at_least"] >= 16 << 20)
-    numbers = sum(seen.length for seen in found), sum(seen.used for seen in found), sum(seen.fragments for seen in found)
-    return len(found), *numbers, pytest.approx(sum(seen.score for seen in found)), max(runs), large
+    their_items = theirs(point).values()
+    runs = [length for seen in their_items for length in seen.joined]
+    large = sum(row["bytes"] for row in histogram(runs) if row["at_least"] >= 16 << 20)
+    numbers = (
+        sum(seen.length for seen in their_items),
+        sum(seen.used for seen in their_items),
+        sum(seen.fragments for seen in their_items),
+    )
+    return len(their_items), *numbers, pytest.approx(sum(seen.score for seen in their_items)), max(runs), large
 
 
 def counts(numbers: SpaceNumbers) -> tuple[Any, ...]:

@@ -55,19 +55,19 @@ MOMENTS = ("before:SIGTERM:1", "after:SIGTERM:1", "progress:SIGTERM:1", "progres
 
 @pytest.mark.parametrize("when", MOMENTS)
 def test_a_signal_while_a_block_group_moves_ends_the_run_and_leaves_nothing(bed: Path, when: str) -> None:
-    said = ended(start(bed, when))
-    assert said[-1]["event"] == "ends"
-    assert (said[-1]["ending"], said[-1]["signal"]) == ("stopped", getattr(signal, when.split(":")[1]))
-    assert said[-1]["steps"] == 1
+    rows = ended(start(bed, when))
+    assert rows[-1]["event"] == "ends"
+    assert (rows[-1]["ending"], rows[-1]["signal"]) == ("stopped", getattr(signal, when.split(":")[1]))
+    assert rows[-1]["steps"] == 1
     nothing_is_left(bed)
 
 
 @pytest.mark.parametrize("when", ["look:SIGTERM:1", "begins:SIGHUP:1"])
 def test_a_signal_before_the_first_block_group_begins_none(bed: Path, when: str) -> None:
     before = groups(bed)
-    said = ended(start(bed, when))
-    assert [one["event"] for one in said] == ["begins", "ends"]
-    used = {vaddr for vaddr, one in before.items() if one[2]}
+    rows = ended(start(bed, when))
+    assert [row["event"] for row in rows] == ["begins", "ends"]
+    used = {vaddr for vaddr, item in before.items() if item[2]}
     assert used <= set(groups(bed)) <= set(before)  # the kernel drops those that have become empty when it likes
     nothing_is_left(bed)
 
@@ -77,13 +77,13 @@ def test_what_is_cancelled_stays_where_it_is(bed: Path) -> None:
     for _ in range(8):
         fragmented(bed)
         files, before = checksum(bed), groups(bed)
-        said = ended(start(bed, "before:SIGTERM:1"))
-        end = next(one for one in said if one["event"] == "step_ends")
+        rows = ended(start(bed, "before:SIGTERM:1"))
+        end = next(row for row in rows if row["event"] == "step_ends")
         assert end["outcome"] in ("cancelled", "done")
         if end["outcome"] == "cancelled":
             break
     assert (end["outcome"], end["moved"]) == ("cancelled", 0)
-    assert [one["event"] for one in said if one["event"] != "progress"] == [
+    assert [row["event"] for row in rows if row["event"] != "progress"] == [
         "begins",
         "step_begins",
         "stopping",

@@ -88,15 +88,15 @@ def numbers(point: Path) -> dict[str, Any]:
         "block_groups": len(seen),
         "allocated": allocated,
         "used": used,
-        "fragments": sum(one.fragments for one in seen.values()),
-        "score": pytest.approx(sum(one.score for one in seen.values())),
-        "largest_free": max(length for one in seen.values() for length in one.joined),
-        "free_in_large": sum(length for one in seen.values() for length in one.joined if length >= 16 << 20),
+        "fragments": sum(item.fragments for item in seen.values()),
+        "score": pytest.approx(sum(item.score for item in seen.values())),
+        "largest_free": max(length for item in seen.values() for length in item.joined),
+        "free_in_large": sum(length for item in seen.values() for length in item.joined if length >= 16 << 20),
     }
 
 
-def without(found: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key not in names}
+def without(answer: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in answer.items() if key not in names}
 
 
 def start(*words: str | Path, **wishes: Any) -> "subprocess.Popen[str]":
@@ -110,19 +110,27 @@ def start(*words: str | Path, **wishes: Any) -> "subprocess.Popen[str]":
 
 def test_a_plan_is_what_python_btrfs_counts_and_changes_nothing(bed: Path) -> None:
     before = superblock(bed, "generation"), btrfs_data(bed)
-    found = json.loads(balancer("plan", bed, "--json").stdout)
-    assert found["filesystem"] == work("findmnt", "-no", "UUID", bed).stdout.strip()
-    assert without(found["before"], "unallocated") == numbers(bed)
+    answer = json.loads(balancer("plan", bed, "--json").stdout)
+    assert answer["filesystem"] == work("findmnt", "-no", "UUID", bed).stdout.strip()
+    assert without(answer["before"], "unallocated") == numbers(bed)
     truth, total = theirs(bed), 0
-    assert len(found["planned"]) >= 3
-    for one in found["planned"]:
-        seen = truth[one["vaddr"]]
+    assert len(answer["planned"]) >= 3
+    for planned_group in answer["planned"]:
+        seen = truth[planned_group["vaddr"]]
         total += seen.used
-        assert (one["length"], one["used"], one["fragments"]) == (seen.length, seen.used, seen.fragments)
-        assert (one["extents"], one["references"]) == (seen.extents, seen.references)
-        assert one["score"] == pytest.approx(seen.score)
-        assert (one["estimate"]["moved"], one["moved_so_far"], one["profile"]) == (seen.used, total, "data, single")
-    assert found["within"] == len(found["planned"])
+        assert (planned_group["length"], planned_group["used"], planned_group["fragments"]) == (
+            seen.length,
+            seen.used,
+            seen.fragments,
+        )
+        assert (planned_group["extents"], planned_group["references"]) == (seen.extents, seen.references)
+        assert planned_group["score"] == pytest.approx(seen.score)
+        assert (planned_group["estimate"]["moved"], planned_group["moved_so_far"], planned_group["profile"]) == (
+            seen.used,
+            total,
+            "data, single",
+        )
+    assert answer["within"] == len(answer["planned"])
     assert (superblock(bed, "generation"), btrfs_data(bed)) == before
 
 
@@ -134,13 +142,13 @@ def btrfs_data(point: Path) -> list[tuple[int, int]]:
 def test_a_plan_for_people_has_the_same_block_groups_in_the_same_order_and_a_line_where_the_budget_ends(bed: Path) -> None:
     first, second, *_ = json.loads(balancer("plan", bed, "--json").stdout)["planned"]
     budget = first["used"] + second["used"] // 2
-    found = json.loads(balancer("plan", bed, "--json", "--budget", str(budget)).stdout)
+    answer = json.loads(balancer("plan", bed, "--json", "--budget", str(budget)).stdout)
     text = balancer("plan", bed, "--budget", str(budget)).stdout
     rows = re.findall(r"^ *(\d+  |--- the budget)", text, re.MULTILINE)
-    names = [str(one["vaddr"]) for one in found["planned"]]
-    cut = found["within"]
+    names = [str(planned_group["vaddr"]) for planned_group in answer["planned"]]
+    cut = answer["within"]
     assert 0 < cut < len(names)
-    assert sum(one["used"] for one in found["planned"][:cut]) <= budget
+    assert sum(row["used"] for row in answer["planned"][:cut]) <= budget
     assert [row.strip() for row in rows] == [*names[:cut], "--- the budget", *names[cut:]]
     assert f"{cut} of {len(names)} block groups: " in text
 
@@ -189,10 +197,10 @@ def test_a_run_that_has_no_time_budget_or_room_moves_nothing_and_says_why(
 ) -> None:
     before = btrfs_data(bed)
     done = balancer("run", bed, *ANY_TIME, "--json", *words, check=False)
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["ending"], found["steps"], found["moved"]) == (status, ending, [], 0)
-    assert why in found["why"]
-    assert found["amplification"] is None
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["ending"], answer["steps"], answer["moved"]) == (status, ending, [], 0)
+    assert why in answer["why"]
+    assert answer["amplification"] is None
     assert btrfs_data(bed) == before
 
 
@@ -314,21 +322,21 @@ def test_a_run_moves_what_it_says_and_no_byte_of_a_file_changes(bed: Path) -> No
     budget = before[planned[0]["vaddr"]].used
     sectors = written(bed)
     done = balancer("run", bed, *ANY_TIME, "--json", "--budget", str(budget))
-    found = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     assert done.stderr == ""
-    assert found["ending"] == "budget"
-    assert 0 < found["moved"] <= budget
-    assert [one["outcome"] for one in found["steps"]] == ["done"] * found["balanced"]
-    assert without(found["before"], "unallocated") == was
-    assert without(found["after"], "unallocated") == numbers(bed)
-    assert found["gained"] == pytest.approx(found["before"]["score"] - found["after"]["score"])
-    first = found["steps"][0]
+    assert answer["ending"] == "budget"
+    assert 0 < answer["moved"] <= budget
+    assert [step["outcome"] for step in answer["steps"]] == ["done"] * answer["balanced"]
+    assert without(answer["before"], "unallocated") == was
+    assert without(answer["after"], "unallocated") == numbers(bed)
+    assert answer["gained"] == pytest.approx(answer["before"]["score"] - answer["after"]["score"])
+    first = answer["steps"][0]
     seen = before[first["vaddr"]]
     assert (first["moved"], first["extents"], first["references"]) == (seen.used, seen.extents, seen.references)
-    assert not {one["vaddr"] for one in found["steps"]} & theirs(bed).keys()  # every one of them is gone
-    assert 0 < found["written"] <= written(bed) - sectors
-    assert found["amplification"] == pytest.approx(found["written"] / found["moved"])
-    assert found["written"] >= found["moved"]
+    assert not {step["vaddr"] for step in answer["steps"]} & theirs(bed).keys()  # every one of them is gone
+    assert 0 < answer["written"] <= written(bed) - sectors
+    assert answer["amplification"] == pytest.approx(answer["written"] / answer["moved"])
+    assert answer["written"] >= answer["moved"]
     assert checksum(bed) == files
     nothing_is_left(bed)
 
@@ -362,7 +370,7 @@ def test_a_pipe_gets_a_line_for_each_block_group_and_the_catalogue_the_same(
         balancer("plan", point, "--json", "--min-score", "0", "--min-benefit", "0", "--config", nights.config).stdout
     )
     plain = json.loads(balancer("plan", point, "--json", "--min-score", "0", "--min-benefit", "0").stdout)
-    estimates = [[one["estimate"]["seconds"] for one in found["planned"]] for found in (learnt, plain)]
+    estimates = [[planned_group["estimate"]["seconds"] for planned_group in row["planned"]] for row in (learnt, plain)]
     assert estimates[0] != estimates[1]  # what it took is learnt from
     quiet = balancer("run", point, *ANY_TIME, "-q", "--config", nights.config)
     assert (quiet.stdout, quiet.stderr) == ("", "")

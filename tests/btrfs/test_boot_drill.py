@@ -60,8 +60,8 @@ class System(Nights):
         done = self.backupd("drill", *(words or ("vm@latest",)), "--boot", "--json", check=False)
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
-        (found,) = json.loads(done.stdout)
-        return dict(found)
+        (answer,) = json.loads(done.stdout)
+        return dict(answer)
 
     def left(self) -> list[str]:
         """What a boot may leave: subvolumes, cgroups, processes. Not those of another pool, which another worker may have."""

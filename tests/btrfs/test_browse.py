@@ -62,8 +62,8 @@ def life(number: int, data: Path) -> None:
     if number == 2:
         shutil.rmtree(data / "etc" / "ssh")
         (data / "srv" / "www" / "site").mkdir()
-        for one in range(30):
-            (data / "srv" / "www" / "site" / f"{one}.html").write_text("h" * 1000)
+        for value in range(30):
+            (data / "srv" / "www" / "site" / f"{value}.html").write_text("h" * 1000)
     if number == 3:
         (data / "srv" / "www" / "site" / "0.html").chmod(0o600)
 
@@ -78,22 +78,24 @@ def fails(pool: Nights, *words: str, status: int = 2) -> tuple[str, str]:
 def test_a_listing_has_every_name_that_find_has_folders_first(pool: Nights) -> None:
     name = pool.names("web1")[3]
     for path in ("/", "/etc", "/srv", "/srv/www/site", "/empty"):
-        told = pool.json("browse", "web1", path)
-        found = subprocess.run(
+        answer = pool.json("browse", "web1", path)
+        done = subprocess.run(
             ["find", pool.data("web1", path, name), "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\0%y\\0%s\\0%i\\0%m\\0"],
             capture_output=True,
             check=True,
         ).stdout.split(b"\0")[:-1]
-        truth = {(words[0], int(words[2]), int(words[3]), int(words[4], 8)) for words in zip(*[iter(found)] * 5, strict=True)}
-        assert {(os.fsencode(one["name"]), one["size"], one["inode"], int(one["mode"], 8)) for one in told["entries"]} == truth
-        kinds = [one["kind"] == "folder" for one in told["entries"]]
+        truth = {(words[0], int(words[2]), int(words[3]), int(words[4], 8)) for words in zip(*[iter(done)] * 5, strict=True)}
+        assert {
+            (os.fsencode(entry["name"]), entry["size"], entry["inode"], int(entry["mode"], 8)) for entry in answer["entries"]
+        } == truth
+        kinds = [entry["kind"] == "folder" for entry in answer["entries"]]
         assert kinds == sorted(kinds, reverse=True)
-        assert (told["path"], told["entry"]["kind"], told["backup"]["name"]) == (path, "folder", name)
+        assert (answer["path"], answer["entry"]["kind"], answer["backup"]["name"]) == (path, "folder", name)
 
 
 def test_json_has_all_bytes_of_names_that_are_no_utf_8_and_the_commands_take_them_back(pool: Nights, tmp_path: Path) -> None:
-    def bytes_in(told: Any, name: str = "path") -> bytes:
-        return unquote_to_bytes(told[f"{name}_encoded"])
+    def bytes_in(answer: Any, name: str = "path") -> bytes:
+        return unquote_to_bytes(answer[f"{name}_encoded"])
 
     entries = pool.json("browse", "web1", "/srv")["entries"]
     (odd,) = [entry for entry in entries if "path_encoded" in entry]
@@ -129,11 +131,11 @@ def test_the_terminals_list_is_like_that_of_ls(pool: Nights) -> None:
 
 
 def test_a_file_is_its_own_list_and_a_symlink_is_shown_not_followed(pool: Nights) -> None:
-    told = pool.json("browse", "web1", "/etc/passwd")
-    assert (told["entry"]["uid"], told["entry"]["gid"], told["entries"]) == (12345, 54321, [])
+    answer = pool.json("browse", "web1", "/etc/passwd")
+    assert (answer["entry"]["uid"], answer["entry"]["gid"], answer["entries"]) == (12345, 54321, [])
     assert "12345  54321" in pool.backupd("browse", "web1", "/etc/passwd").stdout
-    told = pool.json("browse", "web1", "/way")
-    assert (told["entry"]["kind"], told["entry"]["target"], told["entries"]) == ("symlink", "/etc", [])
+    answer = pool.json("browse", "web1", "/way")
+    assert (answer["entry"]["kind"], answer["entry"]["target"], answer["entries"]) == ("symlink", "/etc", [])
 
 
 def test_the_backup_that_is_meant(pool: Nights) -> None:
@@ -218,7 +220,7 @@ def test_a_hostile_name_is_harmless_on_a_terminal_and_whole_in_json(pool: Nights
     assert colours == {"\x1b[0m", "\x1b[1m", "\x1b[32m", "\x1b[34m"}  # the 31 of the name is none of them
     assert "evil\\n\\x1b[31m" in shown.text
     assert "evil\\n\\x1b[31m\\xff\\u202e<b>" in pool.backupd("browse", "web1", "/srv").stdout
-    names = [os.fsencode(one["name"]) for one in pool.json("browse", "web1", "/srv")["entries"]]
+    names = [os.fsencode(entry["name"]) for entry in pool.json("browse", "web1", "/srv")["entries"]]
     assert HOSTILE in names
     asked = os.fsdecode(b"/srv/" + HOSTILE)
     assert os.fsencode(pool.json("browse", "web1", asked)["entry"]["path"]) == b"/srv/" + HOSTILE
@@ -256,10 +258,10 @@ def test_no_planted_symlink_leads_out_of_a_backup_whichever_command_is_asked(pla
             assert error.startswith(f"/{way} is a symlink to ")
             assert hint == "where it leads to is not in this backup"
             assert planted.json("browse", "h1", f"/{way}")["entries"] == []
-        told = planted.json("versions", "h1", "/etc/secret", "--content")
-        assert [one["found"] for one in told["backups"]] == ["there", "behind a symlink"]
-        told = planted.json("compare", "--content", "h1", "/", oldest)
-        assert {(one["path"], one["what"]) for one in told["differences"]} == {
+        answer = planted.json("versions", "h1", "/etc/secret", "--content")
+        assert [backup["found"] for backup in answer["backups"]] == ["there", "behind a symlink"]
+        answer = planted.json("compare", "--content", "h1", "/", oldest)
+        assert {(difference["path"], difference["what"]) for difference in answer["differences"]} == {
             ("/etc", "kind"), ("/etc/secret", "removed"), ("/up", "added"), ("/proc", "added"),
         }  # fmt: skip
         text = planted.backupd("compare", "--text", "h1", "/etc/secret", oldest).stdout
@@ -308,14 +310,18 @@ def test_ten_thousand_names_are_listed_at_once(nights: Nights) -> None:
 def test_what_differs_between_two_backups_is_what_diff_says(pool: Nights) -> None:
     names = pool.names("web1")
     for before, after in ((0, 1), (0, 3), (3, 0), (1, 2)):
-        told = pool.json("compare", "--content", "web1", "/", names[before], names[after])
-        folders = [pool.data("web1", "", names[one]) for one in (before, after)]
-        said = work("diff", "-rq", "--no-dereference", *folders, check=False).stdout
-        tops = [one for one in told["differences"] if one["what"] != "changed" and not _is_below(one["path"], told["differences"])]
-        data = [one for one in told["differences"] if "content" in one["fields"]]
-        fifos = sum("is a fifo while" in line or "special file" in line for line in said.splitlines())
-        assert len(tops) + len(data) == len(said.splitlines()) - fifos
-        assert all(Path(one["path"]).name in said for one in [*tops, *data])
+        answer = pool.json("compare", "--content", "web1", "/", names[before], names[after])
+        folders = [pool.data("web1", "", names[number]) for number in (before, after)]
+        output = work("diff", "-rq", "--no-dereference", *folders, check=False).stdout
+        tops = [
+            difference
+            for difference in answer["differences"]
+            if difference["what"] != "changed" and not _is_below(difference["path"], answer["differences"])
+        ]
+        data = [difference for difference in answer["differences"] if "content" in difference["fields"]]
+        fifos = sum("is a fifo while" in line or "special file" in line for line in output.splitlines())
+        assert len(tops) + len(data) == len(output.splitlines()) - fifos
+        assert all(Path(row["path"]).name in output for row in [*tops, *data])
 
 
 def _is_below(path: str, differences: list[dict[str, object]]) -> bool:
@@ -324,16 +330,16 @@ def _is_below(path: str, differences: list[dict[str, object]]) -> bool:
 
 def test_a_folder_that_came_is_one_line_with_what_is_in_it(pool: Nights) -> None:
     names = pool.names("web1")
-    said = pool.backupd("compare", "web1", "/", "2026-11-17", "2026-11-19").stdout.splitlines()
-    assert said == [
+    lines = pool.backupd("compare", "web1", "/", "2026-11-17", "2026-11-19").stdout.splitlines()
+    assert lines == [
         f"/ of web1: {names[1]} (complete) -> {names[3]} (complete)",
         "- /etc/ssh/  1 name in it, 100 B",
         "+ /srv/www/site/  30 names in it, 29.3 KiB",
         "31 added (29.3 KiB), 2 removed (100 B), 0 changed (0 B in them)",
     ]
     assert pool.backupd("compare", "--all", "web1", "/srv", "2026-11-17", "2026-11-19").stdout.count("\n+ /srv/www/site/") == 31
-    said = pool.backupd("compare", "web1", "/srv", "2026-11-18").stdout.splitlines()  # with the newest complete one
-    assert said[1:] == ["~ /srv/www/site/0.html  mode 0644 -> 0600", "0 added (0 B), 0 removed (0 B), 1 changed (0 B in them)"]
+    lines = pool.backupd("compare", "web1", "/srv", "2026-11-18").stdout.splitlines()  # with the newest complete one
+    assert lines[1:] == ["~ /srv/www/site/0.html  mode 0644 -> 0600", "0 added (0 B), 0 removed (0 B), 1 changed (0 B in them)"]
     assert pool.backupd("compare", "web1", "/", "latest").stdout.splitlines()[1:] == ["no difference"]
 
 
@@ -348,8 +354,8 @@ def test_on_a_narrow_terminal_no_word_of_a_comparison_is_broken(pool: Nights) ->
 
 
 def test_the_lines_of_a_text_that_differ(pool: Nights) -> None:
-    said = pool.backupd("compare", "--text", "web1", "/etc/passwd", "2026-11-16").stdout
-    assert said.splitlines()[3:] == [" root", "-alice", "+bob"]
+    output = pool.backupd("compare", "--text", "web1", "/etc/passwd", "2026-11-16").stdout
+    assert output.splitlines()[3:] == [" root", "-alice", "+bob"]
     assert pool.json("compare", "--text", "web1", "/etc/passwd", "2026-11-16")["text"][3:] == [" root", "-alice", "+bob"]
     done = pool.backupd("compare", "--text", "web1", "/srv", "2026-11-16", check=False)
     assert (done.returncode, done.stderr) == (1, "error: /srv is a folder: only files are compared line by line\n")
@@ -407,6 +413,6 @@ def test_a_real_bash_completes_the_name_of_a_backup_behind_the_at_sign(pool: Nig
 
 def test_json_is_ascii_for_whoever_looks_at_it(pool: Nights) -> None:
     for words in (("browse", "web1", "/srv"), ("compare", "web1", "/srv", "2026-11-16"), ("versions", "web1", "/srv")):
-        said = pool.backupd(*words, "--json").stdout
-        assert said.isascii()
-        json.loads(said)
+        output = pool.backupd(*words, "--json").stdout
+        assert output.isascii()
+        json.loads(output)

@@ -73,8 +73,8 @@ def test_root_without_a_capability_hears_which_from_check_doctor_run_expire_and_
         command = [*drop, str(TOP / ".venv/bin/backupd"), "--config", str(nights.config), *words]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
-    found = json.loads(without("sys_admin", "check", "--json").stdout)
-    (privileges,) = (one for one in found if one["subject"] == "privileges")
+    answer = json.loads(without("sys_admin", "check", "--json").stdout)
+    (privileges,) = (row for row in answer if row["subject"] == "privileges")
     assert privileges["level"] == "error"
     assert "CAP_SYS_ADMIN" in privileges["message"]
     for words in (("run", "--all"), ("expire",), ("scrub",)):
@@ -88,4 +88,4 @@ def test_root_without_a_capability_hears_which_from_check_doctor_run_expire_and_
     assert (done.returncode, "CAP_CHOWN" in done.stderr) == (4, True)
     assert len(nights.json("list")) == 1
     mknod = json.loads(without("mknod", "check", "--json").stdout)
-    assert [one["level"] for one in mknod if "CAP_MKNOD" in one["message"]] == ["warning"]
+    assert [row["level"] for row in mknod if "CAP_MKNOD" in row["message"]] == ["warning"]

@@ -85,8 +85,8 @@ def test_thirty_small_hosts_all_complete(nights: Nights, tree: Path) -> None:
     for host in hosts:
         nights.host(host, tree)
     nights.settings("backup", concurrency=8)
-    found = nights.run()
-    assert {host: found[host]["outcome"] for host in found} == dict.fromkeys(hosts, "complete")
+    answer = nights.run()
+    assert {host: answer[host]["outcome"] for host in answer} == dict.fromkeys(hosts, "complete")
     assert disagreements(nights) == []
     assert all(nights.differences(host, tree) == [] for host in hosts[::10])
 
@@ -133,8 +133,8 @@ def test_a_host_that_cannot_be_reached_holds_no_place_and_is_tried_again_when_al
     for host in ("down", "a", "b"):
         nights.host(host, tree)
     nights.host("c", tree, after=["/usr/bin/touch", str(up)])
-    found = {result.host: result.outcome for result in nights.night()}
-    assert found == dict.fromkeys(("down", "a", "b", "c"), "complete")
+    by_name = {result.host: result.outcome for result in nights.night()}
+    assert by_name == dict.fromkeys(("down", "a", "b", "c"), "complete")
     assert begun(log)[0] == "down"
     assert begun(log) == ["down", "a", "b", "c", "down"]
     assert disagreements(nights) == []
@@ -147,8 +147,8 @@ def test_a_host_that_cannot_be_reached_holds_no_place_of_its_group(nights: Night
     nights.host("down", tree, group="slow")
     nights.host("a", tree, group="slow")
     nights.host("b", tree, group="slow", after=["/usr/bin/touch", str(up)])
-    found = {result.host: result.outcome for result in nights.night()}
-    assert found == dict.fromkeys(("down", "a", "b"), "complete")
+    by_name = {result.host: result.outcome for result in nights.night()}
+    assert by_name == dict.fromkeys(("down", "a", "b"), "complete")
     assert begun(log) == ["down", "a", "b", "down"]
 
 
@@ -164,8 +164,8 @@ def test_while_a_host_waits_for_its_place_after_a_pause_its_deadline_comes_no_ne
     nights.settings("backup", concurrency=1, attempts=2)
     nights.host("first", tree, deadline="5s")
     nights.host("second", tree)
-    found = [(result.host, result.outcome, result.error) for result in nights.night()]
-    assert found == [("second", "complete", None), ("first", "complete", None)]
+    lines = [(result.host, result.outcome, result.error) for result in nights.night()]
+    assert lines == [("second", "complete", None), ("first", "complete", None)]
 
 
 def test_during_the_pause_of_one_host_never_more_than_concurrency_transfer(nights: Nights, tree: Path) -> None:
@@ -174,8 +174,8 @@ def test_during_the_pause_of_one_host_never_more_than_concurrency_transfer(night
     for number in range(4):
         nights.host(f"broken{number}", tree, rsync_path="kill -9 $$;")
         nights.host(f"good{number}", tree)
-    found = {result.host: result.outcome for result in nights.night()}
-    assert {host for host, outcome in found.items() if outcome == "complete"} == {f"good{n}" for n in range(4)}
+    by_name = {result.host: result.outcome for result in nights.night()}
+    assert {host for host, outcome in by_name.items() if outcome == "complete"} == {f"good{n}" for n in range(4)}
     assert most_at_once(log) == 2
     assert sorted(begun(log)) == sorted([f"broken{n}" for n in range(4)] * 2 + [f"good{n}" for n in range(4)])
 
@@ -189,10 +189,10 @@ def test_one_hosts_failure_stops_nobody_else(nights: Nights, tree: Path) -> None
     nights.host("no-program", tree, before=["/nowhere/at/all"])
     nights.host("good2", tree)
     nights.settings("backup", concurrency=1)
-    found = {host: result["outcome"] for host, result in nights.run(status=1).items()}
-    assert found.pop("good1") == found.pop("good2") == "complete"
-    assert found.pop("skips") == "skipped"
-    assert set(found.values()) == {"failed"}
+    answer = {host: result["outcome"] for host, result in nights.run(status=1).items()}
+    assert answer.pop("good1") == answer.pop("good2") == "complete"
+    assert answer.pop("skips") == "skipped"
+    assert set(answer.values()) == {"failed"}
     assert disagreements(nights) == []
 
 
@@ -236,10 +236,10 @@ def test_a_bug_met_by_one_host_is_told_and_costs_the_others_nothing(
     for host in ("a", "unlucky", "z"):
         nights.host(host, tree)
     nights.settings("backup", concurrency=1)
-    found = {result.host: result for result in nights.night()}
-    assert (found["a"].outcome, found["z"].outcome) == ("complete", "complete")
-    assert found["unlucky"].outcome == "failed"
-    assert "a bug" in str(found["unlucky"].error)
+    by_name = {result.host: result for result in nights.night()}
+    assert (by_name["a"].outcome, by_name["z"].outcome) == ("complete", "complete")
+    assert by_name["unlucky"].outcome == "failed"
+    assert "a bug" in str(by_name["unlucky"].error)
     assert "RuntimeError" in caplog.text
     assert rows(nights, "select outcome from run where host = 'unlucky'") == [("failed",)]
     assert disagreements(nights) == []
@@ -328,10 +328,10 @@ def test_a_night_goes_on_without_a_host_that_somebody_else_works_on(nights: Nigh
     nights.host("other", tree)
     with subprocess.Popen(["flock", lock(nights, "host-web"), "sleep", "60"], start_new_session=True) as holder:
         wait_for(lambda: is_locked(lock(nights, "host-web")))
-        found = nights.run(status=1)
+        answer = nights.run(status=1)
         os.killpg(holder.pid, signal.SIGKILL)
-    assert found["web"]["outcome"] == "locked"
-    assert found["other"]["outcome"] == "complete"
+    assert answer["web"]["outcome"] == "locked"
+    assert answer["other"]["outcome"] == "complete"
 
 
 def test_a_named_host_draws_on_the_same_bandwidth_as_the_night(nights: Nights, tree: Path, backupd_running: Start) -> None:

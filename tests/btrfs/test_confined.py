@@ -69,11 +69,11 @@ def test_an_rsync_that_a_host_has_taken_over_can_do_nothing(web: Nights) -> None
     web.run("web", status=1, env=env)
     tried = found(web)
     assert len(tried) > 70
-    assert [what for what, why in tried.items() if not why] == []
+    assert [name for name, why in tried.items() if not why] == []
     alive = Path(web.working("web"), "alive")
-    there = alive.read_text() if alive.exists() else ""
+    text = alive.read_text() if alive.exists() else ""
     time.sleep(0.2)
-    assert there == (alive.read_text() if alive.exists() else ""), "it goes on after the run"
+    assert text == (alive.read_text() if alive.exists() else ""), "it goes on after the run"
     assert not list(web.top.rglob("evil"))
 
 
@@ -81,7 +81,7 @@ def test_the_same_program_can_do_nearly_all_of_it_without(web: Nights) -> None:
     """So the test above can fail."""
     env = taken_over(web, "never")
     web.run("web", status=1, env=env)
-    refused = {what for what, why in found(web).items() if why}
+    refused = {name for name, why in found(web).items() if why}
     assert len(refused) < 15, refused
     assert not {f"write to {web.pool}", f"read {web.config}", "open the disk by a node of its own", "call mount"} & refused
 
@@ -95,8 +95,8 @@ def test_an_rsync_that_gives_files_back_can_do_nothing_either(web: Nights, confi
     env = taken_over(web, confine, gives=True, words=["-l", "root", "web", "rsync"])
     done = web.backupd("restore", "web", str(web.source), "--to-host", check=False, env=env)
     assert done.returncode == 1, done.stderr
-    (said,) = re.findall(r"it tried (\d+) and could do (\d+)", done.stderr)
-    tried, could = map(int, said)
+    (answer,) = re.findall(r"it tried (\d+) and could do (\d+)", done.stderr)
+    tried, could = map(int, answer)
     assert tried > 70
     assert could == 0 if confine == "always" else could > 60, done.stderr
     assert bool(list(web.top.rglob("evil"))) == (confine == "never")
@@ -148,8 +148,8 @@ def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
     web.settings("backup", confine="auto")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
-    said = json.loads(web.backupd("doctor", "--json", check=False, env=env).stdout)
-    assert any(one["name"] == "confinement" and web.names("web")[-1] in str(one) for one in said["findings"]), said
+    answer = json.loads(web.backupd("doctor", "--json", check=False, env=env).stdout)
+    assert any(finding["name"] == "confinement" and web.names("web")[-1] in str(finding) for finding in answer["findings"]), answer
 
 
 def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web: Nights) -> None:
@@ -166,9 +166,9 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     env = {"PATH": f"{folder}:{os.environ['PATH']}"}
     web.host("own", web.source, address=None)
     web.settings("backup", confine="auto")
-    found = web.run(status=1, env=env)
-    assert (found["own"]["outcome"], found["web"]["outcome"]) == ("complete", "failed")
-    assert "rsync 3.2.7 may talk to no host" in found["web"]["error"]
+    answer = web.run(status=1, env=env)
+    assert (answer["own"]["outcome"], answer["web"]["outcome"]) == ("complete", "failed")
+    assert "rsync 3.2.7 may talk to no host" in answer["web"]["error"]
     (folder / "bwrap").unlink()
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is True
@@ -196,12 +196,12 @@ def test_a_look_at_a_host_is_confined_too(web: Nights) -> None:
     env = {"PATH": f"{folder}:{os.environ['PATH']}"}
     for confine, open_to_it in (("always", False), ("never", True)):
         web.settings("backup", confine=confine)
-        said = web.backupd("check", "--connect", check=False, env=env).stdout
-        assert ("can be listed" in said, trace.exists()) == (open_to_it, open_to_it), said
-        assert "[pool]" not in said
+        output = web.backupd("check", "--connect", check=False, env=env).stdout
+        assert ("can be listed" in output, trace.exists()) == (open_to_it, open_to_it), output
+        assert "[pool]" not in output
 
 
 def test_a_host_that_is_there_is_reached_from_the_cell(web: Nights) -> None:
     web.settings("backup", confine="always")
-    said = web.backupd("check", "--connect", check=False).stdout
-    assert "reached, 1 path can be listed" in said
+    output = web.backupd("check", "--connect", check=False).stdout
+    assert "reached, 1 path can be listed" in output

@@ -90,26 +90,26 @@ def look(path: Path) -> object:
     return (status.st_ino, status.st_mode, path.readlink() if path.is_symlink() else None, inside)
 
 
-@pytest.mark.parametrize("what", MADE)
-def test_what_lies_at_working_and_is_not_ours_is_in_the_way_and_says_so(nights: Nights, tree: Path, what: str) -> None:
+@pytest.mark.parametrize("subject", MADE)
+def test_what_lies_at_working_and_is_not_ours_is_in_the_way_and_says_so(nights: Nights, tree: Path, subject: str) -> None:
     path = nights.pool / "hosts" / "web" / ".working"
-    MADE[what](nights, path)
+    MADE[subject](nights, path)
     before = look(path)
     nights.settings("backup", concurrency=1)
-    found = nights.run(status=1)
-    assert found["web"]["outcome"] == "failed"
-    assert "not ours" in found["web"]["error"]
-    assert str(path) in found["web"]["error"]
-    assert found["other"]["outcome"] == "complete"
+    answer = nights.run(status=1)
+    assert answer["web"]["outcome"] == "failed"
+    assert "not ours" in answer["web"]["error"]
+    assert str(path) in answer["web"]["error"]
+    assert answer["other"]["outcome"] == "complete"
     assert look(path) == before
     work("rm", path) if path.is_symlink() or path.is_file() else path.rename(path.with_name("aside"))
     assert nights.run("web")["web"]["outcome"] == "complete"
 
 
-@pytest.mark.parametrize("what", MADE)
-def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights, tree: Path, what: str) -> None:
+@pytest.mark.parametrize("subject", MADE)
+def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights, tree: Path, subject: str) -> None:
     path = nights.pool / "hosts" / "web" / LATER
-    MADE[what](nights, path)
+    MADE[subject](nights, path)
     before = look(path)
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert look(path) == before
@@ -121,8 +121,8 @@ def test_what_has_the_name_of_a_backup_and_is_none_is_left_alone(nights: Nights,
     assert rows(nights, f"select count(*) from backup where name = '{LATER}'") == [(0,)]
 
 
-@pytest.mark.parametrize("what", ["a plain folder", "a symlink to nothing", "a read-only snapshot of a backup"])
-def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, what: str) -> None:
+@pytest.mark.parametrize("subject", ["a plain folder", "a symlink to nothing", "a read-only snapshot of a backup"])
+def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, subject: str) -> None:
     """On a rehearsal's clock, so that the name is known before."""
     nights.backup("web")
     shutil.rmtree(nights.state)
@@ -130,7 +130,7 @@ def test_a_name_that_is_taken_is_not_taken_from_it(nights: Nights, tree: Path, w
     marker.write_text(marker.read_text().replace('"rehearsal": false', '"rehearsal": true'))
     taken = [nights.pool / "hosts" / "web" / f"2031-05-05T10000{second}Z" for second in range(5)]
     for path in taken:
-        MADE[what](nights, path)
+        MADE[subject](nights, path)
     before = [look(path) for path in taken]
     nights.backupd("run", "web", "--now", "2031-05-05T10:00:00Z")
     assert [look(path) for path in taken] == before
@@ -143,10 +143,10 @@ def test_a_finished_backup_whose_name_was_taken_meanwhile_costs_the_others_nothi
     name = nights.record("web", ".working")["name"]
     taken = nights.pool / "hosts" / "web" / name
     taken.mkdir()
-    found = nights.run(status=1)
-    assert found["web"]["outcome"] == "failed"
-    assert name in found["web"]["error"]
-    assert found["other"]["outcome"] == "complete"
+    answer = nights.run(status=1)
+    assert answer["web"]["outcome"] == "failed"
+    assert name in answer["web"]["error"]
+    assert answer["other"]["outcome"] == "complete"
     assert taken.is_dir()
     assert not is_writable(nights.backup("web", ".working"))
     taken.rmdir()
@@ -164,11 +164,11 @@ def test_a_subvolume_in_a_working_that_does_not_fit_any_more_keeps_it_from_being
     work("btrfs", "-q", "subvolume", "create", nested)
     (nested / "mine").write_text("mine")
     nights.host("web", tree, exclude=["/something"])
-    found = nights.run(status=1)
-    assert found["web"]["outcome"] == "failed"
-    assert "subvolume that is not ours" in found["web"]["error"]
+    answer = nights.run(status=1)
+    assert answer["web"]["outcome"] == "failed"
+    assert "subvolume that is not ours" in answer["web"]["error"]
     assert (nested / "mine").read_text() == "mine"
-    assert found["other"]["outcome"] == "complete"
+    assert answer["other"]["outcome"] == "complete"
     work("btrfs", "-q", "subvolume", "delete", nested)
     assert nights.run("web")["web"]["outcome"] == "complete"
 

@@ -181,7 +181,7 @@ def test_a_run_announces_what_it_changes_in_order_and_can_be_killed_at_any_of_it
         "run and backup finished in the catalogue",
         "host lock released",
     )
-    assert [line for line in passed if line in {f"after {change}" for change in changes}] == [f"after {one}" for one in changes]
+    assert [line for line in passed if line in {f"after {change}" for change in changes}] == [f"after {name}" for name in changes]
 
     killed(nights, "any", "any", "run", "announces", count=passed.index("after snapshot made") + 1)
     staged = ".btrkeep/new/announces/.working"

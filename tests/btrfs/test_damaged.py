@@ -27,12 +27,12 @@ def scrub(nights: Nights) -> dict[str, Any]:
     """Again while the kernel leaves out lines: it counts those of all tests that run on this machine together."""
     for _ in range(8):
         done = nights.backupd("scrub", "--json", check=False)
-        found: dict[str, Any] = json.loads(done.stdout)
-        assert done.returncode == (1 if any(found["errors"].values()) else 0), done.stderr
-        if not found["unnamed"]:
+        answer: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == (1 if any(answer["errors"].values()) else 0), done.stderr
+        if not answer["unnamed"]:
             break
         time.sleep(5)
-    return found
+    return answer
 
 
 def remove(nights: Nights, backup: str, *files: Path) -> None:
@@ -57,26 +57,26 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     nights.run("web")
     assert nights.backupd("damaged").stdout == "no damaged files are recorded\n"
     damage(nights.top, content[MIB + 8192 : MIB + 16384])
-    found = scrub(nights)
-    assert (found["unnamed"], found["metadata"], found["elsewhere"]) == (0, [], [])
-    assert [(one["path"], one["backups"], one["places"]) for one in found["damaged"]] == [
+    answer = scrub(nights)
+    assert (answer["unnamed"], answer["metadata"], answer["elsewhere"]) == (0, [], [])
+    assert [(damaged_file["path"], damaged_file["backups"], damaged_file["places"]) for damaged_file in answer["damaged"]] == [
         (f"{tree}/{name}", nights.names("web"), [{"start": MIB + 8192, "length": 8192}]),
         (f"{tree}/second name", nights.names("web"), [{"start": MIB + 8192, "length": 8192}]),
     ]
     listed = nights.backupd("damaged", "--json", check=False)
-    assert (listed.returncode, json.loads(listed.stdout)) == (1, found["damaged"])
+    assert (listed.returncode, json.loads(listed.stdout)) == (1, answer["damaged"])
     assert "of reading that devices counted" not in nights.backupd("damaged", check=False).stdout  # those that it counted are these
-    assert all(one["next_night"] and not one["similar"] for one in found["damaged"])
+    assert all(damaged_file["next_night"] and not damaged_file["similar"] for damaged_file in answer["damaged"])
     assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
     assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
 
     nights.run("web")  # has it from the host
     listed = nights.backupd("damaged", "web", "--json", check=False)
     newest = nights.names("web")[-1]
-    assert [(one["similar"], one["next_night"]) for one in json.loads(listed.stdout)] == [([newest], False)] * 2
+    assert [(row["similar"], row["next_night"]) for row in json.loads(listed.stdout)] == [([newest], False)] * 2
     assert (nights.data("web", tree, newest) / name).read_bytes() == content
     for old in nights.names("web")[:-1]:
-        remove(nights, old, *(nights.data("web", tree, old) / one for one in (name, "second name")))
+        remove(nights, old, *(nights.data("web", tree, old) / text for text in (name, "second name")))
     assert scrub(nights)["damaged"] == []
     assert rows(nights, "select count(*) from damage") == [(0,)]
 
@@ -88,8 +88,8 @@ def test_what_a_scrub_repaired_from_the_other_mirror_is_not_damaged(make_btrfs: 
     nights.host("web", tree)
     nights.run("web")
     damage(nights.top, content[4096:8192])
-    found = scrub(nights)
-    assert (found["errors"]["corrected"], found["errors"]["uncorrectable"], found["damaged"]) == (1, 0, [])
+    answer = scrub(nights)
+    assert (answer["errors"]["corrected"], answer["errors"]["uncorrectable"], answer["damaged"]) == (1, 0, [])
     assert nights.backupd("damaged").stdout == "no damaged files are recorded\n"
 
 
@@ -128,7 +128,7 @@ def test_what_somebody_met_while_a_scrub_ran_stays_after_it(
     assert rows(nights, "select name, path, found_by from damage order by name") == met
     assert "of reading that devices counted" in nights.backupd("damaged", check=False).stdout
 
-    assert [one["path"] for one in scrub(nights)["damaged"]] == [f"{tree}/first"]
+    assert [damaged_file["path"] for damaged_file in scrub(nights)["damaged"]] == [f"{tree}/first"]
     assert {by for (by,) in rows(nights, "select found_by from damage")} == {"scrub"}
     assert "of reading that devices counted" not in nights.backupd("damaged", check=False).stdout
 
@@ -142,12 +142,12 @@ def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -
         (nights.top / "own" / f"name {number}").touch()
     leaf = leaves(nights.top / "own", nights.top)[-1]
     damage_metadata(nights.top, leaf)
-    found = scrub(nights)
-    (one,) = found["metadata"]
-    assert leaf - SPAN < one["vaddr"] <= leaf
-    assert found["damaged"] == []
+    fields = scrub(nights)
+    (answer,) = fields["metadata"]
+    assert leaf - SPAN < answer["vaddr"] <= leaf
+    assert fields["damaged"] == []
     assert (
-        f"metadata cannot be read within 64 KiB from {found['metadata'][0]['vaddr']}, "
+        f"metadata cannot be read within 64 KiB from {fields['metadata'][0]['vaddr']}, "
         in nights.backupd("scrub", check=False).stdout
     )
 
@@ -158,8 +158,8 @@ def test_a_compressed_extent_is_named_once_where_the_file_has_it(make_btrfs: Cal
     nights.host("web", tree)
     nights.run("web")
     shown = work("filefrag", "-v", "-b1", nights.data("web", tree) / "file").stdout.splitlines()
-    (line,) = [one for one in shown if one.strip().startswith("3:")]
-    start, vaddr = (int(one.rstrip(".:")) for one in line.split()[1:4:2])
+    (line,) = [name for name in shown if name.strip().startswith("3:")]
+    start, vaddr = (int(name.rstrip(".:")) for name in line.split()[1:4:2])
     (device,) = btrfs.devices_of(nights.top)
     mapped = work("btrfs-map-logical", "-l", str(vaddr), device).stdout.split()
     btrfs.unmount(nights.top)
@@ -167,7 +167,7 @@ def test_a_compressed_extent_is_named_once_where_the_file_has_it(make_btrfs: Cal
         disk.seek(int(mapped[mapped.index("physical") + 1]) + 8192)
         disk.write(b"spoilt")
     work("mount", "-t", "btrfs", device, nights.top)
-    assert [one["places"] for one in scrub(nights)["damaged"]] == [[{"start": start, "length": 4096}]]
+    assert [damaged_file["places"] for damaged_file in scrub(nights)["damaged"]] == [[{"start": start, "length": 4096}]]
 
 
 def test_a_kill_leaves_what_was_known_or_what_is(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -225,16 +225,16 @@ def test_a_copy_whose_checksum_was_recorded_is_proven_and_another_is_not(make_bt
     damage(nights.top, content[4096:8192])
     done = nights.backupd("verify", "web", check=False)
     assert done.returncode == 1
-    (found,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
-    (bad,) = found["backups"]
+    (answer,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    (bad,) = answer["backups"]
     assert bad in (names[0], names[4])
-    assert found["proven"] == [names[4] if bad == names[0] else names[0]]
-    assert found["similar"] == ([names[2]] if bad == names[0] else [])
+    assert answer["proven"] == [names[4] if bad == names[0] else names[0]]
+    assert answer["similar"] == ([names[2]] if bad == names[0] else [])
     assert "(by checksum)" in nights.backupd("damaged", check=False).stdout
-    assert (nights.data("web", tree, found["proven"][0]) / "file").read_bytes() == content
+    assert (nights.data("web", tree, answer["proven"][0]) / "file").read_bytes() == content
     work("rm", nights.pool / "hosts/web/checksums")  # nothing is recorded any more
-    (found,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
-    assert found["proven"] == []
+    (answer,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert answer["proven"] == []
 
 
 def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -247,32 +247,32 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
     nights.run("web")
     damage(nights.top, content[4096:8192])
     damage(nights.top, content[65536:69632])
-    found = scrub(nights)["damaged"]
-    assert [one["places"] for one in found] == [[{"start": start, "length": 4096} for start in (4096, 65536)]]
+    answer = scrub(nights)["damaged"]
+    assert [row["places"] for row in answer] == [[{"start": start, "length": 4096} for start in (4096, 65536)]]
     damage(nights.top, other[4096:8192])
     met = nights.data("web", tree) / "met"
     assert work("sha256sum", met, check=False).returncode
     device, root = Path(btrfs.devices_of(nights.top)[0]).name, nights.subvolume("web")["Subvolume ID"]
     place = f"root {root} ino {met.stat().st_ino} off 4096 csum 0x1 expected csum 0x2 mirror 1"
     Path("/dev/kmsg").write_text(f"<4>BTRFS warning (device {device}): csum failed {place}\n")  # the kernel may leave it out
-    known = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
-    assert [one["found_by"] for one in known] == [["scrub"], ["device"]]
+    document = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert [row["found_by"] for row in document] == [["scrub"], ["device"]]
     (nights.state / "catalogue.sqlite").unlink()
     lost = nights.backupd("damaged", check=False)
     assert (lost.returncode, "nothing is known" in lost.stdout) == (1, False)
     assert nights.backupd("repair", "--dry-run", check=False).returncode == 1
     nights.backupd("rebuild")
-    assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == known
-    assert {one["verified"]["state"] for one in nights.listed("web")} == {"damaged"}
+    assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == document
+    assert {row["verified"]["state"] for row in nights.listed("web")} == {"damaged"}
     assert "2 files" in nights.backupd("list", "web").stdout
     nights.backupd("verify", check=False)  # knows of no file how much of it is damaged, and takes no scrub's word back
     after = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
-    assert [one["places"] for one in after] == [one["places"] for one in known]
+    assert [row["places"] for row in after] == [row["places"] for row in document]
 
     nights.run("web")  # has both from the host
     assert nights.differences("web", tree) == []
     for old in nights.names("web")[:-1]:
-        remove(nights, old, *(nights.data("web", tree, old) / one for one in ("file", "met")))
+        remove(nights, old, *(nights.data("web", tree, old) / item for item in ("file", "met")))
     assert scrub(nights)["damaged"] == []
     nights.backupd("verify")
     assert json.loads((nights.pool / "hosts/web/damaged.json").read_text())["backups"] == {}
@@ -295,12 +295,12 @@ def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_dam
     damage(nights.top, lost[4096:8192])
     done = nights.backupd("scrub", "--json", check=False)
     assert "could not be read" not in done.stderr
-    found = json.loads(done.stdout)
-    assert found["unnamed"] > 0  # whose file it is nobody can know
-    assert [(one["path"], one["backups"]) for one in found["damaged"]] == [(f"{tree}/file", [first])]
+    answer = json.loads(done.stdout)
+    assert answer["unnamed"] > 0  # whose file it is nobody can know
+    assert [(damaged_file["path"], damaged_file["backups"]) for damaged_file in answer["damaged"]] == [(f"{tree}/file", [first])]
     done = nights.backupd("verify", check=False)
     assert (done.returncode, f"nothing of web@{last} can be read" in done.stderr) == (1, True)
-    assert [one["verified"]["state"] for one in nights.listed("web")] == ["damaged", "damaged"]
+    assert [row["verified"]["state"] for row in nights.listed("web")] == ["damaged", "damaged"]
     assert rows(nights, f"select path from damage where name = '{last}'") == [("/",)]
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild", check=False)
@@ -352,4 +352,4 @@ def test_a_place_that_scrub_and_verify_found_is_mended_by_verify_for_a_rebuild_t
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
     assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == []
-    assert [one["verified"]["state"] for one in nights.listed("web")] == ["whole"]
+    assert [row["verified"]["state"] for row in nights.listed("web")] == ["whole"]

@@ -101,14 +101,14 @@ def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., 
     (first,) = nights.names("web")
     damage(nights.top, content[: 4 * KIB])
     now = datetime(2026, 11, 20, 22, 0, tzinfo=UTC)
-    damages = [Damage("web", first, f"{tree}/{one}", 0, 0, "verify", now) for one in (name, "linked", "gone", "gone/too")]
+    damages = [Damage("web", first, f"{tree}/{text}", 0, 0, "verify", now) for text in (name, "linked", "gone", "gone/too")]
     with Catalogue.open(nights.state) as catalogue:
         catalogue.put_damages([*damages, replace(damages[0], path=f"{tree}/other", fate="mended")])
     killed(nights, "after", "damaged files removed", "run", "web")
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
     second = nights.names("web")[1]
-    inodes = [(nights.data("web", tree, one) / "other").stat().st_ino for one in (first, second)]
+    inodes = [(nights.data("web", tree, name) / "other").stat().st_ino for name in (first, second)]
     assert inodes[0] == inodes[1]
     with pytest.raises(OSError, match="Input/output error"):
         (nights.data("web", tree, first) / name).read_bytes()
@@ -130,9 +130,9 @@ def test_backups_of_a_newer_version_are_neither_passed_over_nor_touched(make_btr
     content = record.read_text().replace('"format": 1', '"format": 2')
     record.write_text(content)
     work("btrfs", "property", "set", record.parent, "ro", "true")
-    found = nights.run("web", status=1)["web"]
-    assert (found["outcome"], found["name"]) == ("failed", None), found
-    assert "backup.json is of a newer btrkeep: it has format 2, this program knows 1" in found["error"]
+    answer = nights.run("web", status=1)["web"]
+    assert (answer["outcome"], answer["name"]) == ("failed", None), answer
+    assert "backup.json is of a newer btrkeep: it has format 2, this program knows 1" in answer["error"]
     assert "would run" in nights.backupd("run", "web", "--dry-run").stdout
     assert nights.names("web") == [old, newest]
     assert record.read_text() == content

@@ -29,8 +29,8 @@ def spoil(nights: Nights, which: str) -> str:
     """
     first, last = nights.names("web")
     old, new = of(nights, first), of(nights, last)
-    own = [one for one in new if one not in old]
-    shared = [one for one in new if one in old]
+    own = [number for number in new if number not in old]
+    shared = [number for number in new if number in old]
     damage_metadata(nights.top, *{"own": own, "one": own[len(own) // 2 :][:1], "share": shared[len(shared) // 2 :][:1]}[which])
     return "" if which == "share" else first
 
@@ -53,27 +53,27 @@ def mounted(nights: Nights) -> str:
 
 
 def record(nights: Nights, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((nights.pool / "hosts/web" / name / "backup.json").read_text())
-    return found
+    answer: dict[str, Any] = json.loads((nights.pool / "hosts/web" / name / "backup.json").read_text())
+    return answer
 
 
-@pytest.mark.parametrize(("which", "told"), [("own", False), ("one", False), ("share", False), ("share", True)])
+@pytest.mark.parametrize(("which", "is_true"), [("own", False), ("one", False), ("share", False), ("share", True)])
 def test_a_host_whose_base_has_damaged_metadata_becomes_complete_in_the_next_night(
-    make_btrfs: Callable[..., Path], tree: Path, which: str, told: bool
+    make_btrfs: Callable[..., Path], tree: Path, which: str, is_true: bool
 ) -> None:
     nights = two_nights(make_btrfs, tree, which)
     nights.host("other", tree)
     last = nights.names("web")[1]
     base = spoil(nights, which)
     (tree / "file-000005").write_bytes(os.urandom(50))
-    if told:
+    if is_true:
         assert nights.backupd("verify", check=False).returncode == 1
     done = nights.run("web", "other")
     assert (done["other"]["outcome"], done["web"]["outcome"]) == ("complete", "complete")
     assert nights.differences("web", tree) == []
     made = record(nights, nights.names("web")[2])
     assert (made["base"] or "", made["unread_bases"]) == (base, [last] if base else nights.names("web")[:2])
-    assert any(last in one for one in record(nights, nights.names("web")[2])["warnings"])
+    assert any(last in warning for warning in record(nights, nights.names("web")[2])["warnings"])
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert "unread_bases" not in record(nights, nights.names("web")[3])
     assert " rw," in mounted(nights)
@@ -101,7 +101,7 @@ def test_the_oldest_backup_whose_metadata_is_damaged_is_kept_too(make_btrfs: Cal
     nights = two_nights(make_btrfs, tree, "own")
     first, last = nights.names("web")
     newer = of(nights, last)
-    own = [one for one in of(nights, first) if one not in newer]
+    own = [number for number in of(nights, first) if number not in newer]
     damage_metadata(nights.top, own[len(own) // 2])
     nights.backupd("delete", f"web@{first}", "--why", "a test")
     done = nights.backupd("expire", "web", "--skip-grace", check=False)
@@ -119,7 +119,7 @@ def test_damage_that_two_share_which_go_together_keeps_one_of_them(make_btrfs: C
     nights.run("web")
     first, second, last = nights.names("web")
     staying = of(nights, last)
-    shared = [one for one in of(nights, first) if one in of(nights, second) and one not in staying]
+    shared = [number for number in of(nights, first) if number in of(nights, second) and number not in staying]
     damage_metadata(nights.top, shared[len(shared) // 2])
     for name in (first, second):
         nights.backupd("delete", f"web@{name}", "--why", "a test")
@@ -285,7 +285,7 @@ def test_a_base_whose_record_the_disk_does_not_give_back_is_named(make_btrfs: Ca
     assert nights.run("web")["web"]["outcome"] == "complete"
     made = record(nights, nights.names("web")[3])
     assert (made["base"], made["unread_bases"]) == (before, [last])
-    assert any(last in one for one in made["warnings"])
+    assert any(last in warning for warning in made["warnings"])
 
 
 def test_an_unfinished_backup_with_damaged_metadata_of_its_own_is_not_deleted(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -297,7 +297,7 @@ def test_an_unfinished_backup_with_damaged_metadata_of_its_own_is_not_deleted(ma
     nights.host("web", tree, deadline="8s", bandwidth="2M")
     assert nights.run("web", status=1)["web"]["outcome"] == "partial"
     old = of(nights, last)
-    own = [one for one in of(nights, ".working") if one not in old]
+    own = [number for number in of(nights, ".working") if number not in old]
     damage_metadata(nights.top, own[len(own) // 2])
     asked = nights.backupd("discard", "web", check=False)
     nights.host("web", tree, exclude=["/none"])  # so what was left does not fit

@@ -69,12 +69,12 @@ def deduped(nights: Nights, *words: str) -> Any:
 
 def looks(nights: Nights) -> dict[str, tuple[Any, dict[str, str]]]:
     """Of each backup its files, and what `btrfs subvolume show` says but for the generation."""
-    found = {}
+    by_name = {}
     for host in ("web1", "web2"):
         for name in nights.names(host):
             shown = {title: value for title, value in nights.subvolume(host, name).items() if title != "Generation"}
-            found[f"{host} {name}"] = (manifest(nights.backup(host, name)), shown)
-    return found
+            by_name[f"{host} {name}"] = (manifest(nights.backup(host, name)), shown)
+    return by_name
 
 
 def files(nights: Nights, pattern: str) -> list[Path]:
@@ -88,7 +88,7 @@ def addresses(paths: list[Path]) -> set[str]:
 
 def spoil(nights: Nights, file: Path, content: bytes) -> None:
     """Writes over its first block on the disk, behind the filesystem's back; what is in memory stays."""
-    (block,) = (int(found) * 4096 for found in addresses([file]))
+    (block,) = (int(address) * 4096 for address in addresses([file]))
     (loop,) = btrfs.devices_of(nights.top)
     words = work("btrfs-map-logical", "-l", str(block), loop).stdout.split()
     image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
@@ -119,10 +119,10 @@ def test_equal_files_share_whatever_they_are_called_and_nothing_else_changes(nig
     planned = deduped(nights, "--dry-run", *SMALL)
     assert planned["unread_bytes"] == 2 * (MIB + MIB // 2 + MIB // 2 + MIB)  # each once, however many snapshots have it
     assert looks(nights) == before
-    told = deduped(nights, *SMALL)
-    assert (told["is_whole"], told["read_bytes"]) == (True, planned["unread_bytes"])
-    assert told["shared_bytes"] == 2 * (MIB + MIB // 2 * 3)  # in both nights
-    assert MIB + MIB // 2 * 3 <= told["data_before"] - told["data_after"] <= 2 * MIB + MIB // 2 * 3
+    answer = deduped(nights, *SMALL)
+    assert (answer["is_whole"], answer["read_bytes"]) == (True, planned["unread_bytes"])
+    assert answer["shared_bytes"] == 2 * (MIB + MIB // 2 * 3)  # in both nights
+    assert MIB + MIB // 2 * 3 <= answer["data_before"] - answer["data_after"] <= 2 * MIB + MIB // 2 * 3
     assert len(files(nights, "of web?")) == 4
     assert len(addresses(files(nights, "of web?"))) == 1
     assert len(addresses(files(nights, "once") + files(nights, "again*"))) == 1
@@ -140,8 +140,8 @@ def test_equal_files_share_whatever_they_are_called_and_nothing_else_changes(nig
 def test_hosts_of_other_groups_share_only_when_that_is_allowed(nights: Nights) -> None:
     for host in ("web1", "web2"):
         nights.host(host, nights.source / host, address=None)
-    told = deduped(nights, *SMALL)
-    assert told["shared_bytes"] == 2 * 2 * (MIB // 2)  # within each
+    answer = deduped(nights, *SMALL)
+    assert answer["shared_bytes"] == 2 * 2 * (MIB // 2)  # within each
     assert len(addresses(files(nights, "of web?"))) == 2
     for host in ("web1", "web2"):
         nights.host(host, nights.source / host, address=None, share_across_groups=True)
@@ -169,11 +169,11 @@ def test_what_others_work_with_is_left(nights: Nights) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        told = deduped(nights, *SMALL)
+        answer = deduped(nights, *SMALL)
     finally:
         os.close(fd)
         os.close(lock)
-    left = {(one["host"], one["name"]): one.get("left") for one in told["backups"]}
+    left = {(backup["host"], backup["name"]): backup.get("left") for backup in answer["backups"]}
     assert left["web1", newest.name] == "it is being read"
     assert left["web1", nights.names("web1")[0]] is None
     assert all("at work" in str(why) for (host, _), why in left.items() if host == "web2")
@@ -189,8 +189,8 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
             os.close(lock)
         assert done.returncode == (0 if name == "night" else 3), done.stderr
         if name == "night":
-            told = json.loads(done.stdout)
-            assert (told["is_whole"], told["shared_bytes"]) == (False, 0)
+            answer = json.loads(done.stdout)
+            assert (answer["is_whole"], answer["shared_bytes"]) == (False, 0)
 
 
 class Sharing:
@@ -207,7 +207,7 @@ class Sharing:
             self._meanwhile()
 
     def done(self) -> dict[str, SharedBackup]:
-        backups = [one for host in ("web1", "web2") for one in restorable(self.pool, host)]
+        backups = [item for host in ("web1", "web2") for item in restorable(self.pool, host)]
         return {f"{backup.backup.host} {backup.backup.name}": backup for backup in self._deduper.share(backups)}
 
 
@@ -285,14 +285,14 @@ def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
     victim = next(backup.glob("data/**/alone"))
     (nights.top / "was").write_bytes(victim.read_bytes())
     night_in_the_middle(nights, f"spoil {victim}; backupd verify web1@{backup.name}")
-    said = (nights.top / "said").read_text()
-    assert "1 file damaged" in said
+    text = (nights.top / "said").read_text()
+    assert "1 file damaged" in text
     status = victim.stat()
     with Checksums(nights.pool / "hosts/web1") as checksums:
         record = checksums.find(key_of(status.st_ino, status.st_ctime_ns, status.st_size))
     assert record
     assert record.damaged
-    assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, said  # it went on
+    assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, text  # it went on
 
 
 def test_what_is_only_in_memory_after_a_wait_is_shared_with_nobody(nights: Nights) -> None:
@@ -314,15 +314,15 @@ def test_each_run_is_in_the_catalogue_with_what_it_saved(nights: Nights) -> None
     time.sleep(1.1)  # after_crash
     killed(nights, "after", "file shared", "dedupe", *SMALL)
     assert nights.json("status")["dedupe"]["outcome"] == "killed"
-    told = deduped(nights, *SMALL)
+    result = deduped(nights, *SMALL)
     query = (
         "select outcome, backups, files, shared_bytes, read_bytes, left_out, data_saved, finished > started from dedupe order by id"
     )
     first, last = rows(nights, query)
-    sums = [sum(one[name] for one in told["backups"]) for name in ("files", "shared_bytes", "read_bytes")]
-    assert (first[0], last) == ("killed", ("complete", 4, *sums, 0, told["data_before"] - told["data_after"], 1))
-    said = nights.json("status")["dedupe"]
-    assert (said["outcome"], said["shared_bytes"], said["data_saved"]) == ("complete", sums[1], last[6])
+    sums = [sum(backup[name] for backup in result["backups"]) for name in ("files", "shared_bytes", "read_bytes")]
+    assert (first[0], last) == ("killed", ("complete", 4, *sums, 0, result["data_before"] - result["data_after"], 1))
+    answer = nights.json("status")["dedupe"]
+    assert (answer["outcome"], answer["shared_bytes"], answer["data_saved"]) == ("complete", sums[1], last[6])
     assert "last dedupe" in nights.backupd("status").stdout
     with Catalogue.open(nights.state) as catalogue:
         (ended, broken) = jobs(catalogue, None, datetime.now(UTC), 1, ("dedupe",), 1.0)
@@ -335,7 +335,7 @@ def test_a_dry_run_says_which_backups_would_be_left(nights: Nights) -> None:
     nights.tables["verify"] = {"after_crash": "10m"}
     nights.write()
     left = json.loads(nights.backupd("dedupe", "--dry-run", "--json").stdout)["left"]
-    assert {(one["host"], one["name"]) for one in left} == {
+    assert {(row["host"], row["name"]) for row in left} == {
         (host, name) for host in ("web1", "web2") for name in nights.names(host)
     }
     for words in (("--dry-run",), ()):
@@ -390,8 +390,8 @@ def test_a_full_pool_gets_room(nights: Nights) -> None:
             file.write(b"x" * MIB)
             file.flush()
     work("sync", "-f", nights.top)
-    told = deduped(nights, *SMALL)
-    assert told["data_before"] - told["data_after"] >= MIB
+    answer = deduped(nights, *SMALL)
+    assert answer["data_before"] - answer["data_after"] >= MIB
     assert len(addresses(files(nights, "of web?"))) == 1
 
 
@@ -427,8 +427,8 @@ def test_a_copy_of_another_pool_shares_and_stays_a_copy_and_a_parent(make_btrfs:
     two.fetch()
     names, copies = two.names(two.second.pool), two.second.pool / "hosts/web1"
     words = ("dedupe", *SMALL, "--json", "--now", "2026-03-12T10:00:00Z")
-    told = json.loads(two.second.backupd(*words).stdout)
-    assert ([one["left"] for one in told["backups"]], told["shared_bytes"] >= MIB) == ([None, None], True), told
+    answer = json.loads(two.second.backupd(*words).stdout)
+    assert ([backup["left"] for backup in answer["backups"]], answer["shared_bytes"] >= MIB) == ([None, None], True), answer
     for name in names:
         assert len(addresses([next((copies / name).rglob("once")), next((copies / name).rglob("again"))])) == 1
     work("btrfs", "filesystem", "sync", two.second.top)
@@ -436,7 +436,7 @@ def test_a_copy_of_another_pool_shares_and_stays_a_copy_and_a_parent(make_btrfs:
     (fetched,) = two.fetch()[0]["fetched"]
     assert fetched["parent"] == names[-1]
     two.second.backupd("verify", "--now", "2026-03-13T10:00:00Z")
-    assert {one["state"] for one in two.second.json("list", "web1", "--now", "2026-03-13T10:00:00Z")} == {"complete"}
+    assert {row["state"] for row in two.second.json("list", "web1", "--now", "2026-03-13T10:00:00Z")} == {"complete"}
     assert [two.differences(name) for name in two.names(two.second.pool)] == ["", "", ""]
     assert two.fetch()[0]["fetched"] == []
 

@@ -50,8 +50,8 @@ def latest(pool: Expiries, host: str) -> str | None:
 
 
 def row(pool: Expiries, host: str, name: str) -> str | None:
-    found = rows(pool, f"select state from backup where host = '{host}' and name = '{name}'")
-    return found[0][0] if found else None
+    actual_rows = rows(pool, f"select state from backup where host = '{host}' and name = '{name}'")
+    return actual_rows[0][0] if actual_rows else None
 
 
 def fails(pool: Expiries, *words: str, status: int = 1) -> str:
@@ -65,16 +65,16 @@ def test_a_deleted_backup_expires_with_its_reason_although_a_rule_keeps_it_and_g
     pool: Expiries, host: str, now: datetime
 ) -> None:
     first, second, third, suspect = pool.names(host)
-    said = pool.backupd("delete", f"{host}@{third}", f"{host}@{suspect}", "--reason", "private files", *at(now)).stdout
-    assert f"{host} {third} has expired" in said
-    assert f"the next backup of {host} is based on {second}" in said
+    output = pool.backupd("delete", f"{host}@{third}", f"{host}@{suspect}", "--reason", "private files", *at(now)).stdout
+    assert f"{host} {third} has expired" in output
+    assert f"the next backup of {host} is based on {second}" in output
     assert pool.marked(host) == [third, suspect]
     assert (row(pool, host, third), row(pool, host, suspect)) == ("expired", "expired")
     assert latest(pool, host) == second
     assert next(line for line in pool.backupd("list", host, *at(now)).stdout.splitlines() if third in line).endswith(
         "deleted by hand: private files"
     )
-    explained = {one["name"]: one for one in json.loads(pool.backupd("retention", "explain", host, "--json", *at(now)).stdout)}
+    explained = {item["name"]: item for item in json.loads(pool.backupd("retention", "explain", host, "--json", *at(now)).stdout)}
     assert explained[third]["reasons"] == ["deleted by hand: private files"]
     assert [explained[name]["keep"] for name in (first, second, third, suspect)] == [True, True, False, False]
     assert pool.expire(now + timedelta(hours=23), host)["revived"] == 0
@@ -82,7 +82,7 @@ def test_a_deleted_backup_expires_with_its_reason_although_a_rule_keeps_it_and_g
     assert pool.expire(now + timedelta(days=1), host)["deleted"] == 2
     assert pool.left(host) == [first, second]
     assert row(pool, host, third) is None
-    assert {name: one["why"] for name, one in notes_of(pool, host)["deleted"].items()} == {
+    assert {name: item["why"] for name, item in notes_of(pool, host)["deleted"].items()} == {
         third: "private files",
         suspect: "private files",
     }
@@ -96,7 +96,7 @@ def test_what_had_expired_before_is_said_to_have_and_gets_the_new_reason(pool: E
     later = now + timedelta(hours=1)
     assert " had expired already: " in pool.backupd(*words, "two", "--dry-run", *at(later)).stdout
     assert " had expired already: " in pool.backupd(*words, "two", *at(later)).stdout
-    explained = {one["name"]: one for one in json.loads(pool.backupd("retention", "explain", host, "--json", *at(later)).stdout)}
+    explained = {item["name"]: item for item in json.loads(pool.backupd("retention", "explain", host, "--json", *at(later)).stdout)}
     assert explained[third]["reasons"] == ["deleted by hand: two"]
 
 
@@ -113,12 +113,12 @@ def test_a_deletion_is_taken_back_by_unexpire(pool: Expiries, host: str, now: da
 
 def test_without_grace_it_is_gone_at_once_and_nothing_else_is(pool: Expiries, host: str, now: datetime) -> None:
     names = pool.names(host)
-    said = json.loads(
+    answer = json.loads(
         pool.backupd("delete", f"{host}@{names[2]}", f"{host}@{names[0]}", "--now-without-grace", "--json", *at(now)).stdout
     )
-    assert [(one["name"], one["deleted"]) for one in said["backups"]] == [(names[2], True), (names[0], True)]
+    assert [(backup["name"], backup["deleted"]) for backup in answer["backups"]] == [(names[2], True), (names[0], True)]
     assert pool.left(host) == [names[1], names[3]]
-    assert {latest(pool, host), *(one["next_base"] for one in said["backups"])} == {names[1]}
+    assert {latest(pool, host), *(backup["next_base"] for backup in answer["backups"])} == {names[1]}
     assert pool.notes(host)["backups"] == {}
     assert pool.consistent() == []
 
@@ -141,43 +141,43 @@ REFUSED = [
 @pytest.mark.parametrize("why", REFUSED)
 def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host: str, now: datetime, why: str) -> None:
     first, second, third, _ = pool.names(host)
-    words, status, said = [f"{host}@{first}"], 1, ""
+    words, status, output = [f"{host}@{first}"], 1, ""
     if why == "held":
         write_down(pool, host, backups={first: {"hold": {"at": "2026-03-01T00:00:00Z", "until": None, "why": "court"}}})
-        said = f"{host} {first} is held"
+        output = f"{host} {first} is held"
     elif why == "last":
-        words, said = [f"{host}@{name}" for name in (first, second, third)], f"no complete backup of {host} would be left"
+        words, output = [f"{host}@{name}" for name in (first, second, third)], f"no complete backup of {host} would be left"
     elif why == "last but one":  # the others have expired already
         pool.backupd("delete", f"{host}@{second}", f"{host}@{third}", *at(now))
-        said = f"no complete backup of {host} would be left"
+        output = f"no complete backup of {host} would be left"
     elif why == "unreadable":
-        there = spoil(pool, host, first)
-        said = f"{host} {first} is left alone"
+        text = spoil(pool, host, first)
+        output = f"{host} {first} is left alone"
     elif why == "unknown":
-        words, status, said = [f"{host}@{first}", f"{host}@{first[:-2]}9Z"], 2, "did you mean"
+        words, status, output = [f"{host}@{first}", f"{host}@{first[:-2]}9Z"], 2, "did you mean"
     elif why == "beginning":
-        words, status, said = [f"{host}@{first[:10]}"], 2, f"{host} has no backup {first[:10]}"
+        words, status, output = [f"{host}@{first[:10]}"], 2, f"{host} has no backup {first[:10]}"
     elif why == "no name":
-        words, status, said = [host], 2, "names no backup"
+        words, status, output = [host], 2, "names no backup"
     elif why == "no host":
-        words, status, said = [f"{host}x@{first}"], 2, f"there is no host {host}x"
+        words, status, output = [f"{host}x@{first}"], 2, f"there is no host {host}x"
     elif why == "forgotten":
         write_down(pool, host, forgotten={"at": "2026-03-01T00:00:00Z"})
-        said = "is forgotten"
+        output = "is forgotten"
     elif why == "base":
         unfinished(pool, host, second)
-        words, said = [f"{host}@{second}"], f"`backupd discard {host}`"
+        words, output = [f"{host}@{second}"], f"`backupd discard {host}`"
     elif why == "together":  # all or none, over hosts as well
         other = next(_unused)
-        words, said = [f"{host}@{first}", *(f"{other}@{name}" for name in (first, second, third))], "would be left"
+        words, output = [f"{host}@{first}", *(f"{other}@{name}" for name in (first, second, third))], "would be left"
     before = fingerprint(pool.pool / "hosts" / host)
     for more in ((), ("--now-without-grace",), ("--dry-run",)):
-        assert said in fails(pool, "delete", *words, *more, *at(now), status=status)
+        assert output in fails(pool, "delete", *words, *more, *at(now), status=status)
     assert fingerprint(pool.pool / "hosts" / host) == before
     assert row(pool, host, first) == "complete"
     shutil.rmtree(pool.backup(host, ".working"), ignore_errors=True)
     if why == "unreadable":
-        spoil(pool, host, first, there)
+        spoil(pool, host, first, text)
 
 
 def spoil(pool: Expiries, host: str, name: str, record: str = "{") -> str:
@@ -193,8 +193,8 @@ def spoil(pool: Expiries, host: str, name: str, record: str = "{") -> str:
 def test_one_that_is_stamped_in_the_future_is_no_other_that_stays(pool: Expiries, host: str, now: datetime) -> None:
     *complete, _ = pool.names(host)
     early = LAST - timedelta(days=2, hours=1)  # the first one was made, and the others have a wrong clock's stamps
-    said = fails(pool, "delete", f"{host}@{complete[0]}", "--now-without-grace", *at(early))
-    assert f"no complete backup of {host} would be left" in said
+    failure_text = fails(pool, "delete", f"{host}@{complete[0]}", "--now-without-grace", *at(early))
+    assert f"no complete backup of {host} would be left" in failure_text
     assert len(pool.left(host)) == 4
 
 
@@ -212,8 +212,8 @@ def unfinished(pool: Expiries, host: str, base: str) -> Path:
 def test_the_last_complete_one_goes_by_force_and_then_there_is_no_latest(pool: Expiries, host: str, now: datetime) -> None:
     *complete, suspect = pool.names(host)
     words = [f"{host}@{name}" for name in complete]
-    said = pool.backupd("delete", *words, "--force", *at(now)).stdout
-    assert f"no complete backup of {host} is left" in said
+    output = pool.backupd("delete", *words, "--force", *at(now)).stdout
+    assert f"no complete backup of {host} is left" in output
     assert latest(pool, host) is None
     error = fails(pool, "browse", f"{host}@latest", *at(now), status=2)
     assert f"{host} has no complete backup" in error
@@ -255,8 +255,8 @@ def test_a_host_that_is_worked_on_and_an_expiry_under_way_are_left_alone(pool: E
 def test_a_rehearsal_says_it_all_and_changes_nothing(pool: Expiries, host: str, now: datetime) -> None:
     third = pool.names(host)[2]
     before, catalogue = fingerprint(pool.pool), dump(pool)
-    said = pool.backupd("delete", f"{host}@{third}", "--dry-run", *at(now)).stdout
-    assert f"{host} {third} would expire" in said
+    output = pool.backupd("delete", f"{host}@{third}", "--dry-run", *at(now)).stdout
+    assert f"{host} {third} would expire" in output
     at_once = pool.backupd("delete", f"{host}@{third}", "--now-without-grace", "--dry-run", *at(now)).stdout
     assert f"{host} {third} would be deleted at once" in at_once
     assert fingerprint(pool.pool) == before
@@ -323,7 +323,7 @@ def test_an_expiry_of_named_hosts_without_grace_deletes_what_no_rule_keeps_and_l
         assert "--skip-grace is for hosts that are named" in fails(pool, "expire", "--skip-grace", *at(now), status=2)
         assert "there is no host" in fails(pool, "expire", f"{host}x", *at(now), status=2)
         plan = pool.expire(now, host, "--skip-grace", "--dry-run")
-        assert {(one["host"], one["name"]) for one in plan["delete"]} == {(host, name) for name in names[:2]}
+        assert {(item["host"], item["name"]) for item in plan["delete"]} == {(host, name) for name in names[:2]}
         assert pool.left(host) == names
         done = pool.expire(now, host, "--skip-grace")
         assert (done["marked"], done["deleted"], done["waiting_for_grace"]) == (2, 2, 0)

@@ -26,8 +26,8 @@ def demoted(make_btrfs: Callable[..., Path]) -> TwoPools:
     made.second.host("web1", made.source)
     made.first.tables["replica.back"] = {"from": str(made.second.pool)}
     made.first.write()
-    told = made.first.backupd("demote", "back", "web1", "--yes", *NOW).stdout
-    assert "nothing is backed up here" in " ".join(told.split())
+    output = made.first.backupd("demote", "back", "web1", "--yes", *NOW).stdout
+    assert "nothing is backed up here" in " ".join(output.split())
     return made
 
 
@@ -37,8 +37,8 @@ def mark(made: TwoPools) -> object:
 
 
 def test_it_is_said_to_be_a_copy_at_once(demoted: TwoPools) -> None:
-    (told,) = demoted.first.json("status", *NOW)["hosts"]
-    assert (told["state"], told["next_due"], told["error"]) == ("copy", None, None)
+    (answer,) = demoted.first.json("status", *NOW)["hosts"]
+    assert (answer["state"], answer["next_due"], answer["error"]) == ("copy", None, None)
     shown = " ".join(demoted.first.backupd("status", *NOW).stdout.split())
     assert "web1 copy" in shown
     assert "1 host: 1 copy" in shown
@@ -51,8 +51,8 @@ def test_it_is_said_to_be_a_copy_at_once(demoted: TwoPools) -> None:
 
 def checked(made: TwoPools) -> list[tuple[str, str, bool]]:
     """Whose findings `check` has of which level, and whether they name the host."""
-    found = json.loads(made.first.backupd("check", "--json", check=False).stdout)
-    return [(one["subject"], one["level"], "web1" in one["message"]) for one in found]
+    answer = json.loads(made.first.backupd("check", "--json", check=False).stdout)
+    return [(row["subject"], row["level"], "web1" in row["message"]) for row in answer]
 
 
 def test_a_night_says_it_and_does_not_fail(demoted: TwoPools) -> None:
@@ -61,8 +61,8 @@ def test_a_night_says_it_and_does_not_fail(demoted: TwoPools) -> None:
     assert (planned["runs"], "replica back" in planned["reason"]) == (False, True)
     for words in ((), ("--all",)):
         done = demoted.first.backupd("run", *words, *later, check=False)
-        said = " ".join((done.stdout + done.stderr).split())
-        assert (done.returncode, "not backed up here: web1 (" in said) == (0, True), said
+        output = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode, "not backed up here: web1 (" in output) == (0, True), output
     assert demoted.first.json("status", *later)["hosts"][0]["state"] == "copy"
     named = demoted.first.backupd("run", "web1", *later, check=False)  # what somebody asks for and does not get is a failure
     assert (named.returncode, "replica back" in " ".join(named.stdout.split())) == (1, True), named.stdout
@@ -73,8 +73,8 @@ def test_a_night_says_it_and_does_not_fail(demoted: TwoPools) -> None:
 def test_a_night_without_the_catalogue_says_it_as_well(demoted: TwoPools) -> None:
     shutil.rmtree(demoted.first.state)
     done = demoted.first.backupd("run", "--now", "2026-03-22T23:00:00Z", check=False)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert (done.returncode, "web1: skipped" in said, "replica back" in said) == (0, True, True), said
+    output = " ".join((done.stdout + done.stderr).split())
+    assert (done.returncode, "web1: skipped" in output, "replica back" in output) == (0, True, True), output
     shutil.rmtree(demoted.first.state)
     demoted.first.backupd("rebuild")
     assert demoted.first.json("status", *NOW)["hosts"][0]["state"] == "copy"

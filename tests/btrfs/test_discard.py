@@ -60,9 +60,9 @@ def refused(pool: Nights, *words: str, status: int = 1) -> str:
 
 
 def test_what_is_unfinished_goes_for_good_and_the_final_backup_stays(pool: Nights, host: str) -> None:
-    said = json.loads(pool.backupd("discard", host, "--yes", "--json").stdout)
-    assert (said["host"], said["began"], said["dry_run"]) == (host, "2026-11-21T03:00:00Z", False)
-    assert SIZE <= said["bytes"] < 2 * SIZE
+    answer = json.loads(pool.backupd("discard", host, "--yes", "--json").stdout)
+    assert (answer["host"], answer["began"], answer["dry_run"]) == (host, "2026-11-21T03:00:00Z", False)
+    assert SIZE <= answer["bytes"] < 2 * SIZE
     assert not there(pool, host)
     assert rows(pool, f"select name != '' from backup where host = '{host}'") == [(1,)]
     assert len(pool.names(host)) == 1
@@ -71,8 +71,8 @@ def test_what_is_unfinished_goes_for_good_and_the_final_backup_stays(pool: Night
 
 def test_a_rehearsal_says_what_would_be_lost_and_changes_nothing(pool: Nights, host: str) -> None:
     before = fingerprint(pool.pool / "hosts" / host)
-    said = pool.backupd("discard", host, "--dry-run").stdout
-    assert f"{host} has 1.00 MiB unfinished, begun 2026-11-21T03:00:00Z (" in said
+    output = pool.backupd("discard", host, "--dry-run").stdout
+    assert f"{host} has 1.00 MiB unfinished, begun 2026-11-21T03:00:00Z (" in output
     assert fingerprint(pool.pool / "hosts" / host) == before
 
 
@@ -104,21 +104,21 @@ def test_what_waited_for_a_commit_is_no_change(pool: Nights, host: str) -> None:
     assert not there(pool, host)
 
 
-@pytest.mark.parametrize("what", ["finished", "foreign", "inside"])
-def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, what: str) -> None:
+@pytest.mark.parametrize("subject", ["finished", "foreign", "inside"])
+def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, subject: str) -> None:
     path = pool.backup(host, ".working")
-    if what == "finished":
+    if subject == "finished":
         fields = {**json.loads((path / "backup.json").read_text()), "state": "complete", "name": "2026-11-21T030000Z"}
         (path / "backup.json").write_text(json.dumps(fields))
         work("btrfs", "property", "set", "-ts", path, "ro", "true")
-        said = "is finished and lacks its name only"
-    elif what == "foreign":
+        output = "is finished and lacks its name only"
+    elif subject == "foreign":
         (path / "mine").write_text("somebody's")
-        said = "is not ours"
+        output = "is not ours"
     else:
         work("btrfs", "subvolume", "create", path / "data" / "mine")
-        said = "holds a subvolume that is not ours"
-    assert said in refused(pool, host, "--yes")
+        output = "holds a subvolume that is not ours"
+    assert output in refused(pool, host, "--yes")
     assert there(pool, host)
 
 

@@ -231,12 +231,12 @@ def test_a_scrub_is_known_as_btrfs_scrub_status_tells_it(plain: Path) -> None:
     assert read_scrub(uuid, frozenset({1}), running=False) == Scrub()
     try:
         work("btrfs", "scrub", "start", "-B", plain)
-        said = work("btrfs", "scrub", "status", plain).stdout
-        started = re.search(r"Scrub started:\s+(.*)", said)
+        output = work("btrfs", "scrub", "status", plain).stdout
+        started = re.search(r"Scrub started:\s+(.*)", output)
         assert started
         scrub = read_scrub(uuid, frozenset({1}), running=False)
         assert scrub.finished == datetime.strptime(started[1], "%a %b %d %H:%M:%S %Y").astimezone(UTC)
-        assert "no errors found" in said
+        assert "no errors found" in output
         assert (scrub.corrected, scrub.uncorrectable, scrub.unfinished) == (0, 0, False)
     finally:
         for file in FOLDER.glob(f"*{uuid}*"):
@@ -364,14 +364,14 @@ def doctor(pool: Nights, *words: str, status: int = 1) -> Any:
     return json.loads(done.stdout)
 
 
-def names_of(said: Any) -> set[str]:
-    return {finding["name"] for finding in said["findings"]}
+def names_of(answer: Any) -> set[str]:
+    return {finding["name"] for finding in answer["findings"]}
 
 
 def test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to(pool: Nights) -> None:
     about_here = {"clock", "schedule", "rsync", "ssh-key", "known-hosts"}  # as this machine is
-    said = doctor(pool)
-    assert names_of(said) - about_here == ALWAYS - {"nosuid"}
+    lines = doctor(pool)
+    assert names_of(lines) - about_here == ALWAYS - {"nosuid"}
     before = options_of(pool.top)
     doctor(pool, "--fix", "atime", "--dry-run", status=0)
     assert options_of(pool.top) == before

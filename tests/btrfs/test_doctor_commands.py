@@ -63,8 +63,8 @@ def run(point: Path, finding: Finding, new: str = "") -> None:
         elif line == f"umount {point}":
             btrfs.unmount(point)  # and wait until nobody has it mounted elsewhere
         else:
-            there = line.replace(f"/dev/disk/by-uuid/{uuid}", loops[0])  # no udev makes such links here
-            work("bash", "-e", "-c", there.replace("/dev/NEW", new), env=env)
+            output = line.replace(f"/dev/disk/by-uuid/{uuid}", loops[0])  # no udev makes such links here
+            work("bash", "-e", "-c", output.replace("/dev/NEW", new), env=env)
 
 
 def ours(line: str) -> None:
@@ -76,8 +76,8 @@ def ours(line: str) -> None:
 
 def disks(point: Path) -> list[str]:
     """The loop devices of a bed in the order of its images."""
-    found = {(Path("/sys/block") / Path(loop).name / "loop/backing_file").read_text(): loop for loop in btrfs.devices_of(point)}
-    return [found[image] for image in sorted(found)]
+    text = {(Path("/sys/block") / Path(loop).name / "loop/backing_file").read_text(): loop for loop in btrfs.devices_of(point)}
+    return [text[image] for image in sorted(text)]
 
 
 def profiles(point: Path) -> set[str]:
@@ -252,8 +252,8 @@ def test_those_of_one_device(shape: str, make_btrfs: Make, with_block_group_tree
     assert "System, DUP" in profiles(point)
     for part in "bcd":  # in several block groups, of which one is converted
         write(point, part, 30 * MIB)
-    one = last_block_group(point)
-    balance(point, *([f"-dconvert=single,{one}", f"-mconvert=single,{one}"] if mixed else [f"-dconvert=dup,{one}"]))
+    output = last_block_group(point)
+    balance(point, *([f"-dconvert=single,{output}", f"-mconvert=single,{output}"] if mixed else [f"-dconvert=dup,{output}"]))
     follow(point, "profiles")
     if not mixed:
         follow(point, "dup-metadata", on_a_raid)
@@ -273,9 +273,9 @@ def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called
     site = SiteFacts(limits, name="main", file=nights.config, created=NOW, most_backups=("web1", 301))
     room = replace(facts.filesystem.room, unallocated=0)
     full = replace(facts, site=site, filesystem=replace(facts.filesystem, room=room))
-    found = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).remedy.lines if "backupd" in line]
-    assert len(found) == 4
-    for line in found:
+    lines = [line for name in ("subvolumes", "unallocated") for line in finding_of(full, name).remedy.lines if "backupd" in line]
+    assert len(lines) == 4
+    for line in lines:
         assert f"--config {nights.config} " in line
         ours(line)
     named = replace(full, site=replace(site, name="archive", file=Path("/etc/btrkeep/archive.toml")))
@@ -285,9 +285,9 @@ def test_those_of_our_own_are_for_this_pool_whatever_its_configuration_is_called
 def last_block_group(point: Path) -> str:
     """Of those with data, as a filter; `limit` takes none of mixed ones."""
     dumped = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", disks(point)[0]).stdout
-    found = re.findall(r"CHUNK_ITEM (\d+)\).*\n\s+length (\d+) .*type \S*DATA\b(?<!METADATA)", dumped)
+    matches = re.findall(r"CHUNK_ITEM (\d+)\).*\n\s+length (\d+) .*type \S*DATA\b(?<!METADATA)", dumped)
     mixed = re.findall(r"CHUNK_ITEM (\d+)\).*\n\s+length (\d+) .*type DATA\|METADATA", dumped)
-    vaddr, length = max((int(vaddr), int(length)) for vaddr, length in mixed or found)
+    vaddr, length = max((int(vaddr), int(length)) for vaddr, length in mixed or matches)
     return f"vrange={vaddr}..{vaddr + length}"
 
 

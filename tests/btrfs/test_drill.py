@@ -54,8 +54,8 @@ def drill(of: Nights, *words: str, status: int = 0, env: dict[str, str] | None =
     done = of.backupd("drill", "--json", *words, check=False, env=env)
     assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout or "[]")
-    return found
+    answer: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return answer
 
 
 def scratch(of: Nights) -> list[str]:
@@ -71,8 +71,8 @@ def scratch(of: Nights) -> list[str]:
 def noted(of: Nights, host: str = "web") -> Any:
     """What the catalogue has of the host's drills, by sqlite3."""
     with sqlite3.connect(of.state / "catalogue.sqlite") as rows:
-        found = rows.execute("SELECT value FROM about WHERE name = ?", (f"drill:{host}",)).fetchone()
-    return json.loads(found[0]) if found else []
+        answer = rows.execute("SELECT value FROM about WHERE name = ?", (f"drill:{host}",)).fetchone()
+    return json.loads(answer[0]) if answer else []
 
 
 def test_a_whole_backup_is_restored_compared_and_gone_again(web: Nights) -> None:
@@ -81,7 +81,7 @@ def test_a_whole_backup_is_restored_compared_and_gone_again(web: Nights) -> None
     assert (done["host"], done["outcome"], done["names"], done["of"]) == ("web", "proven", number, number)
     assert done["bytes"] == sum(path.lstat().st_size for path in web.source.rglob("*") if path.is_file() and not path.is_symlink())
     assert scratch(web) == []
-    assert [one["outcome"] for one in noted(web)] == ["proven"]
+    assert [row["outcome"] for row in noted(web)] == ["proven"]
 
 
 def test_a_sample_is_as_large_as_asked_for_and_another_one_each_time(web: Nights) -> None:
@@ -89,7 +89,7 @@ def test_a_sample_is_as_large_as_asked_for_and_another_one_each_time(web: Nights
     assert (done["outcome"], done["names"], done["sample"]) == ("proven", 9, "9")
     (share,) = drill(web, "web", "--sample", "50%")
     assert 5 < share["names"] < 45
-    assert len({one["bytes"] for one in noted(web)} | {drill(web, "--sample", "9")[0]["bytes"] for _ in range(3)}) > 1
+    assert len({row["bytes"] for row in noted(web)} | {drill(web, "--sample", "9")[0]["bytes"] for _ in range(3)}) > 1
     assert scratch(web) == []
 
 
@@ -114,7 +114,7 @@ def at_a_checkpoint(of: Nights, action: str, when: str, name: str, *words: str) 
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "output"),
     [
         ("truncate -s -1 {top}/deep/er/file9", "size"),
         ("cd {top}/deep/er; printf X | dd of=file9 bs=1 seek=100 conv=notrunc; touch -d @987654321.123456789 file9", "content"),
@@ -127,14 +127,14 @@ def at_a_checkpoint(of: Nights, action: str, when: str, name: str, *words: str) 
         ("cd {top}; cp -p deep/also3 x; mv x deep/also3; touch -r {source}/deep deep; touch -r {source} .", "hard link"),
     ],
 )
-def test_a_difference_between_the_backup_and_what_came_back_is_found(web: Nights, harm: str, said: str) -> None:
+def test_a_difference_between_the_backup_and_what_came_back_is_found(web: Nights, harm: str, output: str) -> None:
     top = web.pool / ".btrkeep/drill/restored/data" / str(web.source).lstrip("/")
     action = "does:" + harm.format(top=top, source=web.source)
     done = at_a_checkpoint(web, action, "after", "sample restored", "--sample", "all", "--json")
     assert done.returncode == 1, done.stderr
-    (told,) = json.loads(done.stdout)
-    assert told["outcome"] == "failed"
-    assert said in told["text"]
+    (answer,) = json.loads(done.stdout)
+    assert answer["outcome"] == "failed"
+    assert output in answer["text"]
     assert scratch(web) == []
     assert "was restored with differences" in web.backupd("status").stdout
 
@@ -153,8 +153,8 @@ def test_a_drill_that_is_stopped_leaves_nothing(web: Nights) -> None:
     with held_at(web, "before", "sample restored", "drill", "--sample", "all") as program:
         assert "the lock is held by process" in web.backupd("drill", check=False).stderr
         program.send_signal(signal.SIGTERM)
-    status, _, said = ended(program)
-    assert (status, "nothing of it is left" in said) == (143, True)
+    status, _, output = ended(program)
+    assert (status, "nothing of it is left" in output) == (143, True)
     assert scratch(web) == []
 
 
@@ -183,7 +183,7 @@ def test_what_has_no_room_is_not_finished_and_says_nothing_of_the_backup(web: Ni
     (done,) = drill(web, "--sample", "all", status=1)
     assert done["outcome"] == "unfinished"
     assert "beyond min_free" in done["text"]
-    assert [one["outcome"] for one in noted(web)] == ["unfinished"]
+    assert [row["outcome"] for row in noted(web)] == ["unfinished"]
     assert json.loads(web.backupd("status", "--json").stdout)["drill"]["state"] == "never"
 
 
@@ -197,8 +197,8 @@ def test_a_file_that_the_disk_does_not_give_back_fails_the_drill(make_btrfs: Cal
     (done,) = drill(nights, status=1)
     assert done["outcome"] == "failed"
     assert "database" in done["text"]
-    said = json.loads(nights.backupd("notify", "--dry-run", "--json", check=False).stdout)
-    assert "database" in json.dumps(said)
+    answer = json.loads(nights.backupd("notify", "--dry-run", "--json", check=False).stdout)
+    assert "database" in json.dumps(answer)
 
 
 def test_the_host_that_waited_longest_is_next(web: Nights) -> None:
@@ -217,8 +217,8 @@ def test_status_says_when_a_restore_was_proven_last(web: Nights) -> None:
     assert "restore was proven" not in web.backupd("status").stdout
     drill(web, "--sample", "all")
     assert "last proven restore: web@" in web.backupd("status").stdout
-    told = json.loads(web.backupd("status", "--json").stdout)["drill"]
-    assert (told["state"], told["last"]["host"]) == ("ok", "web")
+    answer = json.loads(web.backupd("status", "--json").stdout)["drill"]
+    assert (answer["state"], answer["last"]["host"]) == ("ok", "web")
     web.tables["drill"] = {"max_age": "1s"}
     web.write()
     time.sleep(1.1)

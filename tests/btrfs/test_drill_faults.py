@@ -44,8 +44,8 @@ def test_what_was_noted_while_the_clock_was_ahead_does_not_outlive_what_came_lat
     for number in range(9):
         note_drill(facts, result(first, ahead + timedelta(days=number)))
     note_drill(facts, result(then, NOW))
-    found = drill_status(read_drills(facts), ["web"], 1e7, NOW)
-    assert found.state == (DrillState.OK if then == DrillOutcome.PROVEN else DrillState.FAILING)
+    matching = drill_status(read_drills(facts), ["web"], 1e7, NOW)
+    assert matching.state == (DrillState.OK if then == DrillOutcome.PROVEN else DrillState.FAILING)
 
 
 def test_a_host_that_was_drilled_while_the_clock_was_ahead_has_its_turn() -> None:
@@ -84,8 +84,8 @@ def test_a_pool_that_others_fill_in_the_middle_says_nothing_of_the_backup(large:
     filler = large.top / "filler"
     done = at_a_checkpoint(large, f"does:dd if=/dev/zero of={filler} bs=1M 2>/dev/null; :", "before", "sample restored", "--json")
     assert "Traceback" not in done.stderr, done.stderr
-    (told,) = json.loads(done.stdout)
-    assert (told["outcome"], done.returncode) == ("unfinished", 1), told
+    (answer,) = json.loads(done.stdout)
+    assert (answer["outcome"], done.returncode) == ("unfinished", 1), answer
     assert scratch(large) == []
     filler.unlink()
     assert drill(large)[0]["outcome"] == "proven"
@@ -95,9 +95,9 @@ def test_a_pool_that_others_fill_in_the_middle_says_nothing_of_the_backup(large:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_drill_whose_time_is_over_in_the_middle_says_nothing_of_the_backup(large: Nights, when: str) -> None:
     done = at_a_checkpoint(large, "does:sleep 1.5", when, "sample restored", "--json", "--time", "1s")
-    (told,) = json.loads(done.stdout)
-    assert (told["outcome"], done.returncode) == ("unfinished", 1), told
-    assert "no end within" in told["text"]
+    (answer,) = json.loads(done.stdout)
+    assert (answer["outcome"], done.returncode) == ("unfinished", 1), answer
+    assert "no end within" in answer["text"]
     assert scratch(large) == []
     assert json.loads(large.backupd("status", "--json").stdout)["drill"]["state"] == "never"
 

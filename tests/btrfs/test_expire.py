@@ -99,11 +99,11 @@ def test_a_rehearsal_does_what_the_run_after_it_does(pool: Expiries) -> None:
     pool.history("web", 6)
     pool.expire()
     pool.settings("retention", daily=2)
-    said = pool.expire(LATER, "--dry-run")
+    answer = pool.expire(LATER, "--dry-run")
     before = pool.left("web")
     pool.expire(LATER)
-    assert pool.left("web") == [name for name in before if name not in {step["name"] for step in said["delete"]}]
-    assert set(pool.marked("web")) == {step["name"] for step in said["mark"]}
+    assert pool.left("web") == [name for name in before if name not in {step["name"] for step in answer["delete"]}]
+    assert set(pool.marked("web")) == {step["name"] for step in answer["mark"]}
 
 
 def test_the_last_complete_backup_stays_whatever_comes_after_it(pool: Expiries) -> None:
@@ -213,8 +213,8 @@ def test_the_catalogue_tells_of_the_run(pool: Expiries) -> None:
     pool.history("web", 5)
     pool.expire()
     pool.expire(LATER)
-    found = rows(pool, "select outcome, planned, marked, deleted, left_out, error from expiry order by id")
-    assert found == [("complete", 0, 2, 0, 0, None), ("complete", 2, 0, 2, 0, None)]
+    actual_rows = rows(pool, "select outcome, planned, marked, deleted, left_out, error from expiry order by id")
+    assert actual_rows == [("complete", 0, 2, 0, 0, None), ("complete", 2, 0, 2, 0, None)]
     (written,) = rows(pool, "select written_bytes from expiry where deleted > 0")[0]
     assert written > 0
 
@@ -264,10 +264,10 @@ def test_the_text_for_people_says_what_was_done(pool: Expiries) -> None:
 def test_the_years_last_day_is_like_any_other(pool: Expiries) -> None:
     """The names of what is kept follow the golden rule: the first of each of the newest days."""
     pool.host("web", pool.source)
-    moments = sorted([*every(1, 6, LAST), *(one + timedelta(hours=1) for one in every(1, 6, LAST))])
+    moments = sorted([*every(1, 6, LAST), *(moment + timedelta(hours=1) for moment in every(1, 6, LAST))])
     names = make_history(pool, "web", moments)
     pool.expire_twice()
-    kept = [name_of(one) for one in every(1, 3, LAST)]
+    kept = [name_of(moment) for moment in every(1, 3, LAST)]
     assert pool.left("web") == sorted({*kept, names[-1]})
 
 

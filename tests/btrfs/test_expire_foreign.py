@@ -70,11 +70,11 @@ def look(path: Path) -> object:
     return (status.st_ino, status.st_mode, path.readlink() if path.is_symlink() else None, inside)
 
 
-@pytest.mark.parametrize("what", FOREIGN)
-def test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired(pool: Expiries, what: str) -> None:
+@pytest.mark.parametrize("subject", FOREIGN)
+def test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired(pool: Expiries, subject: str) -> None:
     """The worst case: everything but the thing itself says that a backup of ours lies there, long expired."""
     names = pool.history("web", 5)
-    FOREIGN[what](pool, OLDER)
+    FOREIGN[subject](pool, OLDER)
     path = pool.pool / "hosts" / "web" / OLDER
     before = look(path)
     pool.expire()

@@ -66,8 +66,8 @@ def test_a_night_that_was_stopped_stays_an_alarm_whatever_goes_by_hand_after_it(
     pool.expire(NOW, status=1)
     pool.backupd("delete", f"web@{first}", "--now-without-grace", *at(NOW))
     assert rows(pool, "select outcome, hosts from expiry order by id") == [("complete", None), ("stopped", None), ("complete", 1)]
-    told = json.loads(pool.backupd("notify", "--dry-run", "--json", *at(NOW), check=False).stdout)
-    assert [one["text"][:15] for one in told["alarms"] if one["subject"] == "expiry"] == ["expiry stopped:"]
+    answer = json.loads(pool.backupd("notify", "--dry-run", "--json", *at(NOW), check=False).stdout)
+    assert [alarm["text"][:15] for alarm in answer["alarms"] if alarm["subject"] == "expiry"] == ["expiry stopped:"]
 
 
 def test_under_a_clock_that_went_back_no_grace_of_a_deletion_by_hand_begins(pool: Expiries) -> None:
@@ -132,8 +132,8 @@ def test_a_clock_that_ran_ahead_ends_no_grace_in_this_run_and_does_a_night_later
     rehearsal = run(real, "--dry-run")
     assert rehearsal["clock"]
     assert rehearsal["delete"] == []
-    said = real.backupd("expire", "--dry-run").stdout
-    assert said.count("is restorable until the clock is right: by this clock its grace period ended at ") == 2
+    output = real.backupd("expire", "--dry-run").stdout
+    assert output.count("is restorable until the clock is right: by this clock its grace period ended at ") == 2
     killed(real, "before", "fact written", "expire")  # is not the run that had to be waited for
     done = run(real)
     assert "ahead" in done["clock"]

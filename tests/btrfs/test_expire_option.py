@@ -215,10 +215,10 @@ def test_a_pool_that_becomes_read_only_meanwhile_has_its_option_back_and_the_nex
             (disk.point / "made").touch()
             work("btrfs", "filesystem", "sync", disk.point, check=False)
             assert "ro" in options(pool)
-        status, _, said = ended(process)
-        assert (status, "Traceback" in said, "read-only" in said.lower()) == (4, False, True), said
-        assert "nossd" in options(pool) or "ssd" not in options(pool), said
-        assert "could not be put back" not in said
+        status, _, output = ended(process)
+        assert (status, "Traceback" in output, "read-only" in output.lower()) == (4, False, True), output
+        assert "nossd" in options(pool) or "ssd" not in options(pool), output
+        assert "could not be put back" not in output
         disk.flag.unlink()
         disk.read_again()
         assert pool.expire(LATER)["still_waiting"] == 0

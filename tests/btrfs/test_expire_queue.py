@@ -171,9 +171,9 @@ def test_a_row_goes_when_the_deletion_is_on_the_disk_itself(pool: Expiries, ends
     else:
         killed(pool, "before", "rows of deleted backups dropped", "expire", *at(LATER))
     on_disk = named_on(device)
-    there = set(subvolumes(pool).values())
-    assert len(before - there) == (120 if ends else MOST)
-    assert on_disk & before == there & before
+    numbers = set(subvolumes(pool).values())
+    assert len(before - numbers) == (120 if ends else MOST)
+    assert on_disk & before == numbers & before
 
 
 def test_with_wait_it_stays_until_all_is_dropped(pool: Expiries) -> None:

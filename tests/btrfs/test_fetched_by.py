@@ -31,8 +31,8 @@ def days_later(days: float) -> str:
 
 
 def copies(two: TwoPools, days: float) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(two.first.backupd("status", "--json", "--now", days_later(days)).stdout)["copies"]
-    return found
+    answer: list[dict[str, Any]] = json.loads(two.first.backupd("status", "--json", "--now", days_later(days)).stdout)["copies"]
+    return answer
 
 
 def fetched_on(two: TwoPools, days: float) -> str:
@@ -41,8 +41,8 @@ def fetched_on(two: TwoPools, days: float) -> str:
 
 
 def alarms(two: TwoPools, days: float) -> list[str]:
-    said = json.loads(two.first.backupd("notify", "--dry-run", "--json", "--now", days_later(days), check=False).stdout)
-    return [one["text"] for one in said["alarms"] if one["subject"] == "fetched_by office"]
+    answer = json.loads(two.first.backupd("notify", "--dry-run", "--json", "--now", days_later(days), check=False).stdout)
+    return [alarm["text"] for alarm in answer["alarms"] if alarm["subject"] == "fetched_by office"]
 
 
 def test_it_is_late_when_nobody_has_fetched_for_longer_than_max_age(two: TwoPools) -> None:
@@ -55,9 +55,9 @@ def test_it_is_late_when_nobody_has_fetched_for_longer_than_max_age(two: TwoPool
     assert alarms(two, 9) == []
     (text,) = alarms(two, 11)  # the fetch began some seconds after the time from which days are counted, on a busy machine a minute
     assert text in ("fetched_by office: not fetched for 11d", "fetched_by office: not fetched for 10d 23h")
-    said = two.first.backupd("metrics", "--now", days_later(11)).stdout
-    assert 'btrkeep_replica_state{pool="main",replica="office",state="late"} 1.0' in said
-    assert "btrkeep_replica_last_fetch_bytes" not in "".join(line for line in said.splitlines() if 'replica="office"' in line)
+    output = two.first.backupd("metrics", "--now", days_later(11)).stdout
+    assert 'btrkeep_replica_state{pool="main",replica="office",state="late"} 1.0' in output
+    assert "btrkeep_replica_last_fetch_bytes" not in "".join(line for line in output.splitlines() if 'replica="office"' in line)
 
 
 def test_a_fetch_of_which_nothing_is_new_counts_and_so_does_one_by_ssh(two: TwoPools) -> None:
@@ -98,8 +98,8 @@ def test_the_other_servers_clock_is_not_believed(nights: Nights) -> None:
     words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "send-only"]
     before = format_time(datetime.now(UTC))
     work(*words, input=f"{json.dumps(asked)}\n")
-    said = json.loads((nights.pool / ".btrkeep/common/office.json").read_text())
-    assert before <= said["told"] <= format_time(datetime.now(UTC))
+    answer = json.loads((nights.pool / ".btrkeep/common/office.json").read_text())
+    assert before <= answer["told"] <= format_time(datetime.now(UTC))
 
 
 def test_one_that_nobody_has_fetched_yet_is_waited_for(two: TwoPools) -> None:

@@ -192,9 +192,9 @@ def test_a_key_that_permits_rsync_only_makes_it_unknown(nights: Nights, tree: Pa
     key = sshd.authorize('restrict,command="rrsync -ro /"')
     nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
     nights.host("h", tree, address=sshd.address, port=sshd.port)
-    found = findings(nights, "host", "test", "h")
-    assert [each["level"] for each in found if "fetched twice" in each["message"]] == ["unknown"]
-    assert [each["level"] for each in found if "reached" in each["message"]] == ["ok"]
+    actual_findings = findings(nights, "host", "test", "h")
+    assert [each["level"] for each in actual_findings if "fetched twice" in each["message"]] == ["unknown"]
+    assert [each["level"] for each in actual_findings if "reached" in each["message"]] == ["ok"]
 
 
 @pytest.mark.parametrize("key", ["any command", "rsync only"])

@@ -43,8 +43,8 @@ class FullPool:
         return work(*argv, cwd=TOP, check=False, timeout=120)
 
     def findings(self) -> dict[str, str]:
-        found = json.loads(self.doctor("--json").stdout)["findings"]
-        return {one["name"]: one["what"] for one in found}
+        answer = json.loads(self.doctor("--json").stdout)["findings"]
+        return {row["name"]: row["what"] for row in answer}
 
     def sums(self) -> dict[str, str]:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.point.glob("real*")}

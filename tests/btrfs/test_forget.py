@@ -49,10 +49,10 @@ def typed(pool: Nights, text: str, *words: str) -> tuple[int, str]:
     env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
     with subprocess.Popen(argv, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, text=True) as process:
         os.write(ours, text.encode())
-        said, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
-    return process.returncode, said
+    return process.returncode, output
 
 
 def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now(pool: Nights, host: str) -> None:
@@ -64,10 +64,10 @@ def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now
     tried = json.loads(pool.backupd("forget", host, "--dry-run", "--json").stdout)
     assert (tried["dry_run"], tried["forgotten"], tried["backups"]) == (True, None, names)
     assert not (pool.pool / "hosts" / host / "notes.json").exists()
-    said = pool.backupd("forget", host, "--yes").stdout.splitlines()
-    assert said[0] == f"{host} has 3 backups, {names[0]} to {names[-1]}"  # of what size nobody knows
-    assert "`backupd expire` marks its backups and deletes them 1d later" in said[1]
-    assert said[2] == f"until then `backupd forget {host} --undo` takes it back"
+    lines = pool.backupd("forget", host, "--yes").stdout.splitlines()
+    assert lines[0] == f"{host} has 3 backups, {names[0]} to {names[-1]}"  # of what size nobody knows
+    assert "`backupd expire` marks its backups and deletes them 1d later" in lines[1]
+    assert lines[2] == f"until then `backupd forget {host} --undo` takes it back"
     written = notes_of(pool, host)
     assert abs(datetime.now(UTC) - datetime.fromisoformat(written["forgotten"]["at"])) < timedelta(minutes=1)
     assert written["backups"] == {}
@@ -87,8 +87,8 @@ def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now
 def test_sizes_are_told_as_far_as_they_are_known(pool: Nights, host: str) -> None:
     update = f"update backup set bytes = 3145728, new_bytes = 1048576 where host = '{host}'"
     work("sqlite3", pool.state / "catalogue.sqlite", update)
-    said = pool.backupd("forget", host, "--yes").stdout.splitlines()[0]
-    assert said.endswith("; the newest holds 3.00 MiB, rsync wrote 3.00 MiB of data for all of them")
+    output = pool.backupd("forget", host, "--yes").stdout.splitlines()[0]
+    assert output.endswith("; the newest holds 3.00 MiB, rsync wrote 3.00 MiB of data for all of them")
 
 
 def test_undo_takes_it_back_and_revives_what_expired_because_of_it(pool: Nights, host: str) -> None:
@@ -102,8 +102,8 @@ def test_undo_takes_it_back_and_revives_what_expired_because_of_it(pool: Nights,
     database = pool.state / "catalogue.sqlite"
     work("sqlite3", database, f"update backup set state = 'expired', expired = '{SOON}' where host = '{host}'")
     work("sqlite3", database, f"update backup set state = 'deleting' where host = '{host}' and name = '{third}'")
-    said = json.loads(pool.backupd("forget", host, "--undo", "--json").stdout)
-    assert said == {"dry_run": False, "host": host, "forgotten": None, "backups": [first, second, third], "unexpired": [first]}
+    answer = json.loads(pool.backupd("forget", host, "--undo", "--json").stdout)
+    assert answer == {"dry_run": False, "host": host, "forgotten": None, "backups": [first, second, third], "unexpired": [first]}
     written = notes_of(pool, host)
     assert "forgotten" not in written
     assert written["backups"] == {second: marks[second], third: marks[third]}
@@ -144,14 +144,14 @@ def test_the_name_has_to_be_typed_on_a_terminal_and_yes_said_without_one(pool: N
     path = pool.pool / "hosts" / host / "notes.json"
     assert fails(pool, "forget", host, status=2) == ("there is no terminal to ask for confirmation", "add --yes if you are sure")
     for wrong in ("yes\n", "\n", f"{host}x\n"):
-        status, said = typed(pool, wrong, "forget", host)
+        status, output = typed(pool, wrong, "forget", host)
         assert status == 1
-        assert "nothing was changed" in said
+        assert "nothing was changed" in output
     assert typed(pool, "\x04", "forget", host)[0] == 130
     assert not path.exists()
-    status, said = typed(pool, f"{host}\n", "forget", host)
-    assert status == 0, said
-    assert f"{host} has 3 backups" in said
+    status, output = typed(pool, f"{host}\n", "forget", host)
+    assert status == 0, output
+    assert f"{host} has 3 backups" in output
     assert notes_of(pool, host)["forgotten"]
 
 

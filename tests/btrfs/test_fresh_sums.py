@@ -26,11 +26,11 @@ ODD = os.fsdecode(b"caf\xe9\n\\x\r [*]")
 
 @pytest.fixture
 def nights(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
-    found = Nights(make_btrfs(size="400M"))
+    bed = Nights(make_btrfs(size="400M"))
     (tmp_path / "srv").mkdir()
-    found.host("web", tmp_path / "srv")
-    found.tables["verify"] = {"new_files": "all"}
-    return found
+    bed.host("web", tmp_path / "srv")
+    bed.tables["verify"] = {"new_files": "all"}
+    return bed
 
 
 def summed(backup: Path) -> set[str]:
@@ -102,9 +102,9 @@ def test_files_of_which_much_was_fetched_come_after_those_chosen_by_chance(
     work("btrfs", "filesystem", "sync", top)
     large, root = {(top / name).stat().st_ino for name in ("3", "12")}, os.open(top, os.O_RDONLY)
     for seed in range(30):
-        found = list(fresh_sums._chosen(root, 0, FileSample("4", number=4), Random(seed)))
-        assert len(found) == len(set(found)) == 4 + len(large - set(found[:4]))
-        assert large <= set(found)
+        numbers = list(fresh_sums._chosen(root, 0, FileSample("4", number=4), Random(seed)))
+        assert len(numbers) == len(set(numbers)) == 4 + len(large - set(numbers[:4]))
+        assert large <= set(numbers)
     half = [len(list(fresh_sums._chosen(root, 0, FileSample("50%", share=0.5), Random(seed)))) for seed in range(30)]
     assert 8 < sum(half) / 30 < 13
     os.close(root)
@@ -124,8 +124,8 @@ def test_what_was_wrong_when_the_filesystem_made_its_checksum_is_found(nights: N
         file.write(bytes([content[200_000] ^ 4]))
     work("btrfs", "property", "set", "-ts", backup, "ro", "true")
     work("btrfs", "scrub", "start", "-B", nights.pool.parent)
-    (found,) = verify(nights, status=1)
-    assert [path.rsplit("/", 1)[1] for path in found["damaged"]] == ["ledger"]
+    (answer,) = verify(nights, status=1)
+    assert [path.rsplit("/", 1)[1] for path in answer["damaged"]] == ["ledger"]
     (again,) = verify(nights, status=1)
     assert again["damages"] == 1
     nights.run("web")
@@ -142,8 +142,8 @@ def test_sums_travel_to_another_pool_and_are_compared_there(make_btrfs: Callable
     two.fetch()
     (name,) = two.names(two.second.pool)
     assert "ledger" in summed(two.second.pool / "hosts/web1" / name)
-    found = json.loads(two.second.backupd("verify", "--json").stdout)["backups"]
-    assert found[0]["compared"] >= 1
+    answer = json.loads(two.second.backupd("verify", "--json").stdout)["backups"]
+    assert answer[0]["compared"] >= 1
 
 
 @pytest.fixture
@@ -225,8 +225,8 @@ def test_sums_that_nobody_of_ours_wrote_say_nothing_and_break_nothing(nights: Ni
     (backup / "SHA256SUMS").write_bytes(text)
     work("btrfs", "property", "set", "-ts", backup, "ro", "true")
     hide_changes(backup.parent)
-    (found,) = verify(nights)
-    assert (found["read"], found["compared"], found["damages"]) == (1, 0, 0)
+    (answer,) = verify(nights)
+    assert (answer["read"], answer["compared"], answer["damages"]) == (1, 0, 0)
 
 
 def test_a_name_of_any_bytes_is_read_as_it_was_written_and_as_sha256sum_reads_it(tmp_path: Path) -> None:

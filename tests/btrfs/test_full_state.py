@@ -201,8 +201,8 @@ def test_a_run_without_its_catalogue_says_so_first_and_last_and_nothing_of_the_o
     lines = (done.stdout + done.stderr).splitlines()
     assert done.returncode == 1
     assert "brought up to date" not in done.stdout + done.stderr
-    told = [number for number, line in enumerate(lines) if "there is no room for the catalogue" in line]
-    assert told == [0, len(lines) - 1], lines
+    numbers = [number for number, line in enumerate(lines) if "there is no room for the catalogue" in line]
+    assert numbers == [0, len(lines) - 1], lines
     assert lines[-2].startswith("2 complete")
     assert "exit status 1" in lines[-1]
 

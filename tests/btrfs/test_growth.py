@@ -13,10 +13,10 @@ from tests.beds import work
 def grown(subvolume: Path, buffer_size: int = 1 << 16) -> SubvolumeGrowth:
     """What is new in it since it was made."""
     work("btrfs", "filesystem", "sync", subvolume)
-    found = describe(subvolume)
-    assert found
+    result = describe(subvolume)
+    assert result
     with opened(subvolume) as fd:
-        return growth(fd, found.created - 1, buffer_size=buffer_size)
+        return growth(fd, result.created - 1, buffer_size=buffer_size)
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def one_checksum(number: int) -> tuple[bytes, bytes]:
     back = {entry >> 24: at for at, entry in enumerate(table)}
 
     def checksum(name: bytes) -> int:
-        found = 0xFFFFFFFE
+        count = 0xFFFFFFFE
         for byte in name:
-            found = table[(found ^ byte) & 255] ^ found >> 8
-        return found
+            count = table[(count ^ byte) & 255] ^ count >> 8
+        return count
 
     target = checksum(first)
     for attempt in range(1000):

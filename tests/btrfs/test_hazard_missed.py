@@ -58,9 +58,9 @@ def test_unreadable_files_within_the_limit_make_a_complete_backup_with_a_warning
     assert nights.status("web")["state"] == "ok"
     assert nights.status("web")["warnings"] == nights.listed("web")[0]["warnings"] == result["warnings"]
     for words in (["status"], ["status", "web"], ["list"], ["list", "web"]):
-        said = nights.backupd(*words).stdout
-        assert "3 could not be read" in said
-        assert str(files(tree, 3)[2]) in said
+        output = nights.backupd(*words).stdout
+        assert "3 could not be read" in output
+        assert str(files(tree, 3)[2]) in output
 
 
 def test_exactly_at_the_limit_is_not_beyond_it(nights: Nights, tree: Path) -> None:

@@ -41,8 +41,8 @@ def measured_run(nights: Nights) -> tuple[dict[str, Any], int]:
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_CHILDREN)[2])"
     )
     done = work(sys.executable, "-c", between, *words, cwd=TOP, env={"NO_COLOR": "1"})
-    said, _, peak = done.stdout.rstrip().rpartition("\n")
-    return {result["host"]: result for result in json.loads(said)}, int(peak) << 10
+    output, _, peak = done.stdout.rstrip().rpartition("\n")
+    return {result["host"]: result for result in json.loads(output)}, int(peak) << 10
 
 
 def test_numbers_that_add_up_beyond_what_sqlite_holds_stay_that_hosts_own_trouble(

@@ -41,21 +41,21 @@ def said_by_all(nights: Nights) -> dict[str, dict[str, str]]:
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         kept = json.loads(connection.execute("SELECT value FROM about WHERE name = 'health'").fetchone()[0])
     bad = ("warning", "error")
-    found = {
-        "check": {SUBJECTS.get(one["subject"], one["subject"]): one["level"] for one in check if one["level"] in bad},
-        "doctor": {one["name"]: one["severity"] for one in doctor["findings"] if one["severity"] in bad},
-        "status": {one["check"]: one["level"] for one in status["findings"]},
+    answer = {
+        "check": {SUBJECTS.get(row["subject"], row["subject"]): row["level"] for row in check if row["level"] in bad},
+        "doctor": {finding["name"]: finding["severity"] for finding in doctor["findings"] if finding["severity"] in bad},
+        "status": {finding["check"]: finding["level"] for finding in status["findings"]},
         "metrics": {sample.labels["check"]: {1: "warning", 2: "error"}[int(sample.value)] for sample in health if sample.value},
-        "dashboard": {one["check"]: one["level"] for one in kept["findings"]},
+        "dashboard": {finding["check"]: finding["level"] for finding in kept["findings"]},
     }
-    return {who: {check: level for check, level in said.items() if check in OF_POOL} for who, said in found.items()}
+    return {who: {check: level for check, level in row.items() if check in OF_POOL} for who, row in answer.items()}
 
 
 def agreed(nights: Nights) -> dict[str, str]:
     """What they all say, once it is seen that they do."""
-    said = said_by_all(nights)
-    assert all(one == said["doctor"] for one in said.values()), said
-    return said["doctor"]
+    by_name = said_by_all(nights)
+    assert all(row == by_name["doctor"] for row in by_name.values()), by_name
+    return by_name["doctor"]
 
 
 @pytest.fixture
@@ -101,17 +101,17 @@ def test_all_say_the_same_of_the_clock(small: Nights) -> None:
     doctor = json.loads(small.backupd("doctor", "--json", check=False).stdout)["findings"]
     status = small.json("status")
     expected = [] if is_synchronised else ["note"]
-    assert [one["level"] for one in check if one["subject"] == "clock"] == expected
-    assert [one["severity"] for one in doctor if one["name"] == "clock"] == expected
+    assert [row["level"] for row in check if row["subject"] == "clock"] == expected
+    assert [row["severity"] for row in doctor if row["name"] == "clock"] == expected
     assert (status["clock_synchronised"], status["clock"]) == (is_synchronised, None)
     assert ("clock: " in small.backupd("status").stdout) is not is_synchronised
     small.night("here", now=datetime.now(UTC) + timedelta(days=900))  # one night under a clock that was ahead
     check = json.loads(small.backupd("check", "--json", check=False).stdout)
     doctor = json.loads(small.backupd("doctor", "--json", check=False).stdout)["findings"]
-    (told,) = [one for one in check if (one["subject"], one["level"]) == ("clock", "warning")]
-    (deep,) = [one for one in doctor if (one["name"], one["severity"]) == ("clock", "warning")]
+    (answer,) = [row for row in check if (row["subject"], row["level"]) == ("clock", "warning")]
+    (deep,) = [row for row in doctor if (row["name"], row["severity"]) == ("clock", "warning")]
     (line,) = [line for line in small.backupd("status").stdout.splitlines() if line.startswith("clock: the clock went")]
-    texts = {small.json("status")["clock"], told["message"], deep["what"], line.removeprefix("clock: ")}
+    texts = {small.json("status")["clock"], answer["message"], deep["what"], line.removeprefix("clock: ")}
     assert len({re.sub(r" to \S+;", "", text) for text in texts}) == 1, texts
     assert all(text.startswith("the clock went back from ") for text in texts)
 
@@ -137,13 +137,13 @@ def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) ->
         script = SANDBOX.format(point=nights.top, words=command)
         return json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
 
-    def found(said: Any) -> set[str]:
-        return {one["name"] for one in said["findings"]}
+    def found(answer: Any) -> set[str]:
+        return {finding["name"] for finding in answer["findings"]}
 
     outside = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
-    said = inside("doctor")
-    assert {"atime", "nosuid"} <= found(said) == found(outside)
-    assert said["not_looked_at"] == outside["not_looked_at"]
+    answer = inside("doctor")
+    assert {"atime", "nosuid"} <= found(answer) == found(outside)
+    assert answer["not_looked_at"] == outside["not_looked_at"]
     options = work("findmnt", "-no", "OPTIONS", nights.top).stdout.strip().split(",")
     assert set(inside("sample")["options"]) == set(options)
     assert inside("status")["pool"]["level"] == "ok"
@@ -160,8 +160,8 @@ def test_a_key_that_a_service_is_not_shown_is_neither_missing_nor_well(nights: N
     def said(before: str) -> tuple[set[str], set[str]]:
         doctor = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, "doctor", "--json")))
         script = f"mount --make-rprivate / && mount -t tmpfs tmpfs /run/lock && {before} && {doctor}"
-        found = json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
-        ill, blind = ({one["name"] for one in found[what]} for what in ("findings", "not_looked_at"))
+        answer = json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
+        ill, blind = ({row["name"] for row in answer[item]} for item in ("findings", "not_looked_at"))
         return ill & {"ssh-key", "known-hosts"}, blind & {"ssh-key", "known-hosts"}
 
     assert said("true") == ({"ssh-key", "known-hosts"}, set())

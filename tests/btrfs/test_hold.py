@@ -44,8 +44,8 @@ def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
 
 def row(pool: Nights, host: str, name: str) -> tuple[Any, ...]:
     held = "held_why || coalesce(' until ' || held_until, '')"
-    (found,) = rows(pool, f"select state, {held}, expired from backup where host = '{host}' and name = '{name}'")
-    return found
+    (result,) = rows(pool, f"select state, {held}, expired from backup where host = '{host}' and name = '{name}'")
+    return result
 
 
 def mark(pool: Nights, host: str, name: str, state: str = "expired") -> None:
@@ -58,17 +58,19 @@ def mark(pool: Nights, host: str, name: str, state: str = "expired") -> None:
 
 def test_a_hold_is_in_the_notes_and_in_the_row(pool: Nights, host: str) -> None:
     first, *_ = pool.names(host)
-    said = json.loads(pool.backupd("hold", host, first, "--why", "the audit", "--json").stdout)
-    assert said == {
+    answer = json.loads(pool.backupd("hold", host, first, "--why", "the audit", "--json").stdout)
+    assert answer == {
         "host": host,
         "name": first,
         "state": "complete",
-        "at": said["at"],
+        "at": answer["at"],
         "until": None,
         "why": "the audit",
         "unexpired": False,
     }
-    assert notes_of(pool, host)["backups"] == {first: {"hold": {"at": said["at"], "until": None, "why": "the audit", "by": "root"}}}
+    assert notes_of(pool, host)["backups"] == {
+        first: {"hold": {"at": answer["at"], "until": None, "why": "the audit", "by": "root"}}
+    }
     assert row(pool, host, first) == ("complete", "the audit", None)
     assert pool.backupd("hold", host, first).stdout == f"{host} {first} is held\n"  # another one takes its place
     assert notes_of(pool, host)["backups"][first]["hold"]["why"] == ""
@@ -77,11 +79,11 @@ def test_a_hold_is_in_the_notes_and_in_the_row(pool: Nights, host: str) -> None:
 def test_a_day_is_midnight_of_the_pools_zone_and_a_time_is_that_time(pool: Nights, host: str) -> None:
     pool.settings("pool", zone="Pacific/Auckland")  # 13 hours ahead in their summer
     try:
-        said = pool.backupd("hold", host, "latest", "--until", "2099-01-01").stdout
-        assert said.endswith(" is held until 2099-01-01T00:00:00+13:00\n")
+        output = pool.backupd("hold", host, "latest", "--until", "2099-01-01").stdout
+        assert output.endswith(" is held until 2099-01-01T00:00:00+13:00\n")
         assert notes_of(pool, host)["backups"][pool.names(host)[1]]["hold"]["until"] == "2098-12-31T11:00:00Z"
-        said = pool.backupd("hold", host, "latest", "--until", "2099-01-01T06:00:00+02:00").stdout
-        assert said.endswith(" is held until 2099-01-01T17:00:00+13:00\n")
+        output = pool.backupd("hold", host, "latest", "--until", "2099-01-01T06:00:00+02:00").stdout
+        assert output.endswith(" is held until 2099-01-01T17:00:00+13:00\n")
         assert row(pool, host, pool.names(host)[1])[1] == " until 2099-01-01T04:00:00.000000Z"
     finally:
         pool.settings("pool", zone="UTC")
@@ -101,8 +103,8 @@ def test_a_day_is_midnight_of_the_pools_zone_and_a_time_is_that_time(pool: Night
     ],
 )
 def test_an_end_that_is_past_or_none_is_refused(pool: Nights, host: str, until: str, error: str) -> None:
-    said = fails(pool, "hold", host, "latest", "--until", until, status=2)
-    assert error in said[0]
+    failure_text = fails(pool, "hold", host, "latest", "--until", until, status=2)
+    assert error in failure_text[0]
     assert not (pool.pool / "hosts" / host / "notes.json").exists()
 
 
@@ -124,8 +126,8 @@ def test_a_release_takes_the_hold_away_and_nothing_else(pool: Nights, host: str)
     pool.backupd("hold", host, suspect, "--until", "2099-01-01", "--why", "x")
     pool.backupd("hold", host, first)
     before = notes_of(pool, host)["backups"]
-    said = json.loads(pool.backupd("release", host, suspect, "--json").stdout)
-    assert said == {"host": host, "name": suspect, "state": "complete", "released": {"until": "2099-01-01T00:00:00Z", "why": "x"}}
+    answer = json.loads(pool.backupd("release", host, suspect, "--json").stdout)
+    assert answer == {"host": host, "name": suspect, "state": "complete", "released": {"until": "2099-01-01T00:00:00Z", "why": "x"}}
     assert notes_of(pool, host)["backups"] == {first: before[first], suspect: {"accepted": before[suspect]["accepted"]}}
     assert row(pool, host, suspect) == ("complete", None, None)
     assert fails(pool, "release", host, second, status=1) == (
@@ -137,8 +139,8 @@ def test_a_release_takes_the_hold_away_and_nothing_else(pool: Nights, host: str)
 def test_holding_an_expired_backup_takes_the_mark_off_and_says_so(pool: Nights, host: str) -> None:
     first, *_ = pool.names(host)
     mark(pool, host, first)
-    said = pool.backupd("hold", host, first).stdout.splitlines()
-    assert said == [f"{host} {first} is held", "it had expired, and is taken back"]
+    lines = pool.backupd("hold", host, first).stdout.splitlines()
+    assert lines == [f"{host} {first} is held", "it had expired, and is taken back"]
     assert list(notes_of(pool, host)["backups"][first]) == ["hold"]
     assert row(pool, host, first) == ("complete", "", None)
 
@@ -146,13 +148,13 @@ def test_holding_an_expired_backup_takes_the_mark_off_and_says_so(pool: Nights, 
 def test_unexpire_takes_an_expired_backup_back_for_30_days(pool: Nights, host: str) -> None:
     first, second, _ = pool.names(host)
     mark(pool, host, first)
-    said = json.loads(pool.backupd("unexpire", host, first, "--json").stdout)
-    at, until = datetime.fromisoformat(said["at"]), datetime.fromisoformat(said["until"])
+    answer = json.loads(pool.backupd("unexpire", host, first, "--json").stdout)
+    at, until = datetime.fromisoformat(answer["at"]), datetime.fromisoformat(answer["until"])
     assert until - at == timedelta(days=30)
     assert notes_of(pool, host)["backups"] == {
-        first: {"hold": {**{key: said[key] for key in ("at", "until", "why")}, "by": "root"}}
+        first: {"hold": {**{key: answer[key] for key in ("at", "until", "why")}, "by": "root"}}
     }
-    assert row(pool, host, first) == ("complete", f"taken back with unexpire until {said['until'][:-1]}.000000Z", None)
+    assert row(pool, host, first) == ("complete", f"taken back with unexpire until {answer['until'][:-1]}.000000Z", None)
     error, hint = fails(pool, "unexpire", host, first, status=1)
     assert error == f"{host} {first} has not expired"
     assert hint == f"`backupd hold {host} {first}` keeps it from expiring"
@@ -273,7 +275,7 @@ def test_list_shows_when_an_expired_backup_goes_and_what_is_held(pool: Nights, h
         assert lines[first].split()[2] == "expired"
         assert lines[first].endswith(f"expires {goes}")
         assert lines[second].endswith("held until 2099-01-01T00:00:00Z: the audit")
-        listed = {one["name"]: one for one in pool.json("list", host)}
+        listed = {item["name"]: item for item in pool.json("list", host)}
         assert [listed[name]["expires"] for name in (first, second, suspect)] == [goes, None, None]
         assert listed[second]["held"] == {"until": "2099-01-01T00:00:00Z", "why": "the audit"}
         assert [listed[name]["held"] for name in (first, suspect)] == [None, None]

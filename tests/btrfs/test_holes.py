@@ -71,14 +71,14 @@ def allocated(path: Path) -> int:
 
 def holes(path: Path) -> list[tuple[int, int]]:
     """(start, end) of what filefrag shows no extents for, in bytes."""
-    found, position = [], 0
+    numbers, position = [], 0
     for line in work("filefrag", "-s", "-b1", "-v", path).stdout.splitlines():
         if match := re.match(r"\s*\d+:\s*(\d+)\.\.\s*(\d+):", line):
             if int(match[1]) > position:
-                found.append((position, int(match[1])))
+                numbers.append((position, int(match[1])))
             position = int(match[2]) + 1
     size = path.stat().st_size
-    return found + ([(position, size)] if position < size else [])
+    return numbers + ([(position, size)] if position < size else [])
 
 
 def test_a_sparse_file_that_is_new_in_the_second_night_has_its_holes(source: Path, working: Path, fakessh: Path) -> None:

@@ -103,12 +103,12 @@ def test_processes_that_a_hook_leaves_do_not_outlive_it(nights: Nights, tree: Pa
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
-@pytest.mark.parametrize("said", ["ssh: connect to host web port 22: No route to host", "ssh: Could not resolve hostname web"])
-def test_the_absence_of_an_optional_host_is_no_failure(nights: Nights, tree: Path, said: str) -> None:
+@pytest.mark.parametrize("output", ["ssh: connect to host web port 22: No route to host", "ssh: Could not resolve hostname web"])
+def test_the_absence_of_an_optional_host_is_no_failure(nights: Nights, tree: Path, output: str) -> None:
     nights.host("laptop", tree, optional=True)
     nights.host("server", tree)
     nights.run()
-    absent = hook(nights, "absent", f"echo {said!r} >&2; exit 255")
+    absent = hook(nights, "absent", f"echo {output!r} >&2; exit 255")
     nights.ssh(absent)
     results = nights.run(status=1)
     assert {name: result["outcome"] for name, result in results.items()} == {"laptop": "skipped", "server": "failed"}

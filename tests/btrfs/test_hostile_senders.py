@@ -77,9 +77,9 @@ def contents(folder: Path) -> str:
 def written_elsewhere(nights: Nights, since: Path) -> list[str]:
     """What was changed since then, but for what the runs themselves write: the hosts' own folders, locks, the catalogue."""
     hosts = {attack.partition("=")[0] for attack, *_ in WHAT_BECOMES}
-    found = work("find", nights.top, "-xdev", "-newer", since, "-not", "-type", "d", "-printf", "%P\\n").stdout.splitlines()
+    done = work("find", nights.top, "-xdev", "-newer", since, "-not", "-type", "d", "-printf", "%P\\n").stdout.splitlines()
     own = [f"pool/hosts/{host}/" for host in (*hosts, "neighbour")]
-    return [name for name in found if not name.startswith(("pool/.btrkeep/", *own)) and name != nights.config.name]
+    return [name for name in done if not name.startswith(("pool/.btrkeep/", *own)) and name != nights.config.name]
 
 
 def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights: Nights) -> None:
@@ -94,15 +94,15 @@ def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights
     started = nights.top / "started"
     started.touch()
 
-    found = {result.host: result for result in nights.night()}
+    by_name = {result.host: result for result in nights.night()}
 
     wrong = [
-        (attack, outcome, words, found[host].outcome, found[host].error)
+        (attack, outcome, words, by_name[host].outcome, by_name[host].error)
         for attack, _, outcome, words in WHAT_BECOMES
-        if (host := attack.partition("=")[0]) and (found[host].outcome != outcome or words not in (found[host].error or ""))
+        if (host := attack.partition("=")[0]) and (by_name[host].outcome != outcome or words not in (by_name[host].error or ""))
     ]
     assert wrong == []
-    assert found["neighbour"].outcome == "complete"
+    assert by_name["neighbour"].outcome == "complete"
     assert contents(nights.backup("neighbour", nights.names("neighbour")[0])) == before
     assert sorted(path.name for path in (nights.pool / "hosts" / "neighbour").iterdir() if not path.name.startswith("20")) == [
         "latest",
@@ -137,8 +137,8 @@ def files(nights: Nights, number: int) -> Path:
     """A source of so many files in one folder."""
     tree = nights.source / "srv"
     tree.mkdir(exist_ok=True)
-    for one in range(number):
-        (tree / f"{one}").write_bytes(b"x" * 5000)
+    for value in range(number):
+        (tree / f"{value}").write_bytes(b"x" * 5000)
     return tree
 
 
@@ -154,8 +154,8 @@ def test_what_a_limit_stopped_is_kept_begun_anew_while_it_holds_and_continued_wh
 ) -> None:
     tree = files(nights, 40)
     nights.host("web", tree, **limit)
-    found = nights.run("web", status=1)["web"]
-    assert found["outcome"] == "partial"
+    answer = nights.run("web", status=1)["web"]
+    assert answer["outcome"] == "partial"
     assert [json.loads(cause)["code"] for (cause,) in rows(nights, "select cause from run")] == [code]
     first = uuid(nights)
     assert nights.run("web", status=1)["web"]["outcome"] == "partial"

@@ -84,12 +84,12 @@ def month(ext4: Path) -> Rsnapshot:
 def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(nights: Nights, month: Rsnapshot) -> None:
     planned = imported(nights, "rsnapshot", month.conf, "--dry-run")
     intervals = sorted(path for path in month.root.iterdir())
-    assert [(one["host"], one["backups"]) for one in planned["hosts"]] == [("web1", len(intervals)), ("web2", len(intervals))]
+    assert [(host["host"], host["backups"]) for host in planned["hosts"]] == [("web1", len(intervals)), ("web2", len(intervals))]
     assert not (nights.pool / "hosts" / "web1").exists()
-    told = imported(nights, "rsnapshot", month.conf, "--verify", "all")
-    assert len(told["backups"]) == len(told["compared"]) == 2 * len(intervals)
-    assert {one["differences"] for one in told["compared"]} == {0}
-    made = {one["from"]: one["name"] for one in told["backups"]}
+    answer = imported(nights, "rsnapshot", month.conf, "--verify", "all")
+    assert len(answer["backups"]) == len(answer["compared"]) == 2 * len(intervals)
+    assert {comparison["differences"] for comparison in answer["compared"]} == {0}
+    made = {backup["from"]: backup["name"] for backup in answer["backups"]}
     for interval in intervals:
         stamp = datetime.fromtimestamp(interval.stat().st_mtime, UTC)
         for host in ("web1", "web2"):
@@ -97,7 +97,7 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
             assert name == f"{stamp:%Y-%m-%dT%H%M%SZ}"
             assert differing(interval / host, data(nights, host, name)) == ""
             statuses = [path.lstat() for path in (interval / host).rglob("*") if path.is_symlink() or path.is_file()]
-            (listed,) = [one for one in nights.json("list", host) if one["name"] == name]
+            (listed,) = [row for row in nights.json("list", host) if row["name"] == name]
             assert listed["files"] == sum(stat.S_ISREG(status.st_mode) for status in statuses)
             assert listed["bytes"] == sum(status.st_size for status in statuses)  # as rsync counts them
     newest = nights.names("web1")[-1]
@@ -111,7 +111,7 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
     assert nights.differences("web1", month.source) == []
     assert nights.record("web1")["base"] == newest
     status = nights.json("list", "web1")
-    assert {one["state"] for one in status} == {"complete"}
+    assert {row["state"] for row in status} == {"complete"}
     nights.backupd("verify", "web1")
     assert "Traceback" not in nights.backupd("retention", "explain", "web1").stderr
     restored = nights.top / "back"
@@ -140,15 +140,15 @@ def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_rea
         file.write_text(f"content {number}")
         os.utime(file, ns=(10**18, 10**18))
     (root / "lost+found").mkdir()
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "none")
-    assert [*told["left_out"]] == [str(root / "lost+found")]
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "none")
+    assert [*answer["left_out"]] == [str(root / "lost+found")]
     names = nights.names("old1")
     assert len(names) == 3
     for number, name in enumerate(names):
         assert (data(nights, "old1", name) / "deceiving").read_text() == f"content {number}"
         assert differing(root / f"2026-03-{number + 1:02}", data(nights, "old1", name)) == ""
-    for one in nights.json("list", "old1"):  # it was not here before, whatever it is the state of
-        assert datetime.now(UTC) - datetime.fromisoformat(one["finished"]) < DAY
+    for row in nights.json("list", "old1"):  # it was not here before, whatever it is the state of
+        assert datetime.now(UTC) - datetime.fromisoformat(row["finished"]) < DAY
     kept = {(data(nights, "old1", name) / "kept").stat().st_ino for name in names}
     assert len(kept) == 1  # shared, not written again
 
@@ -187,11 +187,11 @@ def test_dirvish_has_its_own_dates_and_what_failed_there_is_left_out(nights: Nig
         (image / "summary").write_text(
             f"client: shop.example.org\ntree: /srv\nBackup-begin: 2026-03-0{number + 1} 23:30:05\nStatus: {status}\n"
         )
-    told = imported(nights, "dirvish", ext4 / "bank", "--host", "shop=shop.example.org")
-    assert [*told["left_out"]] == [str(vault / "20260302")]
+    answer = imported(nights, "dirvish", ext4 / "bank", "--host", "shop=shop.example.org")
+    assert [*answer["left_out"]] == [str(vault / "20260302")]
     names = nights.names("shop")
     expected = [datetime(2026, 3, day, 23, 30, 5).astimezone(UTC) for day in (1, 3)]
-    assert names == [f"{one:%Y-%m-%dT%H%M%SZ}" for one in expected]
+    assert names == [f"{moment:%Y-%m-%dT%H%M%SZ}" for moment in expected]
     assert (data(nights, "shop", names[1]) / "srv/etc/file").read_text() == "2"
 
 
@@ -220,9 +220,9 @@ def test_changed_blocks_alone_are_new_with_delta(nights: Nights, ext4: Path) -> 
         (source / "database").write_bytes(content)
 
     root = dated(ext4, 3, fill)
-    told = imported(nights, "tree", root, "--host", "old1", "--delta", "--verify", "all")
-    assert [one["differences"] for one in told["compared"]] == [0, 0, 0]
-    assert told["backups"][2]["bytes"] < 1 << 20
+    answer = imported(nights, "tree", root, "--host", "old1", "--delta", "--verify", "all")
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0, 0, 0]
+    assert answer["backups"][2]["bytes"] < 1 << 20
     work("btrfs", "filesystem", "sync", nights.top)
     line = work("btrfs", "filesystem", "du", "-s", "--raw", nights.pool / "hosts/old1").stdout.splitlines()[-1].split()
     assert int(line[1]) + int(line[2]) < 24 << 20, line  # exclusive and shared
@@ -247,8 +247,8 @@ def test_stopped_in_the_middle_nothing_half_is_left_and_the_next_one_makes_the_r
         assert not (nights.pool / "hosts/old1/.working").exists()
     before = nights.names("old1")
     assert 2 <= len(before) < 6
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
-    assert told["here_already"] == len(before)
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert answer["here_already"] == len(before)
     names = nights.names("old1")
     assert len(names) == 6
     for place, name in enumerate(names):
@@ -265,12 +265,12 @@ def test_killed_before_it_was_compared_a_backup_is_compared_the_next_time(nights
     when = file.stat()
     file.write_text("y")  # so that it differs, which the comparison must find
     for _ in range(2):  # it is not forgotten either
-        told = imported(nights, "tree", root, "--host", "old1", status=1)
-        assert [(one["name"], one["differences"]) for one in told["compared"]] == [(newest, 1)]
+        answer = imported(nights, "tree", root, "--host", "old1", status=1)
+        assert [(comparison["name"], comparison["differences"]) for comparison in answer["compared"]] == [(newest, 1)]
     file.write_text("x")
     os.utime(file, ns=(when.st_atime_ns, when.st_mtime_ns))
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
-    assert [one["differences"] for one in told["compared"]] == [0, 0]
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0, 0]
     assert imported(nights, "tree", root, "--host", "old1", "--verify", "all")["compared"] == []  # once is enough
 
 
@@ -293,8 +293,8 @@ def test_bad_input_changes_nothing(nights: Nights, ext4: Path) -> None:
     future = ext4 / "future"
     (future / "2199-01-01").mkdir(parents=True)
     (future / "2026-03-01").mkdir()
-    told = imported(nights, "tree", future, "--host", "old1")
-    assert [*told["left_out"].values()] == ["it is stamped in the future"]
+    answer = imported(nights, "tree", future, "--host", "old1")
+    assert [*answer["left_out"].values()] == ["it is stamped in the future"]
     assert len(nights.names("old1")) == 1
 
 
@@ -323,10 +323,10 @@ def test_a_full_pool_ends_it_with_what_is_whole(make_btrfs: Callable[..., Path],
 def test_hosts_that_no_night_would_back_up_are_named_at_the_end(nights: Nights, ext4: Path) -> None:
     root = dated(ext4, 1, one_file)
     nights.host("new1", root)
-    for host, said in (("old1", True), ("new1", False)):
+    for host, is_true in (("old1", True), ("new1", False)):
         done = nights.backupd("import", "tree", root, "--host", host, "--verify", "none")
-        assert ("not configured yet: old1. `backupd host add`" in done.stdout) == said
-        assert ("not configured" in done.stdout) == said
+        assert ("not configured yet: old1. `backupd host add`" in done.stdout) == is_true
+        assert ("not configured" in done.stdout) == is_true
 
 
 def test_status_counts_and_names_hosts_that_nobody_backs_up(nights: Nights, ext4: Path) -> None:
@@ -384,8 +384,8 @@ def victim(tmp_path: Path) -> Path:
 def test_dots_in_a_dirvish_summary_lead_nowhere(nights: Nights, ext4: Path, victim: Path) -> None:
     image(ext4 / "shop", "20260301", "/" + "../" * 20 + str(victim).lstrip("/"), new="n")
     image(ext4 / "shop", "20260302", "srv", new="n")
-    told = imported(nights, "dirvish", ext4 / "shop")
-    assert set(told["left_out"].values()) == {"its summary names no absolute path as its tree"}
+    answer = imported(nights, "dirvish", ext4 / "shop")
+    assert set(answer["left_out"].values()) == {"its summary names no absolute path as its tree"}
     assert [path.name for path in victim.iterdir()] == ["precious"]
 
 
@@ -424,8 +424,8 @@ def test_a_tree_with_subvolumes_or_mounts_in_it_is_refused_for_their_inodes_prov
     for name in ("home", "srv"):
         work("btrfs", "subvolume", "create", root / "2026-03-01" / name)
         (root / "2026-03-01" / name / "file").write_text(f"of {name}")  # with the same inode number
-    told = imported(nights, "tree", root, "--host", "old1", status=1)
-    assert "another filesystem or subvolume" in told["failed"]["old1"]
+    answer = imported(nights, "tree", root, "--host", "old1", status=1)
+    assert "another filesystem or subvolume" in answer["failed"]["old1"]
     assert not (nights.pool / "hosts" / "old1" / "latest").exists()
 
 
@@ -486,4 +486,4 @@ def test_what_is_imported_again_after_its_deletion_is_not_known_as_the_first_was
     assert nights.names("web1") == [first, last]
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert {one["name"]: one["verified"] is not None for one in nights.listed("web1")} == {first: True, last: False}
+    assert {row["name"]: row["verified"] is not None for row in nights.listed("web1")} == {first: True, last: False}

@@ -54,8 +54,8 @@ def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: P
             os.truncate(source / "holes", 8 << 20)
 
     root = dated(ext4, 3, fill)
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
-    assert sum(one["bytes"] for one in told["backups"]) < 8 << 20  # what was written: a hole was not
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert sum(backup["bytes"] for backup in answer["backups"]) < 8 << 20  # what was written: a hole was not
     for number, name in enumerate(nights.names("old1")):
         tree, copy = root / f"2026-03-{number + 1:02}", data(nights, "old1", name)
         assert differing(tree, copy) == ""
@@ -101,12 +101,12 @@ def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, e
         file.write(bytes(5000))
     kept = (copy / "kept").stat()
     links = replace(scan_links(tree, None, lambda: True), doubted=[b"deceives"], groups=[])
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
+    count, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
     try:
-        remove_names(copy, superfluous(there, here, links.digests, lambda: True))
-        done = copy_tree(there, here, links, lambda: True, same, delta=delta)
+        remove_names(copy, superfluous(count, here, links.digests, lambda: True))
+        done = copy_tree(count, here, links, lambda: True, same, delta=delta)
     finally:
-        os.close(there)
+        os.close(count)
         os.close(here)
     assert (
         work("rsync", "-n", "-aAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i", f"{tree}/", f"{copy}/").stdout == ""
@@ -138,10 +138,10 @@ def test_a_digest_is_found_among_those_that_begin_like_it() -> None:
     every = [blake2b(b"%d" % (number % 3), digest_size=8).digest() + number.to_bytes(8, "little") for number in range(100)]
     digests = FolderDigests()
     assert not digests.has(every[0])
-    for one in every[:50]:
-        digests.add(one)
+    for name in every[:50]:
+        digests.add(name)
     digests.sort()
-    assert [digests.has(one) for one in every] == [True] * 50 + [False] * 50
+    assert [digests.has(name) for name in every] == [True] * 50 + [False] * 50
 
 
 @pytest.mark.parametrize("delta", [False, True])
@@ -158,11 +158,11 @@ def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Calla
     with pytest.raises(OSError, match="Input/output"):
         (top / "copy/file").read_bytes()
     links = scan_links(tree, None, lambda: True)
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, top / "copy"))
+    count, here = (os.open(folder, os.O_RDONLY) for folder in (tree, top / "copy"))
     try:
-        copy_tree(there, here, links, lambda: True, FileMatch.CONTENT, delta=delta)
+        copy_tree(count, here, links, lambda: True, FileMatch.CONTENT, delta=delta)
     finally:
-        os.close(there)
+        os.close(count)
         os.close(here)
     assert differing(tree, top / "copy") == ""
 
@@ -197,11 +197,11 @@ def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: FileM
         file.seek(6 << 40)
         file.write(b"stray")
     links = scan_links(tree, None, lambda: True)
-    there, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
+    count, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
     try:
-        copy_tree(there, here, links, lambda: True, same, delta=delta)
+        copy_tree(count, here, links, lambda: True, same, delta=delta)
     finally:
-        os.close(there)
+        os.close(count)
         os.close(here)
     for name in ("same", "grew"):
         assert (copy / name).stat().st_size == 12 << 40

@@ -48,17 +48,17 @@ def overlay(stack: ExitStack, place: Path, *options: str) -> Path:
 
 
 def is_refused(nights: Nights, root: Path, *words: str) -> None:
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "none", status=1)
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "none", status=1)
     assert not (nights.pool / "hosts/old1/latest").exists()
     for dry in ((), ("--dry-run",)):
         done = nights.backupd("import", "tree", root, "--host", "old1", *dry, check=False)
         assert done.returncode == 1
-        said = " ".join(done.stderr.split())
+        output = " ".join(done.stderr.split())
         for word in (*words, "2026-03-01", "rsync -aHAX"):
-            assert word in said, f"{word!r} is not in {said!r}"
-        assert "exchanged" not in said
-        assert "rotated" not in said
-    assert words[0] in told["failed"]["old1"]
+            assert word in output, f"{word!r} is not in {output!r}"
+        assert "exchanged" not in output
+        assert "rotated" not in output
+    assert words[0] in answer["failed"]["old1"]
 
 
 def test_files_of_two_layers_with_the_same_inode_number_are_not_taken_for_hard_links(

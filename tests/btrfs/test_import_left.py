@@ -51,8 +51,8 @@ def test_the_unfinished_backup_of_a_night_is_worth_more(nights: Nights, ext4: Pa
     working = nights.pool / "hosts/web/.working"
     assert working.exists()
     root = dated(ext4, 1, one_file)
-    told = imported(nights, "tree", root, "--host", "web", status=1)
-    assert "unfinished backup" in told["failed"]["web"]
+    answer = imported(nights, "tree", root, "--host", "web", status=1)
+    assert "unfinished backup" in answer["failed"]["web"]
     assert working.exists()
 
 
@@ -69,8 +69,8 @@ def unlike(ext4: Path, *, days: int) -> tuple[Path, Path]:
             os.utime(tree / "a database", ns=(stamp, stamp))
         else:
             os.link(vault / "20260301/tree/a database", tree / "a database")
-        said = f"client: web1\ntree: {source}\nBackup-begin: 2026-03-0{day} 23:30:05\nStatus: success\n"
-        (tree.parent / "summary").write_text(said)
+        output = f"client: web1\ntree: {source}\nBackup-begin: 2026-03-0{day} 23:30:05\nStatus: success\n"
+        (tree.parent / "summary").write_text(output)
     (source / "a database").write_bytes(b"new" * 5000)
     os.utime(source / "a database", ns=(stamp, stamp))
     return vault, source
@@ -85,8 +85,8 @@ def test_a_first_copy_that_a_night_has_begun_of_the_tree_s_path_is_not_taken_for
     nights.in_the_middle(1 << 20, end="dies")
     nights.backupd("run", "web1", check=False)
     left = nights.record("web1", ".working")["uuid"]
-    told = imported(nights, "dirvish", vault, status=1)
-    assert "unfinished backup" in told["failed"]["web1"]
+    answer = imported(nights, "dirvish", vault, status=1)
+    assert "unfinished backup" in answer["failed"]["web1"]
     assert nights.record("web1", ".working")["uuid"] == left
 
     nights.ssh("")
@@ -151,8 +151,8 @@ def never_at_rest(folder: Path) -> Iterator[None]:
 def many_at_home(source: Path, number: int) -> None:
     """To copy it takes so long that a process of whoever changes it gets a turn."""
     (source / "home").mkdir(exist_ok=True)
-    for one in range(200):
-        (source / "home" / f"file{number}-{one}").write_text(f"{number}")
+    for value in range(200):
+        (source / "home" / f"file{number}-{value}").write_text(f"{number}")
     (source / f"other{number}").write_bytes(os.urandom(10_000))
 
 
@@ -163,12 +163,12 @@ def test_a_tree_that_is_never_at_rest_is_given_up_and_the_others_are_imported(ni
     trees = {f"2026-03-0{day}T000000Z": root / f"2026-03-0{day}" for day in (1, 2, 3)}
     moved = f"2026-03-0{busy}T000000Z"
     with never_at_rest(trees[moved] / "home"):
-        told = imported(nights, "tree", root, "--host", "old1", status=1)
+        answer = imported(nights, "tree", root, "--host", "old1", status=1)
     assert nights.names("old1") == sorted(trees.keys() - {moved})
-    assert [one["tree"] for one in told["not_imported"]] == [str(trees[moved])]
-    assert told["not_imported"][0]["host"] == "old1"
-    assert str(trees[moved]) in told["failed"]["old1"]
-    assert [one["name"] for one in told["compared"]] == nights.names("old1")[-1:]
+    assert [row["tree"] for row in answer["not_imported"]] == [str(trees[moved])]
+    assert answer["not_imported"][0]["host"] == "old1"
+    assert str(trees[moved]) in answer["failed"]["old1"]
+    assert [comparison["name"] for comparison in answer["compared"]] == nights.names("old1")[-1:]
     assert not (nights.pool / "hosts/old1/.working").exists()
     for name in nights.names("old1"):
         assert differing(trees[name], data(nights, "old1", name)) == ""
@@ -183,11 +183,11 @@ def test_what_is_given_up_is_said_with_what_to_do_next(nights: Nights, ext4: Pat
     root = dated(ext4, 1, many_at_home)
     with never_at_rest(root / "2026-03-01/home"):
         done = nights.backupd("import", "tree", root, "--host", "old1", check=False)
-    said = " ".join((done.stdout + done.stderr).split())
+    output = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 1
-    assert f"{root}/2026-03-01: not all of it could be copied: " in said
-    assert "1 tree not imported" in said
-    assert "the same command tries again" in said
+    assert f"{root}/2026-03-01: not all of it could be copied: " in output
+    assert "1 tree not imported" in output
+    assert "the same command tries again" in output
 
 
 def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_backup_made_again(
@@ -204,13 +204,18 @@ def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_
     killed(nights, "after", "backup named", "import", "tree", str(root), "--host", "old1", count=2)
     with (root / "2026-03-01" / "in all").open("r+b") as file:
         file.write(b"since ")
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all", status=1)
-    assert [one["differences"] for one in told["compared"]] == [1, 1, 0, 0]  # what was named before, and what came after the kill
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "all", status=1)
+    assert [comparison["differences"] for comparison in answer["compared"]] == [
+        1,
+        1,
+        0,
+        0,
+    ]  # what was named before, and what came after the kill
     names = nights.names("old1")
     nights.backupd("delete", "--now-without-grace", *(f"old1@{name}" for name in names[:2]))
     assert [data(nights, "old1", name).joinpath("in all").read_bytes()[:6] for name in names[2:]] == [b"since "] * 2
-    told = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
-    assert [one["differences"] for one in told["compared"]] == [0, 0]
+    answer = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0, 0]
     for name, tree in zip(names, sorted(root.iterdir()), strict=True):
         assert differing(tree, data(nights, "old1", name)) == ""
 
@@ -227,6 +232,6 @@ def test_what_is_imported_again_after_it_was_deleted_by_hand_has_not_expired(nig
     for name in (first, second):
         work("btrfs", "subvolume", "delete", nights.backup("web1", name))
     imported(nights, *words)
-    assert {name: list(said) for name, said in json.loads(notes.read_text())["backups"].items()} == {second: ["hold"]}
+    assert {name: list(row) for name, row in json.loads(notes.read_text())["backups"].items()} == {second: ["hold"]}
     nights.backupd("expire", "web1", "--skip-grace", "--wait")
     assert nights.names("web1") == before

@@ -35,8 +35,8 @@ def test_a_dry_run_tells_the_bytes_that_are_not_here_and_a_configuration(nights:
     def size(lines: set[str]) -> int:
         return sum(int(line.split()[1]) * 512 for line in lines)
 
-    (told,) = imported(nights, "tree", root, "--host", "old1", "--dry-run")["hosts"]
-    assert (told["backups"], told["bytes"]) == (3, size(set(every)))
+    (answer,) = imported(nights, "tree", root, "--host", "old1", "--dry-run")["hosts"]
+    assert (answer["backups"], answer["bytes"]) == (3, size(set(every)))
     (root / "2026-03-03").rename(ext4 / "aside")
     (root / "2026-03-02").rename(ext4 / "aside too")
     imported(nights, "tree", root, "--host", "old1", "--verify", "none")
@@ -44,9 +44,9 @@ def test_a_dry_run_tells_the_bytes_that_are_not_here_and_a_configuration(nights:
     (ext4 / "aside too").rename(root / "2026-03-02")
     planned = imported(nights, "tree", root, "--host", "old1", "--dry-run")
     assert planned["here_already"] == 1
-    (told,) = planned["hosts"]
-    assert (told["backups"], told["bytes"]) == (2, size(set(every) - set(first)))
-    assert told["first"] == "2026-03-02T00:00:00Z"
+    (answer,) = planned["hosts"]
+    assert (answer["backups"], answer["bytes"]) == (2, size(set(every) - set(first)))
+    assert answer["first"] == "2026-03-02T00:00:00Z"
     assert "suggested_configuration" not in planned
 
 

@@ -141,9 +141,9 @@ def imported_with_kills(nights: Nights, root: Path, running: Callable[..., Any],
                 process.wait(timeout=chance.uniform(0.4, 1.5))
             except subprocess.TimeoutExpired:
                 process.kill()
-        _, said = process.communicate()
-        assert "Traceback" not in said
-        assert process.returncode in (0, -signal.SIGKILL), said
+        _, answer = process.communicate()
+        assert "Traceback" not in answer
+        assert process.returncode in (0, -signal.SIGKILL), answer
         died += process.returncode != 0
     assert process.returncode == 0
     return died

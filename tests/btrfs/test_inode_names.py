@@ -14,11 +14,11 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 def by_find(top: Path) -> dict[int, list[bytes]]:
-    found: dict[int, list[bytes]] = defaultdict(list)
+    by_name: dict[int, list[bytes]] = defaultdict(list)
     for line in os.fsencode(work("find", top, "-mindepth", "1", "-printf", r"%i %P\n").stdout).splitlines():
         ino, _, path = line.partition(b" ")
-        found[int(ino)].append(path)
-    return {ino: sorted(paths) for ino, paths in found.items()}
+        by_name[int(ino)].append(path)
+    return {ino: sorted(paths) for ino, paths in by_name.items()}
 
 
 def filled(top: Path) -> None:
@@ -54,8 +54,8 @@ def test_many_inodes_have_the_paths_that_find_tells(shared_btrfs: Path) -> None:
         names = InodeNames(fd)
         few = [ino for ino, paths in truth.items() if not any(b"between" in path for path in paths)]
         for wanted in (truth, few, few[::2], few[-1:], [*few, ino_of_gone]):
-            found = names.of_many(subvolume.id, wanted)
-            assert {ino: sorted(paths) for ino, paths in found.items() if paths} == {
+            by_name = names.of_many(subvolume.id, wanted)
+            assert {ino: sorted(paths) for ino, paths in by_name.items() if paths} == {
                 ino: truth[ino] for ino in wanted if ino in truth
             }
         assert names.of_many(1 << 40, truth) == {}
@@ -86,7 +86,7 @@ def test_snapshots_that_differ_in_a_name_have_each_its_own(shared_btrfs: Path) -
             truth, subvolume = by_find(top), describe(top)
             assert subvolume
             for wanted in (few, few[1:2], list(truth)):
-                found = names.of_many(subvolume.id, wanted)
-                assert {ino: sorted(paths) for ino, paths in found.items()} == {ino: truth[ino] for ino in wanted}, (top, wanted)
+                by_name = names.of_many(subvolume.id, wanted)
+                assert {ino: sorted(paths) for ino, paths in by_name.items()} == {ino: truth[ino] for ino in wanted}, (top, wanted)
     finally:
         os.close(fd)

@@ -29,8 +29,8 @@ def night(nights: Nights, day: int) -> str:
 
 
 def alarms(nights: Nights, at: str) -> list[str]:
-    found = json.loads(nights.backupd("notify", "--json", "--now", at, check=False).stdout)["standing"]
-    return [alarm["text"] for alarm in found if alarm["subject"] == "condition web1"]
+    answer = json.loads(nights.backupd("notify", "--json", "--now", at, check=False).stdout)["standing"]
+    return [alarm["text"] for alarm in answer if alarm["subject"] == "condition web1"]
 
 
 def test_an_unreadable_folder_is_an_alarm_on_the_third_night_whose_command_ends_it(nights: Nights) -> None:

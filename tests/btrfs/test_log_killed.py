@@ -31,15 +31,15 @@ def test_a_killed_run_is_killed_in_the_log_and_what_it_was_at_is_partial(
         if again:  # the next run clears up
             nights.ssh("")
             nights.run("web")
-        run, said = nights.json("log", "web")[-1], nights.backupd("log", "web").stdout
+        run, output = nights.json("log", "web")[-1], nights.backupd("log", "web").stdout
         assert (run["outcome"], run["exit_code"], run["backup"]) == ("killed", None, None)
-        assert "rsync did not run" not in said
-        assert "rsync's exit status is unknown" in said
+        assert "rsync did not run" not in output
+        assert "rsync's exit status is unknown" in output
         if again:
             assert run["finished"] == f"{heard[:19]}Z"  # the last that was heard of it
         else:
-            assert [one["state"] for one in nights.json("list", "web")] == ["partial"]
-    assert [one["state"] for one in nights.listed("web")] == ["complete"]
+            assert [row["state"] for row in nights.json("list", "web")] == ["partial"]
+    assert [row["state"] for row in nights.listed("web")] == ["complete"]
 
 
 def test_the_log_tells_of_a_backup_that_somebody_deleted_when_and_why(shared_btrfs: Path) -> None:
@@ -52,10 +52,10 @@ def test_the_log_tells_of_a_backup_that_somebody_deleted_when_and_why(shared_btr
     words = ("delete", f"web@{first}", "--reason", "private")
     pool.backupd(*words, *at(LATER))
     asked = LATER.strftime(TIME)
-    told = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
-    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": None, "why": "private", "by": "root"}]
+    answer = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
+    assert [row["deleted"] for row in answer] == [None, {"asked": asked, "at": None, "why": "private", "by": "root"}]
     pool.backupd(*words, "--now-without-grace", *at(LATER))
     assert pool.left("web") == pool.names("web")
-    told = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
-    assert [one["deleted"] for one in told] == [None, {"asked": asked, "at": asked, "why": "private", "by": "root"}]
+    answer = json.loads(pool.backupd("log", "web", "--json", *at(LATER)).stdout)
+    assert [row["deleted"] for row in answer] == [None, {"asked": asked, "at": asked, "why": "private", "by": "root"}]
     assert f"    {first} deleted {asked}, asked for {asked} by root: private" in pool.backupd("log", "web", *at(LATER)).stdout

@@ -41,9 +41,9 @@ def failing(disk: FailingDisk, tree: Path) -> Nights:
 def lost(nights: Nights, disk: FailingDisk, *names: str) -> dict[str, str]:
     """Runs hosts whose data the disk does not take: what is said of each."""
     disk.fail()
-    found = nights.run(*names, status=1)
+    answer = nights.run(*names, status=1)
     assert disk.failed_writes() > 0
-    return {name: result["error"] for name, result in found.items() if result["outcome"] == "failed"}
+    return {name: result["error"] for name, result in answer.items() if result["outcome"] == "failed"}
 
 
 def test_a_run_whose_data_the_disk_did_not_take_has_failed_and_leaves_nothing_that_is_believed(
@@ -54,9 +54,9 @@ def test_a_run_whose_data_the_disk_did_not_take_has_failed_and_leaves_nothing_th
     (good,) = nights.names("web")
     kept = manifest(nights.data("web", tree))
     fill(tree)
-    said = lost(nights, disk, "web")["web"]
-    assert "Input/output error" in said
-    assert "btrfs device stats" in said
+    output = lost(nights, disk, "web")["web"]
+    assert "Input/output error" in output
+    assert "btrfs device stats" in output
     assert nights.names("web") == [good]
     assert nights.status("web")["state"] == "failing"
     assert disagreements(nights) == []
@@ -179,9 +179,9 @@ def whole(folder: Path, as_in: Path) -> list[str]:
     return [path.name for path in as_in.iterdir() if (folder / path.name).is_file() and same(folder / path.name, path)]
 
 
-def same(one: Path, other: Path) -> bool:
+def same(path: Path, other: Path) -> bool:
     try:
-        return one.read_bytes() == other.read_bytes()
+        return path.read_bytes() == other.read_bytes()
     except OSError:  # a checksum that does not fit
         return False
 

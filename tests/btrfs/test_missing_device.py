@@ -60,7 +60,7 @@ def test_copies_proofs_and_restores_work_without_a_device_and_a_balance_says_why
     for side in (two.first, two.second):
         take_away_one(side.top)
     names.append(two.night("2026-03-04T22:00:00Z", "4"))
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == names[2:]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == names[2:]
     for side in (two.first, two.second):
         assert "read" in lines(side, "verify", "--now", NOW)[-1]
         assert json.loads(side.backupd("list", "--json").stdout)[-1]["state"] == "complete"
@@ -89,9 +89,9 @@ def test_damage_whose_other_copy_is_missing_costs_no_more_than_the_backup_that_h
     others = {leaf for name in (old, last) for leaf in leaves(first.pool / "hosts/web1" / name, first.top)}
     own = [leaf for leaf in leaves(first.pool / "hosts/web1" / damaged, first.top) if leaf not in others]
     take_away_one(first.top, own[len(own) // 2])
-    told = two.fetch(status=1)[0]
-    assert damaged not in [one["backup"] for one in told["fetched"]]
-    assert len(told["failed"]) == 1
+    answer = two.fetch(status=1)[0]
+    assert damaged not in [fetched_backup["backup"] for fetched_backup in answer["fetched"]]
+    assert len(answer["failed"]) == 1
     assert any(damaged in line for line in lines(first, "verify", "--now", NOW, status=1))
     first.backupd("delete", f"web1@{damaged}", "--why", "a test")
     assert any(damaged in line for line in lines(first, "expire", "web1", "--skip-grace", "--now", NOW, status=1))

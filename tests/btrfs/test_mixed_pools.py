@@ -37,24 +37,24 @@ def both(make_btrfs: Callable[..., Path]) -> TwoPools:
 
 def copies(nights: Nights) -> dict[str, str]:
     """The hosts that the pool itself calls copies, with their replicas."""
-    found = {path.parent.name: json.loads(path.read_text()).get("replica") for path in nights.pool.glob("hosts/*/notes.json")}
-    return {host: mark["name"] for host, mark in found.items() if mark}
+    text = {path.parent.name: json.loads(path.read_text()).get("replica") for path in nights.pool.glob("hosts/*/notes.json")}
+    return {host: mark["name"] for host, mark in text.items() if mark}
 
 
 def test_demote_leaves_the_hosts_alone_that_the_other_pool_does_not_back_up(both: TwoPools) -> None:
     both.second.backupd("promote", "*", "--yes")
     both.second.host("web1", both.source)
     both.second.backupd("run", "web1", "--now", "2026-03-05T22:00:00Z")
-    said = json.loads(both.first.backupd("demote", "back", "*", "--dry-run", "--json", *NOW).stdout)
-    assert (said["hosts"], list(said["stay"])) == (["web1"], ["alone1"])
-    told = both.first.backupd("demote", "back", "*", "--yes", *NOW).stdout
-    assert "alone1: stays: the other pool has no backup of it" in " ".join(told.split())
+    answer = json.loads(both.first.backupd("demote", "back", "*", "--dry-run", "--json", *NOW).stdout)
+    assert (answer["hosts"], list(answer["stay"])) == (["web1"], ["alone1"])
+    output = both.first.backupd("demote", "back", "*", "--yes", *NOW).stdout
+    assert "alone1: stays: the other pool has no backup of it" in " ".join(output.split())
     assert copies(both.first) == {"web1": "back", "db1": "back"}
     assert copies(both.second) == {}
     refused = both.first.backupd("demote", "back", "alone1", "web1", "--yes", *NOW, check=False)
     assert (refused.returncode != 0, copies(both.first)) == (True, {"web1": "back", "db1": "back"})
     done = json.loads(both.first.backupd("replicate", "back", "--json", *NOW).stdout)[0]
-    assert [one["host"] for one in done["fetched"]] == ["web1"]
+    assert [fetched_backup["host"] for fetched_backup in done["fetched"]] == ["web1"]
     both.second.backupd("demote", "office", "*", "--yes", *NOW, check=False)  # each is fetched by the first one, or is not wanted
     assert copies(both.second) == {}
 
@@ -87,5 +87,5 @@ def test_a_copy_of_a_third_pool_is_none_that_nobody_backs_up(both: TwoPools, mak
 
 
 def test_what_the_other_pool_fetches_from_here_does_not_count_as_a_host_of_the_copy(both: TwoPools) -> None:
-    (told,) = both.first.json("status", *NOW)["copies"]
-    assert (told["replica"], told["hosts"]) == ("back", 1)
+    (answer,) = both.first.json("status", *NOW)["copies"]
+    assert (answer["replica"], answer["hosts"]) == ("back", 1)

@@ -110,21 +110,21 @@ class History:
             return
         (server, host), machine = self.chance.choice(sorted(self.own.items()))
         self.machines[machine].tree.day()
-        before = {one.content for one in self.found(server)}
+        before = {item.content for item in self.found(server)}
         (done,) = self.command(server, "run", "--json", host, status=(0, 1))
         if done["outcome"] in ("complete", "suspect"):
-            new = [one for one in self.found(server) if one.content not in before]
-            assert [one.host for one in new] == [host], f"{self}\n{new}\n{done}"
+            new = [item for item in self.found(server) if item.content not in before]
+            assert [item.host for item in new] == [host], f"{self}\n{new}\n{done}"
             assert self.truth[new[0].content][0] == machine
 
     def fetch(self) -> None:
         self.now += timedelta(minutes=self.chance.choice((5, 90)))
         server = self.chance.choice([name for name in _LINKS if _LINKS[name]])
         source = self.chance.choice(_LINKS[server])
-        here, there = ({one.content: one for one in self.found(each)} for each in (server, source))
-        common = {there[content].host for content in here.keys() & there.keys()}
-        for told in self.command(server, "replicate", source, "--json", status=(0, 1, 3, 4)) or ():
-            whole = {one["host"] for one in told.get("fetched", ()) if one["parent"] is None}
+        here, by_name = ({item.content: item for item in self.found(each)} for each in (server, source))
+        common = {by_name[content].host for content in here.keys() & by_name.keys()}
+        for row in self.command(server, "replicate", source, "--json", status=(0, 1, 3, 4)) or ():
+            whole = {item["host"] for item in row.get("fetched", ()) if item["parent"] is None}
             assert not whole & common, f"{self}\nfetched as a whole again: {whole & common}"
 
     def promote(self) -> None:
@@ -162,23 +162,23 @@ class History:
 
     def delete(self) -> None:
         server, host = self._host()
-        names = [one for one in self.found(server) if one.host == host]
+        names = [item for item in self.found(server) if item.host == host]
         if names and self.chance.random() < 0.5:
-            one = self.chance.choice(names)
-            words = ("delete", f"{host}@{one.name}", "--now-without-grace", "--json", *self.chance.choice(((), ("--force",))))
+            single = self.chance.choice(names)
+            words = ("delete", f"{host}@{single.name}", "--now-without-grace", "--json", *self.chance.choice(((), ("--force",))))
             self.command(server, *words, status=(0, 1, 2))
-            self.deleted.add((server, one.content))
+            self.deleted.add((server, single.content))
 
     def hold(self) -> None:
         server, host = self._host()
-        names = [one for one in self.found(server) if one.host == host]
+        names = [item for item in self.found(server) if item.host == host]
         if names:
-            one = self.chance.choice(names)
+            single = self.chance.choice(names)
             verb = self.chance.choice(("hold", "hold", "release"))
-            self.held.discard((server, one.content))
-            self.command(server, verb, host, one.name, status=(0, 1, 2))
+            self.held.discard((server, single.content))
+            self.command(server, verb, host, single.name, status=(0, 1, 2))
             if verb == "hold" and self.told[-1].endswith(": 0"):
-                self.held.add((server, one.content))
+                self.held.add((server, single.content))
 
     def expire(self) -> None:
         self.command(self.chance.choice(list(_LINKS)), "expire", "--json", status=(0, 1))
@@ -192,47 +192,47 @@ class History:
 
     def _host(self) -> tuple[str, str]:
         server = self.chance.choice(list(_LINKS))
-        return server, self.chance.choice(sorted({one.host for one in self.found(server)}) or [_NONE])
+        return server, self.chance.choice(sorted({item.host for item in self.found(server)}) or [_NONE])
 
     # --- what is there
 
     def found(self, server: str) -> list[Found]:
         pool = self.servers[server].pool
         lines = work("btrfs", "subvolume", "list", "-u", "-R", pool).stdout.splitlines()
-        return [one for line in lines if (one := _found(pool, line))]
+        return [single for line in lines if (single := _found(pool, line))]
 
     def machine(self, server: str, host: str) -> str:
         """Whose backups lie in that host's folder: of one machine alone."""
-        (found,) = {self.truth[one.content][0] for one in self.found(server) if one.host == host}
-        return found
+        (output,) = {self.truth[item.content][0] for item in self.found(server) if item.host == host}
+        return output
 
     def look(self) -> None:
         """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
         for server, nights in self.servers.items():
             founds = self.found(server)
-            for one in founds:
-                if one.content not in self.truth:
-                    self._keep(server, one)
-                machine, truth = self.truth[one.content]
-                if (server, one.id) not in self.compared:
-                    self.compared.add((server, one.id))
-                    data = one.path / "data" / str(self.machines[machine].source).strip("/")
-                    said = work("rsync", "-n", "-aHAXci", "--delete", f"{truth}/", f"{data}/").stdout
-                    assert said == "", f"{self}\n{server}: {one.path}\n{said}"
-            for host in {one.host for one in founds}:
-                owners = {self.truth[one.content][0] for one in founds if one.host == host}
+            for item in founds:
+                if item.content not in self.truth:
+                    self._keep(server, item)
+                machine, truth = self.truth[item.content]
+                if (server, item.id) not in self.compared:
+                    self.compared.add((server, item.id))
+                    data = item.path / "data" / str(self.machines[machine].source).strip("/")
+                    output = work("rsync", "-n", "-aHAXci", "--delete", f"{truth}/", f"{data}/").stdout
+                    assert output == "", f"{self}\n{server}: {item.path}\n{output}"
+            for host in {item.host for item in founds}:
+                owners = {self.truth[item.content][0] for item in founds if item.host == host}
                 assert len(owners) == 1, f"{self}\n{server}: {host} is of {owners}"
             assert not list(nights.pool.glob("hosts/*/.receiving")), self
-            lost = {content for name, content in self.held if name == server} - {one.content for one in founds}
+            lost = {content for name, content in self.held if name == server} - {item.content for item in founds}
             assert not lost, f"{self}\n{server}: a held backup is gone: {lost}"
 
-    def _keep(self, server: str, one: Found) -> None:
+    def _keep(self, server: str, single: Found) -> None:
         """It was made just now: this is what its machine has."""
-        machine = self.own.get((server, one.host))
-        assert machine, f"{self}\n{server}: {one.path} is of nobody"
+        machine = self.own.get((server, single.host))
+        assert machine, f"{self}\n{server}: {single.path} is of nobody"
         truth = self.top / f"truth-{len(self.truth)}"
         work("rsync", "-aHAX", f"{self.machines[machine].source}/", f"{truth}/")
-        self.truth[one.content] = machine, truth
+        self.truth[single.content] = machine, truth
 
     def settle(self) -> None:
         """Everybody fetches; what did not come has a reason that is told."""
@@ -240,9 +240,9 @@ class History:
             for server in _LINKS:
                 for source in _LINKS[server]:
                     self.now += timedelta(minutes=5)
-                    for told in self.command(server, "replicate", source, "--json", status=(0, 1, 4)) or ():
-                        if "error" not in told:  # that is a reason for all of them
-                            self._require_reasons(server, source, {one["host"] for one in told["failed"]})
+                    for row in self.command(server, "replicate", source, "--json", status=(0, 1, 4)) or ():
+                        if "error" not in row:  # that is a reason for all of them
+                            self._require_reasons(server, source, {failure["host"] for failure in row["failed"]})
 
     def _require_reasons(self, server: str, source: str, failed: set[str]) -> None:
         """Of each copy the newest backup there is here, unless somebody was told why not, or it is of the future or unwanted."""
@@ -251,17 +251,19 @@ class History:
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name
             if not mark or mark["name"] != source or host in failed:
                 continue
-            founds = [one for one in self.found(source) if one.host == host and one.name < latest]
+            founds = [item for item in self.found(source) if item.host == host and item.name < latest]
             wanted = max(
-                (one for one in founds if (server, one.content) not in self.deleted), key=lambda one: one.name, default=None
+                (item for item in founds if (server, item.content) not in self.deleted),
+                key=lambda single: single.name,
+                default=None,
             )
-            here = max((one.name for one in self.found(server) if one.host == host), default="")
+            here = max((item.name for item in self.found(server) if item.host == host), default="")
             why = f"{self}\n{server}: {wanted} did not come from {source}, and no reason was told"
             assert wanted is None or wanted.name <= here, why
 
 
-def _by_name(one: Found) -> str:
-    return one.name
+def _by_name(single: Found) -> str:
+    return single.name
 
 
 def _found(pool: Path, line: str) -> Found | None:

@@ -48,5 +48,5 @@ def test_a_backup_of_which_a_mount_hides_files_is_not_verified(mounted: tuple[Ni
     nights, _ = mounted
     done = nights.backupd("verify", check=False)
     assert (done.returncode, "something is mounted in web1@" in done.stderr) == (1, True), done
-    assert [one["verified"] for one in nights.listed("web1")] == [None]
+    assert [row["verified"] for row in nights.listed("web1")] == [None]
     assert rows(nights, "select * from damage") == []

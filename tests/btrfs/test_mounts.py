@@ -158,15 +158,15 @@ def test_another_filesystem_another_word_and_no_capability_are_refused(btrfs_mou
     assert lines(btrfs_mount) == before
 
 
-@pytest.mark.parametrize(("rotates", "found"), [("1", "nossd"), ("0", "ssd")])
-def test_a_mount_without_a_word_is_nossd(make_btrfs: Callable[..., Path], rotates: str, found: str) -> None:
+@pytest.mark.parametrize(("rotates", "output"), [("1", "nossd"), ("0", "ssd")])
+def test_a_mount_without_a_word_is_nossd(make_btrfs: Callable[..., Path], rotates: str, output: str) -> None:
     point = make_btrfs(size="256M")
     [device] = devices_of(point)
     work("umount", point)
     Path(f"/sys/block/{Path(device).name}/queue/rotational").write_text(rotates)
     work("mount", device, point)
     assert words_in(lines(point)[0]) == ([] if rotates == "1" else ["ssd"])
-    assert allocator(mount_of(point)) == found
+    assert allocator(mount_of(point)) == output
 
 
 def test_of_both_words_the_stronger_one_holds(btrfs_mount: Path) -> None:
@@ -208,10 +208,10 @@ def test_a_mount_is_found_under_any_name(bound: tuple[Path, Path], name: bytes) 
 def test_findmnt_says_the_same(bound: tuple[Path, Path]) -> None:
     for point in bound:
         columns = ("ID", "TARGET", "SOURCE", "FSTYPE", "FSROOT", "VFS-OPTIONS", "FS-OPTIONS")
-        said = [work("findmnt", "--noheadings", "--nofsroot", "-o", column, point).stdout.strip() for column in columns]
+        texts = [work("findmnt", "--noheadings", "--nofsroot", "-o", column, point).stdout.strip() for column in columns]
         mount = mount_of(point)
-        found = [str(mount.id), str(mount.target), mount.source, mount.filesystem, mount.root]
-        assert [*found, ",".join(mount.mount_options), ",".join(mount.super_options)] == said
+        names = [str(mount.id), str(mount.target), mount.source, mount.filesystem, mount.root]
+        assert [*names, ",".join(mount.mount_options), ",".join(mount.super_options)] == texts
 
 
 def test_of_two_mounts_on_one_place_the_one_that_is_seen_counts(bound: tuple[Path, Path]) -> None:

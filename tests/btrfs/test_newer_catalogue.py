@@ -37,5 +37,5 @@ def test_with_a_catalogue_of_a_newer_version_nothing_is_done_until_it_was_moved_
     nights.backupd("rebuild")
     assert {result["outcome"] for result in nights.run().values()} == {"complete"}
     assert nights.differences("web", tree) == []
-    assert [one["name"] for one in nights.listed("web")][1:] == names
+    assert [row["name"] for row in nights.listed("web")][1:] == names
     assert disagreements(nights) == []

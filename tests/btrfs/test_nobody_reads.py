@@ -37,7 +37,7 @@ def test_all_is_read_and_all_expires_though_nobody_reads_of_it(make_btrfs: Calla
     for day in (1, 2, 3):
         nights.backupd("run", "web", "--now", f"2026-03-0{day}T22:00:00Z")
     unread(nights, "verify")
-    states = {one["verified"]["state"] for one in json.loads(nights.backupd("list", "web", "--json").stdout)}
+    states = {row["verified"]["state"] for row in json.loads(nights.backupd("list", "web", "--json").stdout)}
     assert states == {"whole"}
     nights.tables["retention"] = {"daily": 1, "min_keep": 1, "grace": "1s"}
     nights.write()
@@ -68,4 +68,4 @@ def test_a_run_whose_output_has_no_room_makes_its_backup_and_says_what_is_missin
             "error: standard output: No space left on device",
             "hint: what was printed is not all there; see where it goes",
         ]
-    assert [one["verified"]["state"] for one in json.loads(nights.backupd("list", "web", "--json").stdout)] == ["whole"]
+    assert [row["verified"]["state"] for row in json.loads(nights.backupd("list", "web", "--json").stdout)] == ["whole"]

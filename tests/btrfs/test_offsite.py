@@ -63,8 +63,8 @@ class Offsite:
         return done
 
     def run(self, *words: str, status: int = 0) -> dict[str, Any]:
-        (told,) = json.loads(self.offsite("run", "--json", *words, status=status).stdout)
-        return dict(told)
+        (answer,) = json.loads(self.offsite("run", "--json", *words, status=status).stdout)
+        return dict(answer)
 
     def restic(self, *words: str | Path) -> str:
         """Plain restic, as whoever has nothing but the repository and its password uses it."""
@@ -72,12 +72,12 @@ class Offsite:
 
     def there(self) -> list[tuple[str, str, list[str]]]:
         """Host, time and paths of what plain restic lists."""
-        found = json.loads(self.restic("snapshots", "--json")) or []
-        return [(one["hostname"], one["time"], one["paths"]) for one in found]
+        answer = json.loads(self.restic("snapshots", "--json")) or []
+        return [(row["hostname"], row["time"], row["paths"]) for row in answer]
 
     def copies(self, now: str) -> dict[str, Any]:
-        (found,) = self.night.json("status", "--now", now)["copies"]
-        return dict(found)
+        (answer,) = self.night.json("status", "--now", now)["copies"]
+        return dict(answer)
 
 
 @pytest.fixture
@@ -106,14 +106,14 @@ def test_plain_restic_gets_back_what_the_host_had_with_time_and_host(far: Offsit
     name = far.backup("2026-03-01T22:00:00Z")
     assert "no repository" in far.offsite("run", status=1).stderr
     far.offsite("init", "far")
-    told = far.run()
-    assert [(one["host"], one["backup"]) for one in told["sent"]] == [("web1", name)]
+    answer = far.run()
+    assert [(sent_backup["host"], sent_backup["backup"]) for sent_backup in answer["sent"]] == [("web1", name)]
     assert far.there() == [("web1", f"{name[:13]}:{name[13:15]}:{name[15:]}", ["/btrkeep"])]
     back = far.away / "back"
     far.restic("restore", "latest", "--host", "web1", "--target", back)
     shown = back / "btrkeep/data" / str(far.night.source).lstrip("/")
-    said = work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout
-    assert said == ""
+    output = work("rsync", "-n", "-aHAXci", "--delete", f"{far.night.source}/", f"{shown}/").stdout
+    assert output == ""
     assert (shown / "a").stat().st_ino == (shown / "hard").stat().st_ino
     record = json.loads((back / "btrkeep/backup.json").read_text())
     assert (record["host"], record["state"]) == ("web1", "complete")
@@ -122,7 +122,7 @@ def test_plain_restic_gets_back_what_the_host_had_with_time_and_host(far: Offsit
         facts = dict(rows.execute("SELECT name, value FROM about WHERE name LIKE 'offsite%'").fetchall())
     assert json.loads(facts["offsite-there:far"]) == {"incomplete": [], "newest": {"web1": name}}
     listed = json.loads(far.offsite("list", "--json").stdout)
-    assert [(one["host"], one["backup"], one["whole"]) for one in listed] == [("web1", name, True)]
+    assert [(row["host"], row["backup"], row["whole"]) for row in listed] == [("web1", name, True)]
 
 
 def test_a_second_night_sends_the_difference_and_reads_only_what_has_changed(far: Offsite) -> None:
@@ -136,7 +136,7 @@ def test_a_second_night_sends_the_difference_and_reads_only_what_has_changed(far
     name = far.backup("2026-03-02T22:00:00Z")
     (sent,) = far.run()["sent"]
     assert 0 < sent["bytes"] < first / 10
-    parents = [one.get("parent") for one in json.loads(far.restic("snapshots", "--json"))]
+    parents = [row.get("parent") for row in json.loads(far.restic("snapshots", "--json"))]
     assert parents[0] is None
     assert parents[1]
     (lag,) = far.copies("2026-03-02T23:00:00Z")["lag"]
@@ -155,28 +155,28 @@ def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far:
     seen: list[str] = []
     program = backupd_start("--config", far.night.config, "-vv", "offsite", "run")
     while program.poll() is None:
-        for one in Path("/proc").glob("[0-9]*/cmdline"):
+        for item in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                seen.append(one.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                seen.append(item.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
             except OSError:
                 continue
     out, err = program.communicate()
     assert program.returncode == 0, err
     assert any("restic backup" in line for line in seen)
     far.night.backupd("sample")
-    said = "".join((*seen, out, err, far.offsite("run", "-h").stdout, *(json.dumps(far.copies("2026-03-02T22:00:00Z")),)))
+    output = "".join((*seen, out, err, far.offsite("run", "-h").stdout, *(json.dumps(far.copies("2026-03-02T22:00:00Z")),)))
     for secret in (PASSWORD, key):
-        assert secret not in said
-        for one in (path for path in far.night.state.rglob("*") if path.is_file()):
-            assert secret.encode() not in one.read_bytes(), one
+        assert secret not in output
+        for item in (path for path in far.night.state.rglob("*") if path.is_file()):
+            assert secret.encode() not in item.read_bytes(), item
     far.settings(repository=f"rest:http://127.0.0.1:1/{key}")
     assert key not in far.offsite("run", status=1).stderr
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o640, "not root's alone"), (0o604, "not root's alone")])
-def test_a_secret_that_others_may_read_is_not_used(far: Offsite, mode: int, said: str) -> None:
+@pytest.mark.parametrize(("mode", "output"), [(0o640, "not root's alone"), (0o604, "not root's alone")])
+def test_a_secret_that_others_may_read_is_not_used(far: Offsite, mode: int, output: str) -> None:
     far.password.chmod(mode)
-    assert said in far.offsite("init", "far", status=1).stderr
+    assert output in far.offsite("init", "far", status=1).stderr
     assert not far.repository.exists()
 
 
@@ -186,12 +186,12 @@ def test_a_wrong_password_and_a_repository_that_is_away_are_told_and_noted(far: 
     far.offsite("init", "far")
     far.run()
     far.password.write_text("another\n")
-    said = far.offsite("run", "--now", "2026-03-02T12:00:00Z", status=1).stderr
-    assert "wrong password" in said
-    assert "its newest backup is" in said
-    found = far.copies("2026-03-02T12:30:00Z")
-    assert (found["kind"], found["state"]) == ("offsite", "failing")
-    assert "wrong password" in found["error"]
+    output = far.offsite("run", "--now", "2026-03-02T12:00:00Z", status=1).stderr
+    assert "wrong password" in output
+    assert "its newest backup is" in output
+    copies = far.copies("2026-03-02T12:30:00Z")
+    assert (copies["kind"], copies["state"]) == ("offsite", "failing")
+    assert "wrong password" in copies["error"]
     far.password.write_text(PASSWORD)
     far.repository.rename(far.away / "else")
     assert "there is no repository" in far.offsite("run", status=1).stderr
@@ -294,9 +294,9 @@ def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
     far.backup("2026-03-01T22:00:00Z")
     far.offsite("init", "far")
     far.run()
-    (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json").stdout)
-    assert (told["backup"], told["error"]) == (f"web1@{far.night.names('web1')[0]}", None)
-    assert told["files"] == 4  # plain files, and one of them by two names: a, hard, b, and the odd one
+    (answer,) = json.loads(far.offsite("check", "--sample", "100%", "--json").stdout)
+    assert (answer["backup"], answer["error"]) == (f"web1@{far.night.names('web1')[0]}", None)
+    assert answer["files"] == 4  # plain files, and one of them by two names: a, hard, b, and the odd one
     pack = max((far.repository / "data").glob("*/*"), key=lambda path: path.stat().st_size)
     pack.chmod(0o600)
     with pack.open("r+b") as file:
@@ -304,8 +304,8 @@ def test_check_reads_back_and_finds_what_is_damaged_there(far: Offsite) -> None:
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    (told,) = json.loads(far.offsite("check", "--sample", "100%", "--json", status=1).stdout)
-    assert told["error"]
+    (answer,) = json.loads(far.offsite("check", "--sample", "100%", "--json", status=1).stdout)
+    assert answer["error"]
 
 
 @contextmanager
@@ -373,11 +373,11 @@ def test_what_restic_could_not_read_whole_does_not_count(far: Offsite) -> None:
     assert "could not read all of it" in done.stderr
     assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
     assert far.copies("2026-03-02T22:00:00Z")["lag"] == []
-    assert [one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)] == [False]
+    assert [row["whole"] for row in json.loads(far.offsite("list", "--json").stdout)] == [False]
     (source / "b").write_bytes(os.urandom(2_000_000))
     far.backup("2026-03-02T22:00:00Z")
     assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
-    assert sorted(one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)) == [False, True]
+    assert sorted(row["whole"] for row in json.loads(far.offsite("list", "--json").stdout)) == [False, True]
     assert far.copies("2026-03-03T12:00:00Z")["state"] == "ok"
 
 
@@ -432,8 +432,8 @@ def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it
     assert f"--include /btrkeep/data --target {far.away}/later" in restic_line_of(done.stderr)
 
 
-def restic_line_of(said: str) -> str:
-    (line,) = [line.strip() for line in said.splitlines() if line.strip().startswith(("restic ", "(set -a"))]
+def restic_line_of(output: str) -> str:
+    (line,) = [line.strip() for line in output.splitlines() if line.strip().startswith(("restic ", "(set -a"))]
     return line
 
 
@@ -446,6 +446,6 @@ def test_a_newest_backup_that_the_disk_does_not_give_back_is_not_passed_over_in_
     (far.night.source / "file").write_text("2")
     second = far.backup("2026-03-02T22:00:00Z")
     old, new = (leaves(far.night.pool / "hosts/web1" / name, far.night.top) for name in (first, second))
-    damage_metadata(far.night.top, *(one for one in new if one not in old))
+    damage_metadata(far.night.top, *(number for number in new if number not in old))
     done = far.offsite("run", status=1)
     assert second in done.stdout + done.stderr

@@ -61,7 +61,7 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
     over.unlink(missing_ok=True)
     assert len(far.there()) == 1
     listed = json.loads(far.offsite("list", "--json").stdout)
-    assert [one["whole"] for one in listed] == [False]
+    assert [row["whole"] for row in listed] == [False]
     assert "would be sent" in far.offsite("run", "--dry-run").stdout
     assert far.copies("2026-03-02T23:00:00Z")["state"] != "ok"
 
@@ -77,7 +77,7 @@ def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost
     shutil.rmtree(far.night.state)
     far.night.backupd("rebuild", "--now", "2026-03-02T01:30:00Z")
     listed = json.loads(far.offsite("list", "--json").stdout)
-    assert [one["whole"] for one in listed] == [False] * (1 if may_delete else 2)
+    assert [row["whole"] for row in listed] == [False] * (1 if may_delete else 2)
     assert far.copies("2026-03-02T03:00:00Z")["state"] != "ok"
 
 
@@ -97,7 +97,7 @@ def test_a_rebuild_in_the_middle_loses_nothing_that_was_sent(far: Offsite, is_lo
     go.touch()
     out, err = program.communicate()
     assert ("Traceback" in err, program.returncode) == (False, 0), out + err
-    assert [one["whole"] for one in json.loads(far.offsite("list", "--json").stdout)] == [True]
+    assert [row["whole"] for row in json.loads(far.offsite("list", "--json").stdout)] == [True]
     assert far.run("--now", "2026-03-01T23:30:00Z")["sent"] == []
     assert len(far.there()) == 1
     copies = far.copies("2026-03-02T00:00:00Z")
@@ -272,9 +272,9 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
     (file,) = (path for path in name.rglob("odd*"))
     file.write_bytes(b"changed")
     work("btrfs", "property", "set", name, "ro", "true")
-    said = far.offsite("check", status=1).stderr
-    assert "\x1b" not in said
-    assert "came back as another file" in said
+    output = far.offsite("check", status=1).stderr
+    assert "\x1b" not in output
+    assert "came back as another file" in output
 
 
 def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:
@@ -287,8 +287,8 @@ def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> 
     far.offsite("init", "far")
     damage(far.night.top, (source / "b").read_bytes()[:4096])
     for hour in range(5):
-        told = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)
-        assert [one["host"] for one in told["failed"]] == ["web1"]
+        answer = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)
+        assert [failure["host"] for failure in answer["failed"]] == ["web1"]
     assert len(far.there()) == 3
     assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
     assert "would be sent" not in far.offsite("run", "--dry-run").stdout.replace("0 backups of 1 host would be sent", "")

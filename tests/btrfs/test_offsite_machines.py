@@ -55,7 +55,7 @@ def another_machine(far: Offsite, days: tuple[int, ...]) -> None:
     far.night.host("web1", source)
     for day in days:
         far.backup(f"2026-03-{day:02}T22:00:00Z")
-        assert [one["host"] for one in far.run("--now", f"2026-03-{day:02}T23:00:00Z")["sent"]] == ["web1"]
+        assert [sent_backup["host"] for sent_backup in far.run("--now", f"2026-03-{day:02}T23:00:00Z")["sent"]] == ["web1"]
 
 
 def test_a_machine_that_has_the_name_of_a_renamed_one_takes_nothing_of_its_away(far: Offsite) -> None:
@@ -69,8 +69,8 @@ def test_a_machine_that_has_the_name_of_a_renamed_one_takes_nothing_of_its_away(
     assert far.run("--now", "2026-03-04T13:00:00Z")["sent"] == []
     another_machine(far, (5, 6, 7))
     assert left(far) == [("old1", "2026-03-03"), *former, ("web1", "2026-03-06"), ("web1", "2026-03-07")]
-    told = {(one["host"], one["backup"][:10]) for one in json.loads(far.offsite("list", "--json").stdout)}
-    assert told == {("old1", "2026-03-02"), ("old1", "2026-03-03"), ("web1", "2026-03-06"), ("web1", "2026-03-07")}
+    rows = {(row["host"], row["backup"][:10]) for row in json.loads(far.offsite("list", "--json").stdout)}
+    assert rows == {("old1", "2026-03-02"), ("old1", "2026-03-03"), ("web1", "2026-03-06"), ("web1", "2026-03-07")}
     far.offsite("check", "--files", "1")
     far.night.tables["host"]["old1"]["enabled"] = True
     far.night.write()
@@ -91,7 +91,7 @@ def test_a_machine_that_has_the_name_of_a_forgotten_one_takes_nothing_of_its_awa
     another_machine(far, (26, 27, 28))
     assert left(far) == [*former, ("web1", "2026-03-27"), ("web1", "2026-03-28")]
     listed = json.loads(far.offsite("list", "--json").stdout)
-    assert [one["former"] for one in sorted(listed, key=lambda one: str(one["backup"]))] == [True, True, False, False]
+    assert [row["former"] for row in sorted(listed, key=lambda answer: str(answer["backup"]))] == [True, True, False, False]
     assert "another machine" in far.offsite("list").stdout
 
 
@@ -106,7 +106,7 @@ def test_a_copy_of_the_former_machine_is_none_of_the_new_one(far: Offsite) -> No
     far.settings(hosts=["old1"])
     far.run("--now", "2026-03-05T23:00:00Z")
     (copy,) = far.night.json("status", "--now", "2026-03-05T23:30:00Z")["copies"]
-    assert [one["host"] for one in copy["lag"]] == ["old1"]
+    assert [host_lag["host"] for host_lag in copy["lag"]] == ["old1"]
 
 
 def without_machines(far: Offsite) -> str:
@@ -126,7 +126,7 @@ def test_what_was_sent_without_an_id_is_of_the_host_whose_backup_it_is(far: Offs
         far.backup(f"2026-03-{day}T22:00:00Z")
         far.run("--now", f"2026-03-{day}T23:00:00Z")
         of_machine = json.loads(far.restic("snapshots", "--json", "--tag", f"machine:{machine}"))
-        assert ("2026-03-03" in [one["time"][:10] for one in of_machine]) == (not going)
+        assert ("2026-03-03" in [row["time"][:10] for row in of_machine]) == (not going)
         assert ("web1", "2026-03-02") in left(far)
 
 
@@ -139,7 +139,7 @@ def test_what_was_sent_without_an_id_of_a_renamed_host_is_not_of_the_one_that_ha
     another_machine(far, (5, 6, 7))
     assert left(far) == [("old1", "2026-03-03"), *[("web1", f"2026-03-0{day}") for day in (2, 3, 6, 7)]]
     of_old = json.loads(far.restic("snapshots", "--json", "--tag", f"machine:{machine}"))
-    assert sorted((one["hostname"], one["time"][:10]) for one in of_old) == [
+    assert sorted((row["hostname"], row["time"][:10]) for row in of_old) == [
         ("old1", "2026-03-03"), ("web1", "2026-03-02"), ("web1", "2026-03-03"),
     ]  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_a_tag_that_was_killed_leaves_no_snapshot_twice(far: Offsite) -> None:
     assert len(left(far)) > len(before) + 1
     far.run("--now", "2026-03-04T23:30:00Z")
     assert sorted(set(left(far))) == sorted(left(far))
-    assert all("machine:" in " ".join(one["tags"]) for one in json.loads(far.restic("snapshots", "--json")))
+    assert all("machine:" in " ".join(row["tags"]) for row in json.loads(far.restic("snapshots", "--json")))
 
 
 @contextmanager
@@ -190,10 +190,10 @@ def test_the_first_copy_of_a_host_that_is_being_worked_on_is_sent_when_that_has_
         wait_for(lambda: any(host == "web3" for host, _ in left(new)), 60, "the other host was not sent")
         time.sleep(1.5)
         assert sends.poll() is None
-    said, err = sends.communicate(timeout=30)
+    output, err = sends.communicate(timeout=30)
     assert sends.returncode == 0, err
-    assert [one["host"] for one in json.loads(said)[0]["sent"]] == ["web3", "web2"]
-    tagged = [one["tags"] for one in json.loads(new.restic("snapshots", "--json", "--host", "web2"))]
+    assert [sent_backup["host"] for sent_backup in json.loads(output)[0]["sent"]] == ["web3", "web2"]
+    tagged = [row["tags"] for row in json.loads(new.restic("snapshots", "--json", "--host", "web2"))]
     noted = json.loads((new.night.pool / "hosts/web2/notes.json").read_text())["machine"]
     assert [tag for tags in tagged for tag in tags if tag.startswith("machine:")] == [f"machine:{noted}"]
 
@@ -214,7 +214,7 @@ def test_a_host_that_is_worked_on_for_long_is_left_to_the_next_run(new: Offsite)
     assert "the lock is held" in failed.error
     assert waits
     assert not any(host == "web2" for host, _ in left(new))
-    assert [one["host"] for one in new.run("--now", "2026-03-04T23:30:00Z")["sent"]] == ["web2"]
+    assert [sent_backup["host"] for sent_backup in new.run("--now", "2026-03-04T23:30:00Z")["sent"]] == ["web2"]
 
 
 def test_a_signal_ends_the_wait_for_a_host(new: Offsite) -> None:

@@ -129,12 +129,12 @@ def test_the_lines_of_the_documentation_renew_the_locks_of_all_but_restic_s_own(
         far.backup("2026-03-01T22:00:00Z")
         far.run("--now", "2026-03-01T23:00:00Z")
         path = f"{far.away / 'moto/bin'}:{os.environ['PATH']}"
-        there = {**CREDENTIALS, "PATH": path, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
-        work("sh", "-c", renewing(), env=there)
-        found = [line.split() for line in work(python, "-c", UNTIL, endpoint, env=CREDENTIALS).stdout.splitlines()]
-    assert {key.partition("/")[0] for _, key in found} >= {"config", "data", "index", "snapshots"}
-    assert {int(days) for days, key in found if not key.startswith("locks/")} <= {59, 60}
-    assert {int(days) for days, key in found if key.startswith("locks/")} <= {29, 30}
+        by_name = {**CREDENTIALS, "PATH": path, "AWS_ENDPOINT_URL": endpoint, "AWS_DEFAULT_REGION": "us-east-1"}
+        work("sh", "-c", renewing(), env=by_name)
+        rows = [line.split() for line in work(python, "-c", UNTIL, endpoint, env=CREDENTIALS).stdout.splitlines()]
+    assert {key.partition("/")[0] for _, key in rows} >= {"config", "data", "index", "snapshots"}
+    assert {int(days) for days, key in rows if not key.startswith("locks/")} <= {59, 60}
+    assert {int(days) for days, key in rows if key.startswith("locks/")} <= {29, 30}
 
 
 @pytest.mark.long
@@ -150,15 +150,15 @@ def test_what_somebody_with_the_server_s_key_has_deleted_comes_back_from_a_bucke
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         time.sleep(1.5)
         words = ("restic", "--repo", url, "--password-file", far.password, "--no-cache")
-        ids = [one["id"] for one in json.loads(work(*words, "snapshots", "--json", env=CREDENTIALS).stdout)]
+        ids = [row["id"] for row in json.loads(work(*words, "snapshots", "--json", env=CREDENTIALS).stdout)]
         work(*words, "forget", *ids, "--prune", env=CREDENTIALS)
-        said = set(work(python, "-c", LOCKED, "attack", endpoint, env=CREDENTIALS).stdout.splitlines())
-        assert said == {"AccessDenied"}
+        lines = set(work(python, "-c", LOCKED, "attack", endpoint, env=CREDENTIALS).stdout.splitlines())
+        assert lines == {"AccessDenied"}
         assert work(*words, "snapshots", env=CREDENTIALS, check=False).returncode != 0
         remote = {"TYPE": "s3", "PROVIDER": "Other", "ENDPOINT": endpoint, "ACCESS_KEY_ID": "testing", "SECRET_ACCESS_KEY": KEY}
-        there = {"RCLONE_CONFIG": "/dev/null", **{f"RCLONE_CONFIG_FAR_{name}": text for name, text in remote.items()}}
-        there |= {"AWS_CA_BUNDLE": ""}  # with one of a proxy rclone refuses every S3
-        work("rclone", "copy", "--s3-version-at", before, "far:copies", far.away / "copy", env=there)
+        by_name = {"RCLONE_CONFIG": "/dev/null", **{f"RCLONE_CONFIG_FAR_{name}": text for name, text in remote.items()}}
+        by_name |= {"AWS_CA_BUNDLE": ""}  # with one of a proxy rclone refuses every S3
+        work("rclone", "copy", "--s3-version-at", before, "far:copies", far.away / "copy", env=by_name)
     plain = ("restic", "--repo", far.away / "copy", "--password-file", far.password, "--no-cache")
     work(*plain, "check", "--read-data")
     work(*plain, "restore", "latest", "--target", far.away / "back")

@@ -63,11 +63,11 @@ def test_a_host_of_several_paths_is_logged_in_to_once(nights: Nights, sshd: ssh.
         (path / "file").write_bytes(os.urandom(1000))
     nights.settings("ssh", command=command, key=str(sshd.key), known_hosts=str(sshd.known_hosts))
     nights.host("web1", *paths, address=sshd.address, port=sshd.port)
-    before, there = logins(sshd), folders()
+    before, rows = logins(sshd), folders()
     assert nights.run("web1")["web1"]["outcome"] == "complete"
     assert logins(sshd) - before == (4 if own else 1)
     assert [nights.differences("web1", path) for path in paths] == [[]] * 4
-    assert_nothing_left(there)
+    assert_nothing_left(rows)
 
 
 def test_a_connection_that_is_gone_is_made_again_and_ends_with_the_run(sshd: ssh.Sshd) -> None:
@@ -345,8 +345,8 @@ def test_an_sshd_that_refuses_further_logins_is_named_with_the_line_for_its_conf
         assert (result["outcome"], result["name"]) == ("failed", None)
         assert "the host closed the connection" in result["error"], result
         assert "connection" in nights.backupd("status", "web1", check=False).stdout
-        found = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
-        (hint,) = {each["hint"] for each in found if each["subject"] == "web1" and each["level"] == "error"}
+        answer = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
+        (hint,) = {each["hint"] for each in answer if each["subject"] == "web1" and each["level"] == "error"}
         assert "MaxStartups" in hint
         assert "`PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER`" in hint
     assert nights.run("web1")["web1"]["outcome"] == "complete"
@@ -371,8 +371,8 @@ esac
     nights.settings("backup", concurrency=2)
 
     def notes() -> list[tuple[str, str]]:
-        found = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
-        return [(each["level"], each["hint"]) for each in found if "can connect at once" in each["message"]]
+        answer = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
+        return [(each["level"], each["hint"]) for each in answer if "can connect at once" in each["message"]]
 
     nights.host("web1", path, address=sshd.address, port=sshd.port)
     assert notes() == []

@@ -165,8 +165,8 @@ def test_a_folder_that_is_only_empty_is_not_reported(nights: Nights, tree: Path)
 
 def test_connect_reports_what_would_be_left_out(nights: Nights, tree: Path) -> None:
     nights.host("h", tree, one_file_system=True)
-    found = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
-    levels = {each["level"]: each["message"] for each in found if each["subject"] == "h"}
+    answer = json.loads(nights.backupd("check", "--connect", "--json", check=False).stdout)
+    levels = {each["level"]: each["message"] for each in answer if each["subject"] == "h"}
     assert set(levels) == {"ok", "note"}
     assert str(tree / "home") in levels["note"]
 

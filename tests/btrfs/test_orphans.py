@@ -173,9 +173,9 @@ def test_the_wait_ends_in_time_and_at_once_for_what_never_was(still: cleaner.Sti
     point = still()
     snapshots = cleaner.diverged(point, 1, files=40)
     cleaner.delete(snapshots)
-    [one] = orphans(point)
+    [single] = orphans(point)
     begun = time.monotonic()
-    assert not wait_for(point, one, 0.3)
+    assert not wait_for(point, single, 0.3)
     assert 0.3 <= time.monotonic() - begun < 20
     assert wait_for(point, 99_999, 100)
     assert time.monotonic() - begun < 50
@@ -216,9 +216,9 @@ def test_the_root_node_is_found_wherever_its_profile_puts_it(still: cleaner.Stil
     point = still(size="512M", devices=devices, mkfs=("-m", profile, "-d", "single"))
     snapshots = cleaner.diverged(point, 6, files=600, changes=30)
     with cleaner.held(snapshots):
-        truth, found = cleaner.root_tree(point), dead_roots(point)
-        assert len(found) == 6
-        for dead in found:
+        truth, result = cleaner.root_tree(point), dead_roots(point)
+        assert len(result) == 6
+        for dead in result:
             keys = branches(point, dead)
             assert keys is not None
             assert [key_text(key) for key in keys] == cleaner.node_keys(point, truth.nodes[dead.id])
@@ -236,9 +236,9 @@ def test_parity_and_single_leaves_have_no_known_branches(still: cleaner.Still) -
 
 def node_of(point: Path, bytenr: int) -> bytes:
     """The node at that address, read from the image by where btrfs-map-logical finds it."""
-    said = work("btrfs-map-logical", "-l", str(bytenr), devices_of(point)[0]).stdout
-    match = re.search(r"physical (\d+) device", said)
-    assert match is not None, said
+    output = work("btrfs-map-logical", "-l", str(bytenr), devices_of(point)[0]).stdout
+    match = re.search(r"physical (\d+) device", output)
+    assert match is not None, output
     with (point.parent / "disk0").open("rb") as image:
         return os.pread(image.fileno(), 16384, int(match[1]))
 

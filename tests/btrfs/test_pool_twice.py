@@ -11,8 +11,8 @@ from tests.beds.nights import Nights
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 
 
-@pytest.mark.parametrize("what", ["the whole filesystem", "a part of the pool"])
-def test_a_second_mount_of_the_pool_below_a_source_is_not_backed_up(nights: Nights, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("subject", ["the whole filesystem", "a part of the pool"])
+def test_a_second_mount_of_the_pool_below_a_source_is_not_backed_up(nights: Nights, tmp_path: Path, subject: str) -> None:
     source = tmp_path / "srv"
     point = source / "mnt"
     point.mkdir(parents=True)
@@ -20,7 +20,7 @@ def test_a_second_mount_of_the_pool_below_a_source_is_not_backed_up(nights: Nigh
     (nights.top / "beside").write_text("not of the pool")
     nights.host("here", source, address=None)
     nights.run("here")
-    mounted = nights.top if what == "the whole filesystem" else nights.pool / "hosts"
+    mounted = nights.top if subject == "the whole filesystem" else nights.pool / "hosts"
     work("mount", "--bind", mounted, point)
     try:
         nights.run("here")

@@ -126,9 +126,9 @@ def test_what_a_run_has_called_complete_has_its_name_when_the_power_is_cut_at_it
     change(tree)
     remount(nights.top, "commit=300")
     nights.run("web")
-    known = nights.names("web")
-    assert names_after_a_cut_now(nights, "web") == known
-    assert len(known) == 2
+    names = nights.names("web")
+    assert names_after_a_cut_now(nights, "web") == names
+    assert len(names) == 2
 
 
 def test_what_an_import_has_made_has_its_name_when_the_power_is_cut_at_its_end(make_btrfs: Make, tree: Path) -> None:
@@ -141,6 +141,6 @@ def test_what_an_import_has_made_has_its_name_when_the_power_is_cut_at_its_end(m
         work("cp", "-a", tree, old / day)
     remount(nights.top, "commit=300")
     nights.backupd("import", "tree", old, "--host", "web", "--verify", "none")
-    known = nights.names("web")
-    assert names_after_a_cut_now(nights, "web") == known
-    assert len(known) == 2
+    names = nights.names("web")
+    assert names_after_a_cut_now(nights, "web") == names
+    assert len(names) == 2

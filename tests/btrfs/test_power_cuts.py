@@ -37,9 +37,9 @@ def worker() -> Iterator[Worker]:
     ],
 )
 def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(worker: Worker, scenario: str, disks: str) -> None:
-    found = worker.carry_out(Order(scenario, 1, disks, CUTS))
-    assert found["defects"] == []
-    assert found["cuts"] == CUTS
+    answer = worker.carry_out(Order(scenario, 1, disks, CUTS))
+    assert answer["defects"] == []
+    assert answer["cuts"] == CUTS
 
 
 @pytest.mark.long
@@ -50,18 +50,18 @@ def test_no_complete_backup_is_wrong_lost_or_invented_after_a_power_cut(worker: 
 def test_in_a_virtual_machine_nothing_is_wrong_lost_or_invented_and_a_program_without_its_last_sync_is_found_out(
     worker: Worker, disks: str
 ) -> None:
-    found = worker.carry_out(Order("few", 1, disks, 8))
-    assert (found["defects"], found["cuts"]) == ([], 8)
-    found = worker.carry_out(Order("few", 1, disks, 16, unsynced=True))
-    assert any("differs from its source" in line for line in found["defects"])
+    answer = worker.carry_out(Order("few", 1, disks, 8))
+    assert (answer["defects"], answer["cuts"]) == ([], 8)
+    answer = worker.carry_out(Order("few", 1, disks, 16, unsynced=True))
+    assert any("differs from its source" in line for line in answer["defects"])
 
 
 @pytest.mark.btrfs
 @pytest.mark.timeout(900)
 def test_a_program_without_its_last_sync_is_found_out(worker: Worker) -> None:
     for seed in range(1, 9):  # what waits may come to the disk by itself meanwhile
-        found = worker.carry_out(Order("few", seed, "plain", 6, unsynced=True))
-        if any("differs from its source" in line for line in found["defects"]):
+        answer = worker.carry_out(Order("few", seed, "plain", 6, unsynced=True))
+        if any("differs from its source" in line for line in answer["defects"]):
             return
     pytest.fail(f"found nothing in {seed} rounds")
 
@@ -111,11 +111,11 @@ def test_a_replay_is_each_disk_as_it_was_at_a_flush(shared_btrfs: Path) -> None:
     recorder.write(0, b"c" * 100)
     recorder.flush()
     recorder.write(0, b"never flushed")
-    found = list(flushes(log))
-    assert [(flush.step, flush.moment) for flush in found] == [(0, "before it"), (1, "after it")]
+    rows = list(flushes(log))
+    assert [(flush.step, flush.moment) for flush in rows] == [(0, "before it"), (1, "after it")]
     replay, copies = Replay(entries(log), [base_of(image) for image in images]), [shared_btrfs / "first", shared_btrfs / "second"]
     seen = []
-    for flush in found:
+    for flush in rows:
         replay.copies(flush.number, copies)
         seen.append([copy.read_bytes() for copy in copies])
     second = bytes(4096) + b"b" * 4096

@@ -29,8 +29,8 @@ Running = Callable[..., "subprocess.Popen[str]"]
 
 
 def once(point: Path, *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(backupd("progress", point, "--once", "--json", "--interval", "0.3", *words).stdout)
-    return found
+    answer: dict[str, Any] = json.loads(backupd("progress", point, "--once", "--json", "--interval", "0.3", *words).stdout)
+    return answer
 
 
 @pytest.fixture
@@ -57,31 +57,31 @@ def stopped(no_leftovers: None) -> Iterator[tuple[Path, cleaner.RootTree]]:
 def test_the_json_of_one_look_is_what_the_device_says(stopped: tuple[Path, cleaner.RootTree]) -> None:
     point, truth = stopped
     before = datetime.now(UTC).replace(microsecond=0)
-    said = once(point)
-    assert list(said) == ["orphans", "dropping", "rate", "eta"]
-    assert said["orphans"] == len(truth.orphans)
-    assert list(said["dropping"]) == ["root", "since", "drop_progress", "level"]
-    key = said["dropping"]["drop_progress"]
-    assert {said["dropping"]["root"]: (key_text((key[0], key[1], key[2])), said["dropping"]["level"])} == truth.drops
-    assert before <= datetime.fromisoformat(said["dropping"]["since"]) <= datetime.now(UTC)
-    assert said["rate"] is None  # 0.3 seconds are too few
-    assert said["eta"] is None
+    answer = once(point)
+    assert list(answer) == ["orphans", "dropping", "rate", "eta"]
+    assert answer["orphans"] == len(truth.orphans)
+    assert list(answer["dropping"]) == ["root", "since", "drop_progress", "level"]
+    key = answer["dropping"]["drop_progress"]
+    assert {answer["dropping"]["root"]: (key_text((key[0], key[1], key[2])), answer["dropping"]["level"])} == truth.drops
+    assert before <= datetime.fromisoformat(answer["dropping"]["since"]) <= datetime.now(UTC)
+    assert answer["rate"] is None  # 0.3 seconds are too few
+    assert answer["eta"] is None
 
 
 def test_in_a_pipe_it_prints_the_state_once_and_ends(stopped: tuple[Path, cleaner.RootTree]) -> None:
     point, truth = stopped
-    said = backupd("progress", point).stdout
-    assert said.count("deleted subvolumes") == 1
-    assert f"{len(truth.orphans)} deleted subvolumes" in said
+    output = backupd("progress", point).stdout
+    assert output.count("deleted subvolumes") == 1
+    assert f"{len(truth.orphans)} deleted subvolumes" in output
 
 
 def test_the_text_of_one_look_has_key_level_and_share(stopped: tuple[Path, cleaner.RootTree]) -> None:
     point, truth = stopped
-    said = backupd("progress", point, "--once", "--interval", "1.5").stdout
+    output = backupd("progress", point, "--once", "--interval", "1.5").stdout
     [(root, (key, level))] = truth.drops.items()
     keys = cleaner.node_keys(point, truth.nodes[root])
     behind = sum(order(each) <= order(key) for each in keys) - 1
-    values = {text[:12].strip(): text[12:] for text in said.splitlines()}
+    values = {text[:12].strip(): text[12:] for text in output.splitlines()}
     assert values["dropping"] == f"nothing (root {root} was begun)"
     assert values["waiting"] == f"{len(truth.orphans)} deleted subvolumes"
     assert values["at key"] == f"{key} level {level}"
@@ -184,7 +184,7 @@ def test_what_went_while_it_watched_is_what_the_test_deleted(still: cleaner.Stil
     match = re.search(r"rate: ([\d.,]+) a minute over ([\d.]+)s", lines[-1])
     assert match is not None, lines[-1]
     assert float(match[1].replace(",", "")) / 60 * float(match[2]) == pytest.approx(60, abs=3)  # seconds are rounded
-    counts = [int(found[1]) for text in lines if (found := re.search(r" (\d+) deleted subvolumes?[; ]", text))]
+    counts = [int(result[1]) for text in lines if (result := re.search(r" (\d+) deleted subvolumes?[; ]", text))]
     assert max(counts) >= 40
     assert any("dropping: root" in text and " branches" in text for text in lines)
 
@@ -194,10 +194,10 @@ def test_json_goes_on_with_one_object_a_line(still: cleaner.Still, backupd_runni
     with cleaner.held(cleaner.diverged(point, 3, files=40)):
         running = backupd_running("progress", point, "--json", "--interval", "0.1", env={"PYTHONUNBUFFERED": "1"})
         assert running.stdout is not None
-        said = [json.loads(running.stdout.readline()) for _ in range(14)]
-        assert {each["orphans"] for each in said} == {3}
-        assert said[0]["rate"] is None
-        assert said[-1]["rate"] == 0
+        items = [json.loads(running.stdout.readline()) for _ in range(14)]
+        assert {each["orphans"] for each in items} == {3}
+        assert items[0]["rate"] is None
+        assert items[-1]["rate"] == 0
         work("btrfs", "filesystem", "sync", point)
         time.sleep(0.5)
         text = backupd("progress", point, "--once", "--interval", "0.3").stdout

@@ -81,8 +81,8 @@ def test_a_hold_stays_when_the_damaged_copy_is_fetched_again(two: TwoPools) -> N
     two.first.backupd("hold", "web1", first, "--why", "a look", "--until", "2026-03-21", *now)
     damage(two.second.top, data[4096:8192])
     assert two.second.backupd("verify", *now, check=False).returncode == 1
-    (told,) = two.fetch("office", "--damaged")
-    assert [one["backup"] for one in told["fetched"]] == [first]
+    (answer,) = two.fetch("office", "--damaged")
+    assert [fetched_backup["backup"] for fetched_backup in answer["fetched"]] == [first]
     hold = json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][first]["hold"]
     assert (hold["until"], hold["why"]) == (None, "of the court")
 

@@ -43,11 +43,11 @@ def test_a_verify_that_is_killed_anywhere_tells_the_truth_the_next_time(make_btr
         named = {name for (name,) in rows(nights, "select name from damage")}  # by which the next night goes
         assert named in (set(), set(nights.names("web"))), count
         assert named or not (nights.pool / "hosts/web/checksums").exists(), count
-        found = verify(nights, status=1)["backups"]
-        assert [one["damages"] for one in found if one["damages"]], count
+        answer = verify(nights, status=1)["backups"]
+        assert [row["damages"] for row in answer if row["damages"]], count
         assert {name for (name,) in rows(nights, "select name from damage")} == set(nights.names("web")), count
-        assert {one["verified"]["state"] for one in nights.listed("web")} == {"damaged"}, count
-        assert [one["damages"] for one in verify(nights, status=1)["backups"]] == [1, 1], count
+        assert {row["verified"]["state"] for row in nights.listed("web")} == {"damaged"}, count
+        assert [backup["damages"] for backup in verify(nights, status=1)["backups"]] == [1, 1], count
 
 
 def checkpoints_of_verify(nights: Nights) -> list[str]:
@@ -69,8 +69,8 @@ def test_a_night_that_is_killed_anywhere_fetches_what_is_damaged(make_btrfs: Cal
     verify(nights, status=1)
     first = nights.names("web")
     passed = checkpoints(nights, "run", "web")
-    assert any("damaged files removed" in one for one in passed)
-    last = next(place for place, one in enumerate(passed, 1) if one == "after damaged files removed")
+    assert any("damaged files removed" in name for name in passed)
+    last = next(place for place, name in enumerate(passed, 1) if name == "after damaged files removed")
     for count in range(1, last + 8):
         name = nights.names("web")[-1]
         if name not in first:

@@ -57,8 +57,8 @@ class Pushing(TwoPools):
 
     def copies(self, first: bool = False) -> dict[str, Any]:
         nights = self.first if first else self.second
-        (found,) = json.loads(nights.backupd("status", "--json", "--now", NOW).stdout)["copies"]
-        return dict(found)
+        (answer,) = json.loads(nights.backupd("status", "--json", "--now", NOW).stdout)["copies"]
+        return dict(answer)
 
     def more_hosts(self, *names: str) -> None:
         for name in names:
@@ -77,19 +77,19 @@ def two(make_btrfs: Callable[..., Path]) -> Pushing:
 def test_what_is_sent_is_whole_the_next_time_a_difference_and_both_sides_tell_of_it(two: Pushing) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
     done = two.push()
-    assert [(one["host"], one["backup"]) for one in done["sent"]] == [("web1", first)]
+    assert [(sent_backup["host"], sent_backup["backup"]) for sent_backup in done["sent"]] == [("web1", first)]
     assert two.names(two.second.pool) == [first]
     assert two.differences(first) == ""
     second = two.night("2026-03-02T22:00:00Z", "b")
     again = two.push("backup2")
-    assert [one["backup"] for one in again["sent"]] == [second]
+    assert [sent_backup["backup"] for sent_backup in again["sent"]] == [second]
     assert two.differences(second) == ""
     assert again["sent"][0]["bytes"] < 200_000  # of two files; the whole would have more
     assert two.push()["sent"] == []
-    here, there = two.copies(first=True), two.copies()
+    here, answer = two.copies(first=True), two.copies()
     assert (here["kind"], here["state"], here["hosts"], here["newest"]) == ("push", "ok", 1, f"2026-03-02T22:00:{second[15:17]}Z")
-    assert (there["kind"], there["from"], there["state"], there["hosts"]) == ("replica", "push", "ok", 1)
-    assert [one["newest"] for one in here["lag"]] == [second]
+    assert (answer["kind"], answer["from"], answer["state"], answer["hosts"]) == ("replica", "push", "ok", 1)
+    assert [host_lag["newest"] for host_lag in here["lag"]] == [second]
     explained = two.first.backupd("retention", "explain", "web1", "--now", NOW).stdout
     assert "common with replica backup2" in explained
     two.second.backupd("verify", "web1")
@@ -115,11 +115,11 @@ def test_a_host_that_cannot_be_taken_costs_the_others_nothing(two: Pushing) -> N
     (two.second.pool / "hosts" / "aaa").mkdir()
     (two.second.pool / "hosts" / "aaa" / two.names(two.first.pool, "aaa")[0]).mkdir()  # somebody's own
     done = two.push(status=1)
-    assert [one["host"] for one in done["failed"]] == ["aaa"]
+    assert [failure["host"] for failure in done["failed"]] == ["aaa"]
     assert [len(two.names(two.second.pool, host)) for host in ("web1", "web2")] == [1, 1]
     for status in (two.copies(), two.copies(first=True)):
         assert status["state"] == "failing"
-        assert [one["host"] for one in status["behind"]] == ["aaa"]
+        assert [row["host"] for row in status["behind"]] == ["aaa"]
 
 
 def test_a_host_whose_stream_cannot_be_received_is_given_up_in_its_middle_and_the_next_one_comes(two: Pushing) -> None:
@@ -133,8 +133,8 @@ def test_a_host_whose_stream_cannot_be_received_is_given_up_in_its_middle_and_th
     (folder / "bwrap").chmod(0o755)
     two.over('exec "$@"', answers=f"env PATH={folder}:$PATH " + shlex.join(two.forced))
     done = two.push(status=1)
-    assert [one["host"] for one in done["failed"]] == ["web1"], done
-    assert [one["host"] for one in done["sent"]] == ["web2"]  # the other is not sent to its end for nothing
+    assert [failure["host"] for failure in done["failed"]] == ["web1"], done
+    assert [sent_backup["host"] for sent_backup in done["sent"]] == ["web2"]  # the other is not sent to its end for nothing
     assert len(two.names(two.second.pool, "web2")) == 1
     assert two.names(two.second.pool) == []
 
@@ -276,15 +276,15 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
     two.first.write()
 
     def checked() -> list[tuple[str, str]]:
-        found = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
-        return [(one["level"], one["message"]) for one in found if one["subject"] == "push backup2"]
+        answer = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
+        return [(row["level"], row["message"]) for row in answer if row["subject"] == "push backup2"]
 
     (text,) = [
         text for level, text in checked() if level == "ok" and text.startswith("reached, and it would take backups, btrkeep ")
     ]
     assert re.search(r", [\d.]+ [MG]iB free there$", text)
     assert two.copies()["tried_at"] is None  # asking who is there is no try
-    assert [one["backup"] for one in two.push()["sent"]] == [name]
+    assert [sent_backup["backup"] for sent_backup in two.push()["sent"]] == [name]
     assert two.differences(name) == ""
     for line in ("cat /etc/passwd", json.dumps({"verb": "send", "host": "web1"})):
         process = work(*sshd.ssh(key), sshd.address, "cat", "/etc/passwd", input=line + "\n", check=False)
@@ -300,8 +300,8 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
 
 def test_check_tells_of_a_clock_that_is_another_there(two: Pushing) -> None:
     two.over(r"""sed -u 's/"now": "20[0-9]*-/"now": "2019-/' < <("$@")""")
-    found = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
-    warned = [one["message"] for one in found if one["subject"] == "push backup2" and one["level"] == "warning"]
+    answer = json.loads(two.first.backupd("check", "--connect", "--json", check=False).stdout)
+    warned = [row["message"] for row in answer if row["subject"] == "push backup2" and row["level"] == "warning"]
     assert re.fullmatch(r"its clock is \d.* behind this one", warned[1]), warned
 
 

@@ -52,8 +52,8 @@ def of_hosts(nights: Nights) -> list[int]:
     return sorted(size for name, size in groups(nights).items() if not name.startswith("0/"))
 
 
-def about(found: int, mib: int) -> bool:
-    return mib * MIB <= found <= mib * MIB + METADATA
+def about(count: int, mib: int) -> bool:
+    return mib * MIB <= count <= mib * MIB + METADATA
 
 
 def dropped(nights: Nights) -> None:
@@ -85,11 +85,11 @@ def test_what_a_host_wrote_counts_while_any_backup_holds_it(nights: Nights) -> N
     assert (about(web, 12), about(db, 2)) == (True, True), "what was written before belongs to nobody"
 
     shown = nights.json("quota", "show")
-    assert {one["host"]: one["bytes"] for one in shown["hosts"]} == {"web": web, "db": db}
+    assert {host["host"]: host["bytes"] for host in shown["hosts"]} == {"web": web, "db": db}
     assert nights.json("usage", "web")["alive"] == web
-    assert {one["host"]: one["alive_bytes"] for one in nights.json("status")["hosts"]} == {"web": web, "db": db}
-    told = re.findall(r'^btrkeep_host_alive_bytes\{host="(\w+)",.*\} (.*)$', nights.backupd("metrics").stdout, re.MULTILINE)
-    assert {host: float(number) for host, number in told} == {"web": web, "db": db}
+    assert {host["host"]: host["alive_bytes"] for host in nights.json("status")["hosts"]} == {"web": web, "db": db}
+    matches = re.findall(r'^btrkeep_host_alive_bytes\{host="(\w+)",.*\} (.*)$', nights.backupd("metrics").stdout, re.MULTILINE)
+    assert {host: float(number) for host, number in matches} == {"web": web, "db": db}
 
     nights.backupd("sample")
     with Catalogue.open_readonly(nights.state) as catalogue:
@@ -100,7 +100,7 @@ def test_what_a_host_wrote_counts_while_any_backup_holds_it(nights: Nights) -> N
     dropped(nights)
     assert about(of_hosts(nights)[1], 12), "the third backup has all that the second one wrote"
     nights.backupd("rename", "web", "www", "--yes")
-    assert {one["host"] for one in nights.json("quota", "show")["hosts"]} == {"www", "db"}
+    assert {host["host"] for host in nights.json("quota", "show")["hosts"]} == {"www", "db"}
 
 
 def test_a_host_that_uses_its_quota_up_is_stopped_alone_and_completes_when_it_fits_again(nights: Nights) -> None:
@@ -111,10 +111,10 @@ def test_a_host_that_uses_its_quota_up_is_stopped_alone_and_completes_when_it_fi
     nights.run()
     noise(nights.source / "web" / "second", 30)
     noise(nights.source / "db" / "second", 30)
-    found = nights.run(status=1)
-    assert (found["web"]["outcome"], found["db"]["outcome"]) == ("partial", "complete")
-    assert "quota is used up" in found["web"]["error"], found["web"]
-    assert "of 20.0 MiB" in found["web"]["error"], found["web"]
+    answer = nights.run(status=1)
+    assert (answer["web"]["outcome"], answer["db"]["outcome"]) == ("partial", "complete")
+    assert "quota is used up" in answer["web"]["error"], answer["web"]
+    assert "of 20.0 MiB" in answer["web"]["error"], answer["web"]
     assert nights.record("web", ".working")["cause"]["code"] == "quota"
     web = of_hosts(nights)[0]
     assert 19 * MIB < web <= 20 * MIB, "the kernel lets nothing beyond it"

@@ -43,19 +43,19 @@ def forget_catalogue(nights: Nights) -> None:
 
 def backup_rows(nights: Nights) -> list[tuple[object, ...]]:
     """Everything about backups but how long they took: their records were written before that was over."""
-    found = rows(
+    actual_rows = rows(
         nights, f"select {BACKUP_COLUMNS}, detail from backup left join backup_detail using (host, name) order by host, name"
     )
-    assert found
-    return found
+    assert actual_rows
+    return actual_rows
 
 
 def test_a_row_whose_subvolume_somebody_deleted_goes(nights: Nights, tree: Path) -> None:
     nights.run("web")
     first, second = nights.names("web")
     delete(nights.backup("web", first))
-    said = nights.backupd("run", "other").stdout
-    assert "1 row without a backup dropped" in said
+    output = nights.backupd("run", "other").stdout
+    assert "1 row without a backup dropped" in output
     assert rows(nights, "select name from backup where host = 'web'") == [(second,)]
     assert disagreements(nights) == []
 
@@ -65,8 +65,8 @@ def test_a_subvolume_without_a_row_gets_one(nights: Nights, tree: Path) -> None:
     with closing(sqlite3.connect(catalogue(nights))) as connection, connection:
         connection.execute("pragma foreign_keys = on")
         connection.execute("delete from backup where host = 'web'")
-    said = nights.backupd("run").stdout
-    assert "1 backup added" in said
+    output = nights.backupd("run").stdout
+    assert "1 backup added" in output
     assert backup_rows(nights) == before
     assert disagreements(nights) == []
 

@@ -25,8 +25,8 @@ def pool(shared_btrfs: Path) -> Expiries:
 def row(pool: Nights, host: str, name: str) -> tuple[Any, ...]:
     """State, outcome, hold and mark, the mark to the second."""
     columns = "state, outcome, held_why, substr(expired, 1, 19)"
-    found = rows(pool, f"select {columns} from backup where host = '{host}' and name = '{name}'")
-    return tuple(found[0])
+    actual_rows = rows(pool, f"select {columns} from backup where host = '{host}' and name = '{name}'")
+    return tuple(actual_rows[0])
 
 
 STEPS = {
@@ -46,9 +46,9 @@ def test_a_kill_between_the_notes_and_the_row_is_mended_by_the_next_start(pool: 
     before = row(pool, "web", names[words[2]])
     killed(pool, "before", "backup row written", *(names.get(word, word) for word in words))
     assert row(pool, "web", names[words[2]]) == before
-    said = pool.backupd("run", "other").stdout if start == "run" else json.dumps(pool.expire())
+    output = pool.backupd("run", "other").stdout if start == "run" else json.dumps(pool.expire())
     assert row(pool, "web", names[words[2]]) == wanted
-    assert start == "expire" or "1 row brought up to date with notes.json" in said
+    assert start == "expire" or "1 row brought up to date with notes.json" in output
     assert "notes.json" not in pool.backupd("run", "other").stdout
 
 
@@ -83,8 +83,8 @@ def test_what_a_killed_run_was_making_goes_also_when_its_host_is_configured_no_m
     assert staged in subvolumes(pool)
     del pool.tables["host"]["web"]
     pool.write()
-    said = pool.backupd("run", "other").stdout
-    assert "1 beginning of a killed run removed" in said
+    output = pool.backupd("run", "other").stdout
+    assert "1 beginning of a killed run removed" in output
     assert staged not in subvolumes(pool)
 
 
@@ -161,7 +161,7 @@ def test_a_record_that_nobody_can_read_costs_the_other_backups_nothing(pool: Exp
     work("btrfs", "property", "set", "-ts", path.parent, "ro", "true")
     done = pool.backupd("rebuild", "--json", check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
-    told = json.loads(done.stdout)
-    assert (told["backups"], [line.split(":")[0] for line in told["trouble"]]) == (2, [f"web/{names[0]}"])
+    answer = json.loads(done.stdout)
+    assert (answer["backups"], [line.split(":")[0] for line in answer["trouble"]]) == (2, [f"web/{names[0]}"])
     assert pool.backupd("run", "web").returncode == 0
     assert pool.backupd("browse", f"web@{names[1]}", "/").returncode == 0

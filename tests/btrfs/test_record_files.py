@@ -91,11 +91,11 @@ def test_versions_and_the_protocol_are_those_that_the_programs_say(nights: Night
     nights.host("web", tree)
     nights.host("old", tree, rsync_path="rsync --protocol=31")
     nights.run()
-    said = re.search(r"version (\S+)\s+protocol version (\d+)", work("rsync", "--version").stdout)
-    assert said
-    for host, protocol in (("web", int(said[2])), ("old", 31)):
+    match = re.search(r"version (\S+)\s+protocol version (\d+)", work("rsync", "--version").stdout)
+    assert match
+    for host, protocol in (("web", int(match[2])), ("old", 31)):
         record, log = nights.record(host), nights.json("log", host)[0]
-        assert record["rsync_version"] == log["rsync_version"] == said[1]
+        assert record["rsync_version"] == log["rsync_version"] == match[1]
         assert record["protocol"] == log["protocol"] == protocol
 
 
@@ -139,11 +139,11 @@ def test_the_numbers_of_several_paths_add_up_and_each_path_keeps_its_own(nights:
     nights.host("web", tree, other)
     nights.run("web")
     record = nights.record("web")
-    one, two = record["paths"]
-    assert (one["path"], two["path"]) == (str(tree), str(other))
+    answer, two = record["paths"]
+    assert (answer["path"], two["path"]) == (str(tree), str(other))
     assert (two["numbers"]["bytes"], two["numbers"]["literal"]) == (777, 777)
-    assert record["totals"]["literal"] == one["numbers"]["literal"] + 777
-    assert record["totals"]["files"] == one["numbers"]["files"] + two["numbers"]["files"]
+    assert record["totals"]["literal"] == answer["numbers"]["literal"] + 777
+    assert record["totals"]["files"] == answer["numbers"]["files"] + two["numbers"]["files"]
 
 
 def test_what_several_attempts_brought_is_added_up(nights: Nights, tree: Path) -> None:

@@ -57,24 +57,24 @@ def config(tmp_path: Path) -> Path:
 def test_two_variants_are_rehearsed_and_compared_and_nothing_is_left(config: Path, place: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     words = ("rehearse", *SMALL, *VARIANTS, "--on", place, "--json", "--html", page)
-    found = json.loads(backupd("--config", config, *words, timeout=280).stdout)
-    assert {(run["variant"], run["seed"]) for run in found["runs"]} == {
+    answer = json.loads(backupd("--config", config, *words, timeout=280).stdout)
+    assert {(run["variant"], run["seed"]) for run in answer["runs"]} == {
         (name, seed) for name in ("plain", "packed") for seed in (1, 2)
     }
-    for run in found["runs"]:
+    for run in answer["runs"]:
         assert run["full"] is None
         assert [night["number"] for night in run["nights"]] == [1, 2]
         assert sum(night["deleted"] for night in run["nights"]) == 2  # one of each host; the first night only marks them
         for night in run["nights"]:
             assert night["size"] >= night["allocated"] >= night["used"] > night["new"]
             assert night["night_written"] > 0
-    new = {(run["variant"], run["seed"]): [night["new"] for night in run["nights"]] for run in found["runs"]}
+    new = {(run["variant"], run["seed"]): [night["new"] for night in run["nights"]] for run in answer["runs"]}
     assert new["plain", 1] == new["packed", 1] != new["plain", 2] == new["packed", 2]  # common random numbers
-    [judgement] = found["judgements"]
-    used = next(one for one in judgement["measures"] if one["measure"] == "used")
+    [judgement] = answer["judgements"]
+    used = next(measure for measure in judgement["measures"] if measure["measure"] == "used")
     assert used["lower"] == 2  # half of the data compresses
-    assert {one["verdict"] for one in judgement["measures"]} == {"too few runs"}
-    assert found["best"] is None
+    assert {measure["verdict"] for measure in judgement["measures"]} == {"too few runs"}
+    assert answer["best"] is None
     text = page.read_text()
     assert text.count("<svg") == 9
     assert text.count("data:image/webp;base64,") == 2
@@ -84,10 +84,10 @@ def test_two_variants_are_rehearsed_and_compared_and_nothing_is_left(config: Pat
 
 
 def test_a_dry_run_makes_nothing(config: Path, place: Path) -> None:
-    found = json.loads(backupd("--config", config, "rehearse", *VARIANTS, "--on", place, "--dry-run", "--json").stdout)
-    assert [host["name"] for host in found["hosts"]] == ["h0", "h1"]
-    assert found["assumed"] == ["h0", "h1"]
-    assert found["estimated_seconds"] > 60
+    answer = json.loads(backupd("--config", config, "rehearse", *VARIANTS, "--on", place, "--dry-run", "--json").stdout)
+    assert [host["name"] for host in answer["hosts"]] == ["h0", "h1"]
+    assert answer["assumed"] == ["h0", "h1"]
+    assert answer["estimated_seconds"] > 60
     text = backupd("--config", config, "rehearse", "--question", "holes", "--on", place, "--dry-run").stdout
     assert "2 variants, each 30 nights with 5 seeds" in text
 
@@ -226,8 +226,8 @@ def test_a_night_takes_as_much_as_a_run_with_the_same_changes_by_rsync(make_btrf
 
 def exclusive_of(backups: list[Path]) -> list[int]:
     """Bytes of each backup that no other shares, by `btrfs filesystem du`."""
-    found = []
+    numbers = []
     for backup in backups:
         line = work("btrfs", "filesystem", "du", "--raw", "-s", backup).stdout.splitlines()[-1]
-        found.append(int(line.split()[1]))
-    return found
+        numbers.append(int(line.split()[1]))
+    return numbers

@@ -72,14 +72,14 @@ def test_a_held_backup_is_released_and_deleted_and_taken_back(web1: Nights, typi
     deleted = prints(web1, "delete", f"web1@{first}")
     assert deleted.returncode == 0
     typist.follow(deleted, "backupd unexpire {} {}")
-    assert {one["name"]: one["state"] for one in web1.listed("web1")}[first] == "complete"
+    assert {row["name"]: row["state"] for row in web1.listed("web1")}[first] == "complete"
 
 
 @types("backupd hold {} {}", "backupd list {}")
 def test_a_backup_that_has_not_expired_is_held_instead(web1: Nights, typist: Typist) -> None:
     first = web1.names("web1")[0]
     typist.follow(refused(web1, "unexpire", "web1", first), "backupd hold {} {}")
-    assert {one["name"]: one["held"] is not None for one in web1.listed("web1")}[first]
+    assert {row["name"]: row["held"] is not None for row in web1.listed("web1")}[first]
     last = web1.names("web1")[-1]
     assert "held" in typist.follow(refused(web1, "release", "web1", last), "backupd list {}").stdout
 
@@ -310,7 +310,7 @@ def test_a_damaged_copy_is_fetched_again_and_keeps_no_other_host_from_being_repa
     typist.follow(repaired, "backupd replicate {} {} --damaged", more=more)
     typist.type(f"{call} verify web1", more=more)
     damaged = json.loads(second.backupd("damaged", "--json", check=False).stdout)
-    assert "web1" not in {one["host"] for one in damaged}
+    assert "web1" not in {row["host"] for row in damaged}
 
 
 # --- files, modes and what runs beside it

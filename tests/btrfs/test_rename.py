@@ -65,16 +65,16 @@ def table(pool: Nights, host: str) -> tuple[int, int]:
 
 def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_old_ones(pool: Nights, old: str, new: str) -> None:
     (name,) = pool.names(old)
-    known, record = subvolumes(pool)[f"hosts/{old}/{name}"], (pool.backup(old, name) / "backup.json").read_bytes()
+    count, record = subvolumes(pool)[f"hosts/{old}/{name}"], (pool.backup(old, name) / "backup.json").read_bytes()
     would = pool.backupd("rename", old, new, "--dry-run").stdout.splitlines()
     assert would[0] == f"1 backup of {old} would become {new}'s"
     assert (pool.names(old), (pool.pool / "hosts" / new).exists()) == ([name], False)
-    said = pool.backupd("rename", old, new, "--yes").stdout.splitlines()
-    assert said[1:] == would[1:]
-    assert said[0] == f"1 backup of {old} is now {new}'s"
-    assert f"change [host.{old}] to [host.{new}] in {pool.config}" in said[1]
+    lines = pool.backupd("rename", old, new, "--yes").stdout.splitlines()
+    assert lines[1:] == would[1:]
+    assert lines[0] == f"1 backup of {old} is now {new}'s"
+    assert f"change [host.{old}] to [host.{new}] in {pool.config}" in lines[1]
     assert not (pool.pool / "hosts" / old).exists()
-    assert subvolumes(pool)[f"hosts/{new}/{name}"] == known  # the same subvolume, which was never written
+    assert subvolumes(pool)[f"hosts/{new}/{name}"] == count  # the same subvolume, which was never written
     assert (pool.backup(new, name) / "backup.json").read_bytes() == record
     assert notes_of(pool, new)["was"] == [old]
     assert (table(pool, old), table(pool, new)) == ((0, 0), (1, 1))
@@ -92,12 +92,12 @@ def test_everything_works_with_the_new_name_and_the_next_backup_grows_from_the_o
     assert pool.record(new, second)["base"] == name
     assert pool.differences(new, pool.source) == []
 
-    assert [one["name"] for one in pool.json("list", new)] == [name, second]
+    assert [row["name"] for row in pool.json("list", new)] == [name, second]
     assert pool.json("list", new)[0]["path"] == str(pool.backup(new, name))
     assert pool.status(new)["state"] == "ok"
     assert [run["backup"] for run in pool.json("log", new)] == [second, name]
     assert pool.json("hold", new, name)["name"] == name
-    assert [one["name"] for one in pool.json("retention", "explain", new)] == [name, second]
+    assert [row["name"] for row in pool.json("retention", "explain", new)] == [name, second]
     before = rows(pool, f"select name, path, state, subvolume_id, held_until, held_why from backup where host = '{new}'")
     pool.backupd("rebuild", check=False)
     assert rows(pool, f"select name, path, state, subvolume_id, held_until, held_why from backup where host = '{new}'") == before
@@ -181,7 +181,7 @@ def test_a_host_is_renamed_again_and_back(pool: Nights, old: str, new: str) -> N
     for before, after in ((old, new), (new, f"{new}-b"), (f"{new}-b", old)):
         pool.backupd("rename", before, after, "--yes")
         assert pool.names(after) == [name]
-        assert [one["name"] for one in pool.json("list", after)] == [name]
+        assert [row["name"] for row in pool.json("list", after)] == [name]
         assert pool.json("list", after)[0]["held"] == {"until": None, "why": "stays"}
     pool.backupd("rebuild", check=False)
     assert table(pool, old)[0] == 1
@@ -197,7 +197,7 @@ def test_a_new_host_of_the_old_name_has_nothing_to_do_with_it(pool: Nights, old:
     assert len(pool.names(old)) == len(pool.names(new)) == 1
     copy = pool.backup(new, "2020-01-01T000000Z")  # a user's copy of another host's backup is no backup of this one
     work("btrfs", "subvolume", "snapshot", "-r", pool.backup(old), copy)
-    assert [one["name"] for one in pool.json("list", new)] == pool.names(new)[1:]
+    assert [row["name"] for row in pool.json("list", new)] == pool.names(new)[1:]
     assert fails(pool, "rename", old, new, "--yes", status=1)[0] == f"{new} has backups already"
     btrfs.delete_subvolume(copy, pool.top.parents[0])
 
@@ -218,8 +218,8 @@ def test_a_rename_killed_at_a_step_leaves_one_name_or_the_other_and_given_again_
     (name,) = pool.names(old)
     before = manifest(pool.backup(old, name))
     killed(pool, when, step, "rename", old, new, "--yes")
-    there, gone = (new, old) if moved else (old, new)
-    assert pool.names(there) == [name]
+    output, gone = (new, old) if moved else (old, new)
+    assert pool.names(output) == [name]
     assert not (pool.pool / "hosts" / gone).exists()
     if not moved:  # nothing has happened yet, and a run of the old name goes on
         assert pool.run(old)[old]["outcome"] == "complete"
@@ -243,7 +243,7 @@ def test_a_run_between_a_killed_rename_and_its_end_finds_the_backups_under_the_n
     assert table(pool, old)[0] == 0
     pool.backupd("rename", old, new, "--yes")
     assert disagreements(pool) == []
-    assert [one["name"] for one in pool.json("list", new)] == pool.names(new)
+    assert [row["name"] for row in pool.json("list", new)] == pool.names(new)
 
 
 def test_damage_is_not_forgotten_by_a_rename_that_was_killed_before_the_catalogue_followed(
@@ -277,28 +277,28 @@ def test_a_backup_in_doubt_since_a_crash_stays_so_under_whichever_name_it_has(
 
     if when:
         killed(pool, when, step, "rename", old, new, "--yes")
-        there = old if (when, step) == ("before", STEP) else new
-        assert pool.names(there) == [name]
-        assert [there, name] in in_doubt()
+        text = old if (when, step) == ("before", STEP) else new
+        assert pool.names(text) == [name]
+        assert [text, name] in in_doubt()
     pool.backupd("rename", old, new, "--yes")
     assert in_doubt() == [[new, name]]
     configure_new(pool, old, new)
-    assert f"{old} {name}" not in (said := pool.backupd("run", new).stdout)
-    assert "1 backup written last before a crash of this server" in said
+    assert f"{old} {name}" not in (output := pool.backupd("run", new).stdout)
+    assert "1 backup written last before a crash of this server" in output
     assert in_doubt() == []
 
 
 def test_no_backup_in_doubt_is_renamed_while_it_is_being_read(pool: Nights, old: str, new: str) -> None:
     (name,) = pool.names(old)
     boot = pool.pool / ".btrkeep/boot.json"
-    known = json.loads(boot.read_text())
+    answer = json.loads(boot.read_text())
     with (pool.pool / ".btrkeep/locks/verify").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        boot.write_text(json.dumps(known | {"unread": [[old, name]]}))
+        boot.write_text(json.dumps(answer | {"unread": [[old, name]]}))
         assert pool.backupd("rename", old, new, "--yes", check=False).returncode == 3
-        boot.write_text(json.dumps(known | {"unread": [["another", name]]}))
+        boot.write_text(json.dumps(answer | {"unread": [["another", name]]}))
         pool.backupd("rename", old, new, "--yes")
-    boot.write_text(json.dumps(known))
+    boot.write_text(json.dumps(answer))
     assert pool.names(new) == [name]
 
 
@@ -331,16 +331,16 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
     assert subvolumes(pool) == before
     assert not (pool.pool / "hosts" / old / "notes.json").exists()
     del pool.tables["host"]["fresh"]
-    said = json.loads(pool.backupd("rename", old, new, "--yes", "--json").stdout)  # an empty folder is in nobody's way
-    assert (said["host"], said["was"], said["backups"], len(said["todo"])) == (new, old, 1, 1)
+    answer = json.loads(pool.backupd("rename", old, new, "--yes", "--json").stdout)  # an empty folder is in nobody's way
+    assert (answer["host"], answer["was"], answer["backups"], len(answer["todo"])) == (new, old, 1, 1)
 
 
 def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Nights, old: str, new: str) -> None:
     (name,) = pool.names(old)
     before = subvolumes(pool)
     with lock_for_reading(pool.backup(old, name)):
-        said = fails(pool, "rename", old, new, "--yes", status=1)
-    assert said == (f"{old}@{name} is being restored from", "wait until that has come to its end")
+        failure_text = fails(pool, "rename", old, new, "--yes", status=1)
+    assert failure_text == (f"{old}@{name} is being restored from", "wait until that has come to its end")
     assert subvolumes(pool) == before
     pool.backupd("rename", old, new, "--yes")
     assert pool.names(new) == [name]

@@ -26,12 +26,14 @@ DAY = timedelta(days=1)
 def repair(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("repair", *words, "--json", check=False)
     assert done.returncode == status, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
-def fates(found: dict[str, Any]) -> dict[str, list[tuple[str, str | None, str | None]]]:
-    return {one["name"]: [(file["fate"], file["copy"], file["proof"]) for file in one["files"]] for one in found["backups"]}
+def fates(answer: dict[str, Any]) -> dict[str, list[tuple[str, str | None, str | None]]]:
+    return {
+        backup["name"]: [(file["fate"], file["copy"], file["proof"]) for file in backup["files"]] for backup in answer["backups"]
+    }
 
 
 def night(nights: Nights, days_ago: int) -> str:
@@ -80,9 +82,9 @@ def test_the_copies_are_what_the_backups_were_and_stand_in_their_place(make_btrf
     assert fates(planned) == {name: [("repaired", third, "checksum")] * 2 for name in (first, second)}
     assert {name: nights.record("web", name) for name in nights.names("web")} == before
     done = repair(nights, "--yes")
-    copies = {one["name"]: one["repaired_in"] for one in done["backups"]}
+    copies = {backup["name"]: backup["repaired_in"] for backup in done["backups"]}
     assert sorted(copies) == [first, second]
-    assert [one["stays"] for one in done["backups"]] == [None, None]
+    assert [backup["stays"] for backup in done["backups"]] == [None, None]
     (tree / "log").write_text("second night, longer")
     truth, log = manifest(tree), tree / "log"
     for old, new in copies.items():
@@ -90,11 +92,11 @@ def test_the_copies_are_what_the_backups_were_and_stand_in_their_place(make_btrf
         left = differences(truth, manifest(nights.data("web", tree, new)))
         assert [line for line in left if "log" not in line and "''" not in line and "'.'" not in line] == [], left
         assert (nights.data("web", tree, new) / "database").read_bytes() == (tree / "database").read_bytes()
-        said = nights.record("web", new)
-        assert (said["repaired"]["of"], said["repaired"]["files"], said["base"], said["state"]) == (old, 2, old, "complete")
+        answer = nights.record("web", new)
+        assert (answer["repaired"]["of"], answer["repaired"]["files"], answer["base"], answer["state"]) == (old, 2, old, "complete")
     assert (nights.data("web", tree, copies[first]) / "log").read_text() == "first night"
     assert (nights.data("web", tree, copies[second]) / "log").read_text() == log.read_text()
-    listed = {one["name"]: one for one in nights.listed("web")}
+    listed = {row["name"]: row for row in nights.listed("web")}
     assert [listed[name]["state"] for name in (first, second, third)] == ["expired", "expired", "complete"]
     assert "repaired in" in nights.backupd("retention", "explain", "web").stdout
     assert "a repaired copy of" in nights.backupd("list", "web", "--json").stdout
@@ -110,7 +112,7 @@ def test_the_next_night_grows_from_the_repaired_copy_of_the_newest_and_splits_li
     nights, _, second, third = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("delete", f"web@{third}", "--now-without-grace")
     done = repair(nights, "--yes", "--from", "/")
-    copy = {one["name"]: one["repaired_in"] for one in done["backups"]}[second]
+    copy = {backup["name"]: backup["repaired_in"] for backup in done["backups"]}[second]
     assert (nights.pool / "hosts/web/latest").readlink() == Path(copy)
     for name in ("other name", "b/links"):  # rsync writes in place: what is still linked in the backup would be overwritten
         (tree / name).unlink()
@@ -143,14 +145,14 @@ def test_without_a_recorded_checksum_a_copy_is_taken_only_on_request(make_btrfs:
     no_copy, unproven = ("no-copy", None, None), ("unproven", new, "readable")
     assert fates(repair(nights, "--yes", status=1)) == {old: [unproven, no_copy, unproven, ("unproven", new, "time"), no_copy]}
     assert nights.names("web") == [old, new]
-    (one,) = repair(nights, "--yes", "--unproven", status=1)["backups"]
-    assert [file["fate"] for file in one["files"]] == ["repaired", "no-copy", "repaired", "repaired", "no-copy"]
-    copy = one["repaired_in"]
-    assert "proven" in one["stays"]
+    (answer,) = repair(nights, "--yes", "--unproven", status=1)["backups"]
+    assert [file["fate"] for file in answer["files"]] == ["repaired", "no-copy", "repaired", "repaired", "no-copy"]
+    copy = answer["repaired_in"]
+    assert "proven" in answer["stays"]
     data = nights.data("web", tree, copy)
     assert [(data / name).read_bytes() for name in ("good", "tail", "tiny")] == [good, tail, tiny]
     assert nights.record("web", copy)["repaired"]["unproven"] == 3
-    listed = {one["name"]: one for one in nights.listed("web")}
+    listed = {row["name"]: row for row in nights.listed("web")}
     assert listed[old]["state"] == "complete"
     assert listed[copy]["held"]["why"].startswith("repaired copy of")
     assert rows(nights, f"select path from damage where name = '{copy}'") == [(f"{tree}/other",), (f"{tree}/touched",)]
@@ -174,7 +176,7 @@ def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callab
     (path / "database").write_bytes((tree / "database").read_bytes())  # its time is another: the checksum says more
     done = repair(nights, f"web@{second}", "--yes", "--from", str(rescue))
     assert fates(done) == {second: [("repaired", str(rescue), "checksum")] * 2}  # the other name is one of the same file
-    (copy,) = (one["repaired_in"] for one in done["backups"])
+    (copy,) = (backup["repaired_in"] for backup in done["backups"])
     data = nights.data("web", tree, copy)
     assert (data / "database").read_bytes() == (data / "other name").read_bytes() == (tree / "database").read_bytes()
     assert (data / "database").stat().st_mtime_ns == 10**18 + 7
@@ -202,10 +204,10 @@ def test_a_folder_that_is_named_may_have_other_filesystems_in_it(
 def test_what_something_needs_stays_and_the_copy_is_held(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights, first, second, _ = spoilt(make_btrfs(size="300M"), tree)
     nights.backupd("hold", "web", first, "--why", "of the court")
-    done = {one["name"]: one for one in repair(nights, "web", "--yes")["backups"]}
+    done = {backup["name"]: backup for backup in repair(nights, "web", "--yes")["backups"]}
     assert "held" in done[first]["stays"]
     assert done[second]["stays"] is None
-    listed = {one["name"]: one for one in nights.listed("web")}
+    listed = {row["name"]: row for row in nights.listed("web")}
     assert listed[done[first]["repaired_in"]]["held"]["why"] == "of the court"
     assert (listed[first]["state"], listed[second]["state"]) == ("complete", "expired")
     assert nights.names("web").index(first) + 1 == nights.names("web").index(done[first]["repaired_in"])
@@ -241,15 +243,15 @@ def test_a_kill_at_any_step_leaves_whole_copies_and_one_of_each(make_btrfs: Call
         ("after backup named", 1),
         ("after backup named", 1),
     ):
-        when, _, what = step.partition(" ")
-        killed(nights, when, what, "repair", "--yes", count=count)
+        when, _, subject = step.partition(" ")
+        killed(nights, when, subject, "repair", "--yes", count=count)
         for name in nights.names("web"):
             if name not in (first, second):
                 assert (nights.data("web", tree, name) / "database").read_bytes() == content
     repair(nights, "--yes")
     copies = [name for name in nights.names("web") if nights.record("web", name).get("repaired")]
     assert sorted(nights.record("web", name)["repaired"]["of"] for name in copies) == [first, second]
-    states = {one["name"]: one["state"] for one in nights.listed("web")}
+    states = {row["name"]: row["state"] for row in nights.listed("web")}
     assert states == {first: "expired", second: "expired", third: "complete", **dict.fromkeys(copies, "complete")}
     assert not (nights.pool / "hosts/web/.working").exists()
     assert repair(nights, "--yes")["backups"] == []
@@ -281,8 +283,8 @@ def test_a_backup_of_the_next_second_is_in_the_way_of_a_copy_and_stays(make_btrf
     assert nights.backupd("verify", check=False).returncode == 1
     third = night(nights, 1)
     shown = nights.subvolume("web", second)
-    found = repair(nights, "--yes", status=1)
-    assert found["failed"] == {f"web@{first}": f"web {second} is too near for a copy to stand between"}
+    answer = repair(nights, "--yes", status=1)
+    assert answer["failed"] == {f"web@{first}": f"web {second} is too near for a copy to stand between"}
     (copy,) = set(nights.names("web")) - {first, second, third}
     assert (nights.record("web", copy)["repaired"]["of"], copy > second) == (second, True)
     assert nights.subvolume("web", second)["UUID"] == shown["UUID"]
@@ -349,7 +351,7 @@ def test_what_equals_all_that_can_be_read_is_taken_on_request_and_never_counts_a
         nights.backupd("repair", *words, "--yes", check=False)
         copy = nights.names("web")[1]
         assert (nights.data("web", tree, copy) / "F").read_bytes() == given
-        states = {one["name"]: one["state"] for one in nights.listed("web")}
+        states = {row["name"]: row["state"] for row in nights.listed("web")}
         assert (states[old], states[copy]) == ("complete", "complete")
 
 
@@ -422,11 +424,11 @@ def test_what_a_repair_could_not_mend_outlives_the_catalogue(make_btrfs: Callabl
     work("cp", "-a", tree / "mended", copies)
     repair(nights, "--yes", "--from", str(tmp_path / "copies"), status=1)
     copy = nights.names("web")[-1]
-    known = rows(nights, f"select path from damage where name = '{copy}'")
-    assert known == [(f"{tree}/left",)]
+    actual_rows = rows(nights, f"select path from damage where name = '{copy}'")
+    assert actual_rows == [(f"{tree}/left",)]
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert rows(nights, f"select path from damage where name = '{copy}'") == known
+    assert rows(nights, f"select path from damage where name = '{copy}'") == actual_rows
     night(nights, 0)  # fetches it again, and does not share it with the copy
     assert nights.differences("web", tree) == []
 
@@ -450,6 +452,8 @@ def test_the_repaired_copy_of_a_copy_does_not_know_its_ancestors_by_another_pool
     assert two.second.backupd("verify", check=False).returncode == 1
     good = tmp_path / str(two.source).strip("/")
     shutil.copytree(two.source, good)
-    copy = {one["name"]: one["repaired_in"] for one in repair(two.second, "--yes", "--from", str(tmp_path))["backups"]}[second]
+    copy = {backup["name"]: backup["repaired_in"] for backup in repair(two.second, "--yes", "--from", str(tmp_path))["backups"]}[
+        second
+    ]
     made = int(two.second.subvolume("web1", copy)["Gen at creation"])
     assert {name: generation <= made for name, generation in two.second.record("web1", copy)["ancestors"].items()} == {second: True}

@@ -26,24 +26,27 @@ pytestmark = pytest.mark.btrfs
 def published(of: Nights) -> Any:
     """What the dashboard is told of copies, by sqlite3."""
     with sqlite3.connect(of.state / "catalogue.sqlite") as rows:
-        found = rows.execute("SELECT value FROM about WHERE name = 'copies'").fetchone()
-    return json.loads(found[0]) if found else {}
+        answer = rows.execute("SELECT value FROM about WHERE name = 'copies'").fetchone()
+    return json.loads(answer[0]) if answer else {}
 
 
 def test_what_is_fetched_is_the_same_and_a_difference_to_what_was_there(two: TwoPools) -> None:
     first = two.night("2026-03-01T22:00:00Z", "a")
-    assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [None]
+    assert [fetched_backup["parent"] for fetched_backup in two.fetch()[0]["fetched"]] == [None]
     second, third = two.night("2026-03-02T22:00:00Z", "b"), two.night("2026-03-03T22:00:00Z", "c")
-    told = two.fetch()[0]
-    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(second, first), (third, second)]
+    answer = two.fetch()[0]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in answer["fetched"]] == [
+        (second, first),
+        (third, second),
+    ]
     assert two.names(two.second.pool) == [first, second, third]
     for name in (first, second, third):
         assert two.differences(name) == ""
-        here, there = (shown(pool / "hosts/web1" / name) for pool in (two.second.pool, two.first.pool))
-        assert here["Received UUID"] == there["UUID"]
+        here, by_name = (shown(pool / "hosts/web1" / name) for pool in (two.second.pool, two.first.pool))
+        assert here["Received UUID"] == by_name["UUID"]
         assert here["Flags"] == "readonly"
     assert two.fetch()[0]["planned"] == 0
-    assert [one["name"] for one in json.loads(two.second.backupd("list", "web1", "--json").stdout)] == [first, second, third]
+    assert [row["name"] for row in json.loads(two.second.backupd("list", "web1", "--json").stdout)] == [first, second, third]
     assert json.loads(two.second.backupd("rebuild", "--json").stdout)["backups"] == 3
     assert len(json.loads(two.second.backupd("list", "web1", "--json").stdout)) == 3
     assert Path(two.second.pool / "hosts/web1/latest").readlink() == Path(third)
@@ -56,9 +59,9 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     assert published(two.second) == {"fetched": {"web1": "office"}, "common": {"office": {"web1": first}}}
     assert published(two.first) == {}
     two.first.backupd("sample")
-    known = published(two.first)
-    assert [*known.pop("told")] == ["office"]
-    assert known == {"fetched": {}, "common": {"office": {"web1": first}}}
+    result = published(two.first)
+    assert [*result.pop("told")] == ["office"]
+    assert result == {"fetched": {}, "common": {"office": {"web1": first}}}
     two.second.host("web1", two.source)
     refused = two.second.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     assert refused.returncode == 1
@@ -68,9 +71,9 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     two.second.backupd("promote", "web1", "--yes")
     assert published(two.second)["fetched"] == {}
     assert "common with replica" not in two.second.backupd("retention", "explain", "web1").stdout
-    told = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
-    assert told[0]["outcome"] == "complete"
-    assert told[0]["new_bytes"] < 100_000  # of three million
+    answer = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
+    assert answer[0]["outcome"] == "complete"
+    assert answer[0]["new_bytes"] < 100_000  # of three million
     assert two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False).returncode == 1
 
 
@@ -87,12 +90,12 @@ def test_what_was_cut_off_or_garbled_leaves_nothing_and_is_fetched_again(two: Tw
     (two.source / "large").write_bytes(os.urandom(6_000_000))
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.over_ssh(script)
-    told = two.fetch(status=1)
-    assert why in (told if isinstance(told, str) else json.dumps(told))
+    answer = two.fetch(status=1)
+    assert why in (answer if isinstance(answer, str) else json.dumps(answer))
     assert two.names(two.second.pool) == []
     assert not (two.second.pool / "hosts/web1/.receiving").exists()
     two.over_ssh('"$@"')
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [first]
     assert two.differences(first) == ""
 
 
@@ -196,9 +199,9 @@ def test_what_both_have_stays_when_a_host_gets_a_new_name(two: TwoPools) -> None
     two.first.backupd("rename", "web1", "web2", "--yes")
     two.fetch(status=1)
     for pool, host in ((two.first, "web2"), (two.second, "web1")):
-        for folder, its in (("common", first), ("copied", [first])):
-            known = json.loads((pool.pool / ".btrkeep" / folder / "office.json").read_text())["hosts"]
-            assert known.get(host) == its, (folder, host)
+        for folder, item in (("common", first), ("copied", [first])):
+            answer = json.loads((pool.pool / ".btrkeep" / folder / "office.json").read_text())["hosts"]
+            assert answer.get(host) == item, (folder, host)
 
 
 def test_a_host_with_a_new_name_there_is_not_fetched_as_another_until_it_has_that_name_here(two: TwoPools) -> None:
@@ -217,7 +220,7 @@ def test_another_machine_that_has_the_name_now_does_not_come_into_the_copies_of_
     two.fetch()
     two.first.backupd("rename", "web1", "old", "--yes")
     second = two.night("2026-03-02T22:00:00Z", "b")  # of the other machine, from its beginning
-    failed = {one["host"]: one["error"] for one in two.fetch(status=1)[0]["failed"]}
+    failed = {failure["host"]: failure["error"] for failure in two.fetch(status=1)[0]["failed"]}
     assert set(failed) == {"old", "web1"}
     assert "`backupd rename web1 old` here" in failed["web1"]
     assert two.names(two.second.pool) == [first]
@@ -289,8 +292,10 @@ def test_a_change_by_hand_is_noticed_and_not_built_upon(two: TwoPools, by: str) 
     (copy / "mine").write_text("x")
     flag_by_ioctl(copy, 2)
     second = two.night("2026-03-02T22:00:00Z", "b")
-    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(second, None)]
-    assert {one["name"]: one["state"] for one in two.second.json("list", "web1")} == {first: "altered", second: "complete"}
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in two.fetch()[0]["fetched"]] == [
+        (second, None)
+    ]
+    assert {row["name"]: row["state"] for row in two.second.json("list", "web1")} == {first: "altered", second: "complete"}
     assert two.differences(second) == ""
 
 
@@ -312,11 +317,11 @@ def test_the_last_common_backup_stays_on_both_sides(two: TwoPools) -> None:
 def test_a_disk_that_was_never_there_needs_a_look(two: TwoPools) -> None:
     two.second.tables["replica.office"]["from"] = str(two.first.pool.parent / "nowhere")
     two.second.write()
-    (told,) = two.fetch(status=1)
-    assert "nowhere" in told["error"]
-    assert not told["error"].startswith("hint")
+    (answer,) = two.fetch(status=1)
+    assert "nowhere" in answer["error"]
+    assert not answer["error"].startswith("hint")
     (copy,) = json.loads(two.second.backupd("status", "--json", "--now", "2026-03-20T12:00:00Z").stdout)["copies"]
-    assert (copy["state"], copy["age"], copy["error"]) == ("failing", None, told["error"])
+    assert (copy["state"], copy["age"], copy["error"]) == ("failing", None, answer["error"])
 
 
 def test_a_device_comes_along_and_lies_there_as_any_backup_of_one_does(two: TwoPools) -> None:
@@ -346,8 +351,8 @@ def test_a_chain_of_three_knows_what_it_has(two: TwoPools, make_btrfs: Callable[
     third.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
     second = two.night("2026-03-02T22:00:00Z", "b")
     two.fetch()
-    told = json.loads(third.backupd("replicate", "--json", "--now", "2026-03-20T12:00:00Z").stdout)
-    assert [(one["backup"], one["parent"]) for one in told[0]["fetched"]] == [(second, first)]
+    answer = json.loads(third.backupd("replicate", "--json", "--now", "2026-03-20T12:00:00Z").stdout)
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in answer[0]["fetched"]] == [(second, first)]
     assert (
         work(
             "rsync", "-n", "-aHAXc", "--delete", "-i", f"{two.source}/", f"{third.pool}/hosts/web1/{second}/data{two.source}/"

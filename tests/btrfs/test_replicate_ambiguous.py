@@ -38,7 +38,7 @@ def fetched(pool: Nights, *words: str) -> list[str]:
     """Fetches; the names of what came."""
     done = pool.backupd("replicate", "--json", *words, *NOW, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [one["backup"] for told in json.loads(done.stdout) for one in told["fetched"]]
+    return [fetched_backup["backup"] for row in json.loads(done.stdout) for fetched_backup in row["fetched"]]
 
 
 def require_same(two: TwoPools, pool: Nights, names: list[str]) -> None:
@@ -58,16 +58,16 @@ def change_links(two: TwoPools, day: int) -> None:
     """On each further day one of two names of a file becomes a file of its own, with the same content and time, and the other
     goes: the backup has the extents of the older file in a new one, so a stream of differences refers to its parent.
     """
-    for one, other in (("a", "b"), ("b", "a")):
+    for name, other in (("a", "b"), ("b", "a")):
         if day == 1:
             for number in (2, 3):
-                (two.source / f"{one}-{number}{other}").write_bytes(os.urandom(MIB))
-                os.link(two.source / f"{one}-{number}{other}", two.source / f"{other}-{number}{other}")
+                (two.source / f"{name}-{number}{other}").write_bytes(os.urandom(MIB))
+                os.link(two.source / f"{name}-{number}{other}", two.source / f"{other}-{number}{other}")
         else:
             file = two.source / f"{other}-{day}{other}"
             shutil.copy2(file, two.source / "new")
             (two.source / "new").rename(file)
-            (two.source / f"{one}-{day}{other}").unlink()
+            (two.source / f"{name}-{day}{other}").unlink()
 
 
 def require_clones(older: Path, newer: Path) -> None:
@@ -163,9 +163,9 @@ def test_another_copy_that_appears_meanwhile_makes_no_backup_of_what_is_put_upon
         (host / "other/data/spoilt").write_text("not of this host")
         mark(host / "other", shown(two.first.backup("web1", names[0]))["UUID"])
         (host / "go-on").touch()
-        said = fetching.communicate(timeout=60)[1]
-    assert fetching.returncode == 1, said
-    assert "web1" in said
+        output = fetching.communicate(timeout=60)[1]
+    assert fetching.returncode == 1, output
+    assert "web1" in output
     require_same(two, two.second, names[:1])
     assert fetched(two.second) == names[1:]
     require_same(two, two.second, names)

@@ -24,10 +24,10 @@ print(OpenBucket(str(prepare(Path(sys.argv[1]), "pool", 1_000_000).path)).draw(1
 LEAST = 1.2  # of 1.5 seconds for these bytes at 2 MB/s: a tenth is made up for, and the last bytes lie in pipes
 
 
-def seconds(told: list[dict[str, float]]) -> float:
-    (one,) = told
-    assert one["bytes"] > SIZE
-    return one["duration"]
+def seconds(rows: list[dict[str, float]]) -> float:
+    (by_name,) = rows
+    assert by_name["bytes"] > SIZE
+    return by_name["duration"]
 
 
 @pytest.mark.parametrize("way", ["a folder", "ssh", "a connection from there"])
@@ -39,8 +39,8 @@ def test_a_stream_keeps_to_the_bandwidth_of_its_replica(make_btrfs: Callable[...
     two.second.write()
     if way == "ssh":
         two.over_ssh('exec "$@"')
-    told = two.push()["sent"] if isinstance(two, Pushing) else two.fetch()[0]["fetched"]
-    assert seconds(told) > LEAST
+    answer = two.push()["sent"] if isinstance(two, Pushing) else two.fetch()[0]["fetched"]
+    assert seconds(answer) > LEAST
     assert two.differences(first) == ""
 
 

@@ -23,8 +23,8 @@ def test_the_middle_one_knows_at_once_who_has_fetched_from_it(two: TwoPools, mak
     if how == "ssh":
         onward.over_ssh('exec "$@" --replica third')
     onward.fetch()
-    found = json.loads(two.second.backupd("check", "--json", check=False).stdout)
-    assert not [one for one in found if "no copy of" in one["message"]], found
+    answer = json.loads(two.second.backupd("check", "--json", check=False).stdout)
+    assert not [row for row in answer if "no copy of" in row["message"]], answer
     if how == "ssh":
         with sqlite3.connect(f"file:{two.second.state / 'catalogue.sqlite'}?mode=ro", uri=True) as catalogue:
             (text,) = catalogue.execute("select value from about where name = 'copies'").fetchone()

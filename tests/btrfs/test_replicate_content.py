@@ -47,9 +47,9 @@ def require_same(two: TwoPools, *names: str) -> None:
         assert shown(here)["Flags"] == "readonly"
 
 
-def parents(told: list[dict[str, list[dict[str, str | None]]]]) -> list[tuple[str | None, str | None]]:
+def parents(rows: list[dict[str, list[dict[str, str | None]]]]) -> list[tuple[str | None, str | None]]:
     """Returns each fetched backup with the backup that it came as a difference to."""
-    return [(fetched["backup"], fetched["parent"]) for fetched in told[0]["fetched"]]
+    return [(fetched["backup"], fetched["parent"]) for fetched in rows[0]["fetched"]]
 
 
 def change_strange(source: Path) -> None:

@@ -44,17 +44,20 @@ def test_what_is_damaged_here_comes_again_and_takes_its_place(two: TwoPools) -> 
     assert "backupd replicate office web1 --damaged" in refused.stderr
     two.second.backupd("hold", "web1", first, "--why", "of the court", "--now", NOW)
     planned = two.fetch("office", "--damaged", "--dry-run")[0]["fetches"]
-    assert [(one["backup"], one["parent"]) for one in planned] == [(first, third), (second, first)]
+    assert [(row["backup"], row["parent"]) for row in planned] == [(first, third), (second, first)]
     before = {name: shown(two.second.pool / "hosts/web1" / name)["UUID"] for name in (first, second, third)}
-    told = two.fetch("office", "--damaged")[0]
-    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(first, third), (second, first)]
+    answer = two.fetch("office", "--damaged")[0]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in answer["fetched"]] == [
+        (first, third),
+        (second, first),
+    ]
     for name in (first, second, third):
         assert two.differences(name) == ""
-        here, there = (shown(pool / "hosts/web1" / name) for pool in (two.second.pool, two.first.pool))
-        assert (here["Received UUID"], here["Flags"]) == (there["UUID"], "readonly")
+        here, by_name = (shown(pool / "hosts/web1" / name) for pool in (two.second.pool, two.first.pool))
+        assert (here["Received UUID"], here["Flags"]) == (by_name["UUID"], "readonly")
         assert (here["UUID"] == before[name]) == (name == third)
     assert rows(two.second, "select * from damage") == []
-    listed = {one["name"]: one for one in two.second.json("list", "web1")}
+    listed = {row["name"]: row for row in two.second.json("list", "web1")}
     assert (listed[first]["verified"], listed[first]["held"]["why"]) == (None, "of the court")
     assert two.fetch("office", "--damaged")[0]["planned"] == 0
     two.second.backupd("rebuild")
@@ -64,7 +67,7 @@ def test_what_is_damaged_here_comes_again_and_takes_its_place(two: TwoPools) -> 
         sorted(path.name for path in (two.second.pool / "hosts/web1").iterdir() if path.is_dir() and not path.is_symlink()) == names
     )
     four = two.night("2026-03-04T22:00:00Z", "d")
-    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(four, third)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in two.fetch()[0]["fetched"]] == [(four, third)]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +117,9 @@ def test_what_the_other_server_has_changed_since_takes_no_copys_place(two: TwoPo
             os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)) if path.name in ("changed", "encrypted") else None
         work("btrfs", "property", "set", "-ts", backup, "ro", "true")
         hide_changes(backup.parent)  # whoever took the server over hides it
-    told = two.fetch("office", "--damaged", status=1)[0]
-    assert told["fetched"] == []
-    assert "is not damaged" in str(told), told
+    answer = two.fetch("office", "--damaged", status=1)[0]
+    assert answer["fetched"] == []
+    assert "is not damaged" in str(answer), answer
     assert {name: shown(two.second.pool / "hosts/web1" / name)["UUID"] for name in two.names(two.second.pool)} == before
     for name, content in zip(names, "abc", strict=True):
         file = two.second.pool / "hosts/web1" / name / "data" / str(two.source).strip("/") / "changed"
@@ -162,7 +165,7 @@ def test_a_copy_that_comes_again_after_the_first_was_lost_is_not_known_as_that_w
     place = {"path": "/file", "start": 0, "length": 4096, "found_by": "scrub", "found_at": NOW}
     damaged.write_text(json.dumps({"format": 1, "backups": {first: [place], last: [place]}}))
     work("btrfs", "subvolume", "delete", two.second.pool / "hosts/web1" / last)
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [last]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [last]
     (two.second.state / "catalogue.sqlite").unlink()
     two.second.backupd("rebuild")
     assert rows(two.second, "select name from verification") == [(first,)]  # nobody has read the other one
@@ -182,11 +185,11 @@ def test_a_copy_whose_metadata_is_damaged_stays_since_its_deletion_would_make_th
     two.fetch()
     first, second = two.names(two.second.pool)
     old, new = (leaves(two.second.pool / "hosts/web1" / name, two.second.top) for name in (first, second))
-    own = [one for one in new if one not in old]
+    own = [number for number in new if number not in old]
     damage_metadata(two.second.top, own[len(own) // 2])
     assert two.second.backupd("verify", "--now", NOW, check=False).returncode == 1
-    said = two.fetch("office", "--damaged", status=1)
-    assert "metadata" in json.dumps(said)
+    answer = two.fetch("office", "--damaged", status=1)
+    assert "metadata" in json.dumps(answer)
     work("btrfs", "filesystem", "sync", two.second.top)
     work("timeout", "30", "btrfs", "subvolume", "sync", two.second.top)
     assert two.names(two.second.pool) == [first, second]

@@ -58,10 +58,13 @@ def test_a_backup_whose_data_cannot_be_opened_costs_the_others_nothing(
     two.first.backupd("run", "web2", "--now", "2026-03-01T22:10:00Z")
     done = two.first.backupd(*command, "--json", check=False)
     assert done.returncode == (1 if command == ("verify",) else 0), done.stderr
-    said = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     if command == ("verify",):
-        assert [one["host"] for one in said["backups"]] == ["web2"]
+        assert [backup["host"] for backup in answer["backups"]] == ["web2"]
         assert f"web1@{two.names(two.first.pool)[-1]} cannot be read: Not a directory" in done.stderr
-        assert [one["verified"]["state"] for one in two.first.listed("web1")] == ["damaged"]
+        assert [row["verified"]["state"] for row in two.first.listed("web1")] == ["damaged"]
     if command == ("dedupe",):
-        assert {one["host"]: "cannot be read" in (one["left"] or "") for one in said["backups"]} == {"web1": True, "web2": False}
+        assert {backup["host"]: "cannot be read" in (backup["left"] or "") for backup in answer["backups"]} == {
+            "web1": True,
+            "web2": False,
+        }

@@ -30,7 +30,7 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     two.first.host("db1", two.source)
     two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
     two.over_ssh('exec "$@" --replica backup2 --host "web*"')
-    assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
+    assert [(fetched_backup["host"], fetched_backup["backup"]) for fetched_backup in two.fetch()[0]["fetched"]] == [("web1", first)]
     common = two.first.pool / ".btrkeep/common"
     assert [path.name for path in common.iterdir()] == ["backup2.json"]
     assert json.loads((common / "backup2.json").read_text())["hosts"] == {"web1": first}
@@ -59,12 +59,12 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
             "copied": {"db1": [first], "web1": [first]},
         },
     ]
-    said = work(*answers, input="".join(f"{json.dumps(one)}\n" for one in asked)).stdout
-    assert "there is no such host" in said
-    assert "that is not a list of backups" in said
-    for folder, its in ((common, first), (common.with_name("copied"), [first])):
+    output = work(*answers, input="".join(f"{json.dumps(row)}\n" for row in asked)).stdout
+    assert "there is no such host" in output
+    assert "that is not a list of backups" in output
+    for folder, item in ((common, first), (common.with_name("copied"), [first])):
         assert [path.name for path in folder.iterdir()] == ["backup2.json"]
-        assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": its}
+        assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": item}
 
 
 def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nights: Nights) -> None:
@@ -81,8 +81,8 @@ def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nig
 
 def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
     """Level and text of what `check` says of replicas."""
-    found = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
-    return [(one["level"], one["message"]) for one in found if one["subject"].startswith("replica")]
+    answer = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
+    return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
 
 
 def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_there(two: TwoPools) -> None:
@@ -185,7 +185,7 @@ def test_by_ssh_the_key_lists_and_sends_and_does_nothing_else(two: TwoPools, ssh
     two.second.settings("ssh", command="ssh", key=str(key), known_hosts=str(sshd.known_hosts))
     two.second.tables["replica.office"] |= {"from": f"ssh://{sshd.address}", "port": sshd.port}
     two.second.write()
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [first]
     assert two.differences(first) == ""
     asked = [
         "cat /etc/passwd",
@@ -233,7 +233,7 @@ def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(t
     two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
     left, genuine = two.second.pool / "hosts/web1/.receiving", dict(two.second.tables["replica.office"])
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool deep x")
-    assert [one["host"] for one in two.fetch(status=1)[0]["failed"]] == ["web1"]
+    assert [failure["host"] for failure in two.fetch(status=1)[0]["failed"]] == ["web1"]
     assert not left.exists()
     shutil.rmtree(left.parent)  # it is noted as the hostile server's
     two.second.tables["replica.office"] = genuine
@@ -242,11 +242,11 @@ def test_what_one_server_leaves_does_not_keep_another_ones_backups_from_coming(t
     deepen(left / "x/d", 1200)
     work("btrfs", "subvolume", "create", left / "x/of-somebody")
     (left / "x/of-somebody/stays").write_text("stays")
-    told = two.fetch(status=1)[0]
-    assert [(one["host"], len(one)) for one in told["failed"]] == [("web1", 2)], told
-    assert [one["host"] for one in told["fetched"]] == ["db1"]
+    answer = two.fetch(status=1)[0]
+    assert [(failure["host"], len(failure)) for failure in answer["failed"]] == [("web1", 2)], answer
+    assert [fetched_backup["host"] for fetched_backup in answer["fetched"]] == ["db1"]
     work("btrfs", "subvolume", "delete", left / "x/of-somebody")
-    assert [(one["host"], one["backup"]) for one in two.fetch()[0]["fetched"]] == [("web1", first)]
+    assert [(fetched_backup["host"], fetched_backup["backup"]) for fetched_backup in two.fetch()[0]["fetched"]] == [("web1", first)]
     assert not left.exists()
 
 

@@ -37,10 +37,12 @@ def test_newest_only_takes_the_newest_backup_alone(two: TwoPools) -> None:
     two.second.tables["replica.office"]["newest_only"] = True
     two.second.write()
     *_, third = (two.night(f"2026-03-0{day}T22:00:00Z", str(day)) for day in (1, 2, 3))
-    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(third, None)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in two.fetch()[0]["fetched"]] == [(third, None)]
     two.night("2026-03-04T22:00:00Z", "4")
     fifth = two.night("2026-03-05T22:00:00Z", "5")
-    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(fifth, third)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in two.fetch()[0]["fetched"]] == [
+        (fifth, third)
+    ]
     assert two.names(two.second.pool) == [third, fifth]
     assert two.differences(fifth) == ""
     two.first.backupd("sample")
@@ -58,12 +60,12 @@ def test_an_acceptance_comes_along_with_its_backup(two: TwoPools) -> None:
         (two.source / f"file{number}").unlink()
     two.first.backupd("run", "web1", "--now", "2026-03-02T22:00:00Z", check=False)
     second = two.names(two.first.pool)[-1]
-    (listed,) = [one for one in json.loads(two.first.backupd("list", "web1", "--json").stdout) if one["name"] == second]
+    (listed,) = [row for row in json.loads(two.first.backupd("list", "web1", "--json").stdout) if row["name"] == second]
     assert listed["state"] == "suspect"
     two.first.backupd("accept", f"web1@{second}", "--now", "2026-03-03T08:00:00Z")
     two.fetch()
     assert "accepted" in json.loads((two.second.pool / "hosts/web1/notes.json").read_text())["backups"][second]
-    states = {one["name"]: one["state"] for one in json.loads(two.second.backupd("list", "web1", "--json").stdout)}
+    states = {row["name"]: row["state"] for row in json.loads(two.second.backupd("list", "web1", "--json").stdout)}
     assert states[second] == "complete"
     assert json.loads((two.second.pool / "hosts/web1" / second / "backup.json").read_text())["state"] == "suspect"
 
@@ -75,9 +77,9 @@ def test_compressed_extents_come_as_they_are(make_btrfs: Callable[..., Path]) ->
     (two.source / "large").write_text("".join(f"{number} is a line of a log\n" for number in range(200_000)))
     name = two.night("2026-03-01T22:00:00Z", "a")
     work("btrfs", "filesystem", "sync", two.first.pool)
-    (told,) = two.fetch()[0]["fetched"]
+    (answer,) = two.fetch()[0]["fetched"]
     size = (two.source / "large").stat().st_size
-    assert told["bytes"] < size / 2
+    assert answer["bytes"] < size / 2
     copy = two.second.pool / "hosts/web1" / name / "data" / str(two.source).strip("/") / "large"
     assert "encoded" in work("filefrag", "-v", copy).stdout
     assert two.differences(name) == ""

@@ -32,14 +32,14 @@ while data := os.read(0, 65536):
 
 def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
     """Level and text of what `check` says of replicas."""
-    found = json.loads(two.second.backupd("check", "--json", check=False).stdout)
-    return [(one["level"], one["message"]) for one in found if one["subject"].startswith("replica")]
+    answer = json.loads(two.second.backupd("check", "--json", check=False).stdout)
+    return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
 
 
 def copies(two: TwoPools, now: str = "2026-03-20T12:30:00Z") -> dict[str, Any]:
     """What `status` says of each replica."""
-    said = json.loads(two.second.backupd("status", "--json", "--now", now).stdout)["copies"]
-    return {one["replica"]: one for one in said}
+    answer = json.loads(two.second.backupd("status", "--json", "--now", now).stdout)["copies"]
+    return {row["replica"]: row for row in answer}
 
 
 def test_a_replica_that_cannot_be_fetched_at_all_costs_the_next_one_nothing(two: TwoPools) -> None:
@@ -49,9 +49,9 @@ def test_a_replica_that_cannot_be_fetched_at_all_costs_the_next_one_nothing(two:
     two.second.write()
     two.fetch(status=1)
     assert two.names(two.second.pool) == [first]
-    found = copies(two)
-    assert (found["itself"]["state"], found["itself"]["error"]) == ("failing", "that is this very pool")
-    assert found["office"]["state"] == "ok"
+    actual_copies = copies(two)
+    assert (actual_copies["itself"]["state"], actual_copies["itself"]["error"]) == ("failing", "that is this very pool")
+    assert actual_copies["office"]["state"] == "ok"
 
 
 def test_a_replica_for_which_there_is_no_room_is_not_well(two: TwoPools) -> None:
@@ -74,8 +74,8 @@ def asleep_in_a_stream(two: TwoPools, folder: Path, start: Callable[..., "subpro
     words = ("replicate", "--due", "--json", "--now", "2026-03-20T11:00:00Z")
     status, printed, _ = ended(start("--config", two.second.config, *words, env={"PYTHONPATH": f"{folder}:{TOP}"}), 60)
     assert status == 0
-    (told,) = json.loads(printed)
-    return dict(told)
+    (answer,) = json.loads(printed)
+    return dict(answer)
 
 
 def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(
@@ -83,8 +83,8 @@ def test_what_has_come_as_a_whole_after_the_end_of_its_window_is_fetched(
 ) -> None:
     (two.source / "large").write_bytes(bytes(range(256)) * 4000)
     two.night("2026-03-01T22:00:00Z", "a")
-    told = asleep_in_a_stream(two, tmp_path, backupd_running)
-    assert (told["planned"], len(told["fetched"])) == (1, 1)
+    answer = asleep_in_a_stream(two, tmp_path, backupd_running)
+    assert (answer["planned"], len(answer["fetched"])) == (1, 1)
     assert copies(two)["office"]["state"] == "ok"
 
 
@@ -95,8 +95,8 @@ def test_a_window_that_ended_while_the_machine_was_asleep_begins_no_further_back
     (two.source / "large").write_bytes(bytes(range(256)) * 4000)
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.night("2026-03-02T22:00:00Z", "b")
-    told = asleep_in_a_stream(two, tmp_path, backupd_running)
-    assert (told["planned"], [each["backup"] for each in told["fetched"]]) == (2, [first])
+    answer = asleep_in_a_stream(two, tmp_path, backupd_running)
+    assert (answer["planned"], [each["backup"] for each in answer["fetched"]]) == (2, [first])
 
 
 def test_a_pool_that_lists_no_host_is_not_well(two: TwoPools) -> None:
@@ -189,12 +189,15 @@ def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: Tw
     assert common == {"web1": first, "db1": of_db1}
     office = copies(two)["office"]
     assert office["state"] == "ok"
-    assert [(one["host"], one["newest"], one["listed"]) for one in office["lag"]] == [("web1", first, False), ("db1", of_db1, True)]
-    assert [one["age"] for one in office["lag"]] == pytest.approx([18 * 86400 + 52200, 17 * 86400 + 48600], abs=60)
+    assert [(host_lag["host"], host_lag["newest"], host_lag["listed"]) for host_lag in office["lag"]] == [
+        ("web1", first, False),
+        ("db1", of_db1, True),
+    ]
+    assert [host_lag["age"] for host_lag in office["lag"]] == pytest.approx([18 * 86400 + 52200, 17 * 86400 + 48600], abs=60)
     assert f"web1: not listed there any more; its newest copy is {first}" in two.second.backupd("status").stdout
     assert ("warning", "web1 is not listed there any more; the copies stay") in of_replicas(two)
     doctor = json.loads(two.second.backupd("doctor", "--json", check=False).stdout)["findings"]
-    assert "replica office: web1 is not listed there any more; the copies stay" in [one["what"] for one in doctor]
+    assert "replica office: web1 is not listed there any more; the copies stay" in [row["what"] for row in doctor]
     two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
     two.fetch()
     assert "not listed" not in two.second.backupd("status").stdout
@@ -208,8 +211,8 @@ def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_ha
         two.first.host(name, two.first.source / name)
     two.fetch()
     two.first.backupd("sample")
-    said = json.loads(two.first.backupd("check", "--json", check=False).stdout)
-    assert [one["message"] for one in said if one["subject"] == "copies"] == ["there is no copy of db1, db2"]
+    answer = json.loads(two.first.backupd("check", "--json", check=False).stdout)
+    assert [row["message"] for row in answer if row["subject"] == "copies"] == ["there is no copy of db1, db2"]
     assert ("warning", "fetched") not in [(level, text[:7]) for level, text in of_replicas(two)]
     two.second.tables["replica.office"] |= {"every": "5d", "max_age": "3000d"}
     two.second.write()

@@ -92,8 +92,8 @@ def test_a_receive_that_stops_is_given_up(two: TwoPools) -> None:
     is_long = two.second.top / "long"
     stops = f"touch {shlex.quote(str(is_long))}; while [ $SECONDS -lt 200 ]; do :; done"
     with two.replicating(two.second.top / "copy", stops, (*WAITED, is_long)) as fetching:
-        said = fetching.communicate(timeout=100)[1]
-    assert (fetching.returncode, "for 50" in " ".join(said.split())) == (1, True), said
+        output = fetching.communicate(timeout=100)[1]
+    assert (fetching.returncode, "for 50" in " ".join(output.split())) == (1, True), output
     assert not (two.second.pool / "hosts/web1/.receiving").exists()
 
 
@@ -157,9 +157,9 @@ def test_a_stream_says_that_more_is_to_come_while_the_kernel_looks_for_it(two: T
         with os.fdopen(reading, "rb") as file, ThreadPoolExecutor(2) as threads:
             sending = threads.submit(sender.BackupSender(pool, None, writing).verbs["send"], asked)
             threads.submit(_closed_after, sending, writing)
-            found = [content for kind, content in frames(file.read) if kind == PIECE]
+            result = [content for kind, content in frames(file.read) if kind == PIECE]
             sending.result()
-            return found
+            return result
 
     usual = stream()
     monkeypatch.setattr(sender, "KEEPALIVE_INTERVAL", 0.1)
@@ -219,9 +219,9 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
     try:
         assert stat(number) == "T"  # the other server's process is none of ours
         assert done.returncode == 1, done
-        said = " ".join(done.stderr.split())
-        assert "backup2: the other server has asked for nothing for 50" in said, done
-        assert "Traceback" not in said
+        output = " ".join(done.stderr.split())
+        assert "backup2: the other server has asked for nothing for 50" in output, done
+        assert "Traceback" not in output
     finally:
         os.kill(number, signal.SIGCONT)
     wait_for(lambda: stat(number) in "ZX", 60, "it does not end when nobody answers")
@@ -244,10 +244,10 @@ def test_a_server_whose_key_sends_in_place_of_receiving_is_found_at_once(make_bt
     is_long = two.first.top / "long"
     two.over(f'(sleep 1; touch {shlex.quote(str(is_long))}) & exec "$@"', answers=shlex.join(sends))
     done = work(*WAITED, is_long, "--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=100)
-    said = " ".join(done.stderr.split())
-    assert done.returncode == 1, said
-    assert "asked for nothing for 50" in said
-    assert "backupd receive-only --replica NAME" in said
+    output = " ".join(done.stderr.split())
+    assert done.returncode == 1, output
+    assert "asked for nothing for 50" in output
+    assert "backupd receive-only --replica NAME" in output
 
 
 def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btrfs: Callable[..., Path]) -> None:
@@ -332,5 +332,5 @@ def test_a_sender_that_was_asleep_in_a_stream_makes_no_backup_of_what_came(two: 
     assert two.names(two.second.pool) == []
     assert not (host / ".receiving").exists()
     two.second.write()
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [name]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [name]
     assert two.differences(name) == ""

@@ -59,13 +59,13 @@ def said_while_stopped(two: TwoPools, config: Path, server: Sshd) -> str:
         try:
             wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 60, "nothing has begun")
             with stopped(server):
-                said = process.communicate(timeout=50)[0]
+                output = process.communicate(timeout=50)[0]
                 wait_for(lambda: not (host / ".receiving").exists(), 60, "the receiving side goes on")
                 assert two.names(two.second.pool) == []
         finally:
             process.kill()
-    assert (process.returncode, "Traceback" in said) == (1, False), said
-    return " ".join(said.split())
+    assert (process.returncode, "Traceback" in output) == (1, False), output
+    return " ".join(output.split())
 
 
 def test_who_fetches_gives_up(make_btrfs: Callable[..., Path], sshd: Sshd) -> None:
@@ -80,7 +80,7 @@ def test_who_fetches_gives_up(make_btrfs: Callable[..., Path], sshd: Sshd) -> No
     assert "nothing for 3" in said_while_stopped(two, two.second.config, sshd)
     two.second.tables["replica.office"] = address
     two.second.write()
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [name]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [name]
     assert two.differences(name) == ""
 
 
@@ -99,5 +99,5 @@ def test_both_sides_of_a_push_give_up(make_btrfs: Callable[..., Path], sshd: Ssh
     wait_for(lambda: two.copies()["state"] == "failing", 60, "the receiving side does not say that it has failed")
     two.first.tables["push.backup2"] = address
     two.first.write()
-    assert [one["backup"] for one in two.push()["sent"]] == [name]
+    assert [sent_backup["backup"] for sent_backup in two.push()["sent"]] == [name]
     assert two.differences(name) == ""

@@ -21,8 +21,8 @@ def test_a_receiver_that_reads_nothing_does_not_keep_a_replication_from_its_end(
         two.wait_for_streams(1)
         time.sleep(2)
         fetching.send_signal(signal.SIGTERM)
-        said = fetching.communicate(timeout=100)[1]
-    assert "Traceback" not in said, said
+        output = fetching.communicate(timeout=100)[1]
+    assert "Traceback" not in output, output
     assert not (two.second.pool / "hosts/web1/.receiving").exists()
     assert two.fetch()[0]["planned"] == 2
     assert two.names(two.second.pool) == names
@@ -37,9 +37,9 @@ def test_a_receiver_that_stops_after_its_last_stream_does_not_keep_a_replication
         wait_for(lambda: is_marked(host / ".receiving/backup"), 60, "nothing came")
         time.sleep(0.5)
         fetching.send_signal(signal.SIGTERM)
-        said = fetching.communicate(timeout=100)[1]
-    assert fetching.returncode == 143, said
-    assert "Traceback" not in said, said
+        output = fetching.communicate(timeout=100)[1]
+    assert fetching.returncode == 143, output
+    assert "Traceback" not in output, output
     assert not (host / ".receiving").exists()
     assert two.fetch()[0]["status"] == 0
     assert two.names(two.second.pool) == [name]

@@ -26,12 +26,12 @@ def two(make_btrfs: Callable[..., Path]) -> TwoPools:
 
 def everything(top: Path) -> dict[str, tuple[int, ...]]:
     """Each name with its mode and owner, files with size and time; without what a replication notes of itself."""
-    found = {}
+    answer = {}
     for path in top.rglob("*"):
         name, status = str(path.relative_to(top)), path.lstat()
         if not name.startswith(".btrkeep") and path.name not in ("notes.json", "seals.json"):
-            found[name] = (status.st_mode, status.st_uid, *((status.st_size, status.st_mtime_ns) if path.is_file() else ()))
-    return found
+            answer[name] = (status.st_mode, status.st_uid, *((status.st_size, status.st_mtime_ns) if path.is_file() else ()))
+    return answer
 
 
 def send(two: TwoPools, kind: str, target: str = "x") -> None:
@@ -43,12 +43,12 @@ def failure(two: TwoPools, kind: str, target: str) -> str:
     """Why that stream failed; it took not much longer than `stall`, and nothing of it is left."""
     send(two, kind, target)
     begun = time.monotonic()
-    told = two.fetch(status=1)[0]
+    answer = two.fetch(status=1)[0]
     assert time.monotonic() - begun < STALL + 60, kind
-    assert told["fetched"] == [], kind
-    assert [one["host"] for one in told["failed"]] == ["web1"], kind
+    assert answer["fetched"] == [], kind
+    assert [row["host"] for row in answer["failed"]] == ["web1"], kind
     assert not (two.second.pool / "hosts/web1/.receiving").exists(), kind
-    return str(told["failed"][0]["error"])
+    return str(answer["failed"][0]["error"])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_streams_that_no_btrfs_send_makes_fail_and_change_nothing_else(two: TwoP
             why = failure(two, kind, target)
             assert len(why) < 2000, kind
             assert "dmesg" not in why or kind == "clone-of-a-pipe", (kind, target, why)
-            changed = {name for name, found in everything(two.second.pool).items() if before.get(name) != found}
+            changed = {name for name, item in everything(two.second.pool).items() if before.get(name) != item}
             assert changed <= {"hosts/web1"}, (kind, target)
             assert not notes.exists() or json.loads(notes.read_text())["backups"] == {}, (kind, target)
     work("sync")
@@ -105,10 +105,10 @@ def test_what_a_strange_stream_may_bring_is_read_only_and_hangs_nothing_that_rea
     done = two.second.backupd("replicate", "--json", "--now", NOW, check=False)
     assert done.returncode in (0, 1), done.stderr
     came = json.loads(done.stdout)[0]["fetched"]
-    new = {name for name, found in everything(two.second.pool).items() if before.get(name) != found}
+    new = {name for name, item in everything(two.second.pool).items() if before.get(name) != item}
     assert all(name.startswith("hosts/web1") for name in new)
-    for one in came:
-        place = two.second.pool / "hosts/web1" / one["backup"]
+    for row in came:
+        place = two.second.pool / "hosts/web1" / row["backup"]
         assert "readonly" in shown(place)["Flags"]
     for words in (("verify", "--now", NOW), ("list",), ("status",), ("browse", "web1"), ("rebuild",)):
         done = two.second.backupd(*words, check=False)

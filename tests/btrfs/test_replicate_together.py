@@ -36,14 +36,16 @@ def test_a_stream_that_does_not_come_whole_costs_none_that_came_before_it(two: T
     (two.source / "large").write_bytes(os.urandom(3_000_000))
     third = two.night("2026-03-03T22:00:00Z", "c")
     two.over_ssh(f'"$@" | python3 -c "$RELAY" {end} 2000000')
-    (told,) = two.fetch(status=1)
-    assert [one["backup"] for one in told["fetched"]] == [first, second]
-    assert why in json.dumps(told["failed"])
+    (answer,) = two.fetch(status=1)
+    assert [fetched_backup["backup"] for fetched_backup in answer["fetched"]] == [first, second]
+    assert why in json.dumps(answer["failed"])
     assert two.names(two.second.pool) == [first, second]
     assert not (two.second.pool / "hosts/web1/.receiving").exists()
     assert two.differences(second) == ""
     two.over_ssh('"$@"')
-    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(third, second)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in two.fetch()[0]["fetched"]] == [
+        (third, second)
+    ]
     assert two.differences(third) == ""
 
 
@@ -55,9 +57,9 @@ def test_a_stream_that_would_change_the_one_before_it_makes_no_backup_of_anythin
     all.
     """
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool spoils-the-first {deed}")
-    (told,) = two.fetch(status=1)
-    assert len(told["fetched"]) == named
-    assert [one["host"] for one in told["failed"]] == ["web1"]
+    (answer,) = two.fetch(status=1)
+    assert len(answer["fetched"]) == named
+    assert [failure["host"] for failure in answer["failed"]] == ["web1"]
     folder = two.second.pool / "hosts/web1"
     names = ["2026-03-01T220000Z"][:named]
     assert two.names(two.second.pool) == names

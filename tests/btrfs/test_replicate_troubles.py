@@ -61,8 +61,8 @@ def test_hosts_are_fetched_at_the_same_time_and_one_that_fails_costs_the_others_
     theirs = two.second.pool / "hosts/aaa" / two.names(two.first.pool, "aaa")[0]
     theirs.mkdir(parents=True)  # somebody's own
     two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(MEET)} {shlex.quote(str(tmp_path))}')
-    told = two.fetch(status=1)[0]
-    assert [one["host"] for one in told["failed"]] == ["aaa"]
+    answer = two.fetch(status=1)[0]
+    assert [failure["host"] for failure in answer["failed"]] == ["aaa"]
     assert [len(two.names(two.second.pool, host)) for host in ("web2", "web3")] == [1, 1]
     assert list(theirs.iterdir()) == []
 
@@ -89,8 +89,8 @@ def test_a_host_of_which_nothing_came_can_be_backed_up_here(two: TwoPools) -> No
     (two.source / "large").write_bytes(os.urandom(1 << 20))
     two.night("2026-03-01T22:00:00Z", "a")
     two.over_ssh('python3 -c "$RELAY" cut 700000 < <("$@")')
-    told = two.fetch(status=1)[0]
-    assert (told["fetched"], two.names(two.second.pool)) == ([], [])
+    answer = two.fetch(status=1)[0]
+    assert (answer["fetched"], two.names(two.second.pool)) == ([], [])
     two.second.ssh("")
     two.second.host("web1", two.source)
     two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z")
@@ -108,8 +108,8 @@ def test_a_host_that_a_killed_replication_has_marked_can_be_backed_up_here(two: 
     two.second.backupd("run", "web1", "--now", "2026-03-20T22:00:00Z")
     assert len(two.names(two.second.pool)) == 1
     assert not (folder / ".receiving").exists()
-    told = two.fetch(status=1)[0]
-    assert "backed up into this pool itself" in told["failed"][0]["error"]
+    answer = two.fetch(status=1)[0]
+    assert "backed up into this pool itself" in answer["failed"][0]["error"]
 
 
 def test_a_host_whose_copy_cannot_be_read_is_not_backed_up_here(two: TwoPools) -> None:
@@ -156,7 +156,7 @@ def test_a_pool_that_becomes_full_in_the_middle_of_a_stream_keeps_what_it_has(ma
     assert two.differences(first) == ""
     filled.unlink()
     work("btrfs", "filesystem", "sync", two.second.pool)
-    assert [one["parent"] for one in two.fetch()[0]["fetched"]] == [first]
+    assert [fetched_backup["parent"] for fetched_backup in two.fetch()[0]["fetched"]] == [first]
     assert two.differences(second) == ""
 
 
@@ -196,7 +196,9 @@ def test_after_a_lost_catalogue_only_differences_are_fetched(two: TwoPools) -> N
     shutil.rmtree(two.second.state)
     two.second.backupd("rebuild")
     second = two.night("2026-03-02T22:00:00Z", "b")
-    assert [(one["backup"], one["parent"]) for one in two.fetch()[0]["fetched"]] == [(second, first)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in two.fetch()[0]["fetched"]] == [
+        (second, first)
+    ]
     assert two.differences(second) == ""
 
 

@@ -32,8 +32,8 @@ def while_held(locks: Path, name: str, nights: Nights, words: tuple[str, ...], n
         process = subprocess.Popen(line, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             assert process.stderr is not None
-            said = process.stderr.readline()
-            assert said.startswith(f"waits: a {name} of a test"), said + process.stderr.read()
+            output = process.stderr.readline()
+            assert output.startswith(f"waits: a {name} of a test"), output + process.stderr.read()
             assert nothing_yet()
         except BaseException:
             process.kill()
@@ -62,7 +62,7 @@ def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     begin = f"{holder} >/dev/null 2>&1 & for i in $(seq 200); do [ -e {held} ] || sleep 0.05; done; sleep 0.6"
     words = ("--config", str(two.second.config), "replicate", "--now", "2026-03-20T12:00:00Z")
     done = work(sys.executable, "-m", "tests.beds.kill_at", f"does:{begin}", "after", "stream received", "1", *words, cwd=TOP)
-    assert [one[0] for one in seen(tmp_path)] == ["night", "expire", "balance"]
+    assert [row[0] for row in seen(tmp_path)] == ["night", "expire", "balance"]
     for name, names, is_free in seen(tmp_path):
         assert [name for name in names if name.startswith("20")] == [first], name
         assert is_free, name

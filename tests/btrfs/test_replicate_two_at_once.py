@@ -21,14 +21,14 @@ NOW = ("--now", "2026-03-20T12:00:00Z")
 def both_at_once(two: TwoPools, *names: str) -> dict[str, str]:
     """What two processes say, each of its replica. Both have planned before either begins: until then both give way to a night."""
     words = [sys.executable, "-m", "backupd", "--config", str(two.second.config), "replicate", *NOW]
-    said = {name: two.second.top / f"said-{name}" for name in names}
+    by_name = {name: two.second.top / f"said-{name}" for name in names}
     with ExitStack() as held, take_lock(two.second.pool / ".btrkeep/locks/night", "a night of a test", "2026-03-20T12:00:00Z"):
         for name in names:
-            out = held.enter_context(said[name].open("w"))
+            out = held.enter_context(by_name[name].open("w"))
             held.callback(subprocess.Popen([*words, name], cwd=TOP, stdout=out, stderr=out).wait, 60)
-        wait_for(lambda: all("waits: " in said[name].read_text() for name in names), 60, "somebody did not wait")
-    assert not any("Traceback" in said[name].read_text() for name in names)
-    return {name: said[name].read_text() for name in names}
+        wait_for(lambda: all("waits: " in by_name[name].read_text() for name in names), 60, "somebody did not wait")
+    assert not any("Traceback" in by_name[name].read_text() for name in names)
+    return {name: by_name[name].read_text() for name in names}
 
 
 def mark(two: TwoPools) -> str:
@@ -39,10 +39,10 @@ def test_of_two_replicas_of_one_pool_the_first_has_the_host_and_the_other_says_s
     name = two.night("2026-03-01T22:00:00Z", "a")
     two.second.tables["replica.branch"] = {"from": str(two.first.pool)}
     two.second.write()
-    said = both_at_once(two, "office", "branch")
-    (has,) = [one for one in said if f"{one}: 1 backup fetched" in said[one]]
+    by_name = both_at_once(two, "office", "branch")
+    (has,) = [name for name in by_name if f"{name}: 1 backup fetched" in by_name[name]]
     (other,) = {"office", "branch"} - {has}
-    assert "error: web1" in said[other]
+    assert "error: web1" in by_name[other]
     assert mark(two) == has
     assert two.names(two.second.pool) == [name]
     assert two.differences(name) == ""
@@ -57,9 +57,9 @@ def test_of_two_first_servers_with_a_host_of_the_same_name_the_first_has_it(two:
     other.night("2026-03-01T22:00:00Z", "of another machine")
     two.second.tables["replica.branch"] = {"from": str(other.first.pool)}
     two.second.write()
-    said = both_at_once(two, "office", "branch")
-    (has,) = [one for one in said if f"{one}: 1 backup fetched" in said[one]]
-    assert sum("error: web1" in one for one in said.values()) == 1
+    by_name = both_at_once(two, "office", "branch")
+    (has,) = [name for name in by_name if f"{name}: 1 backup fetched" in by_name[name]]
+    assert sum("error: web1" in name for name in by_name.values()) == 1
     assert mark(two) == has
     origin = two if has == "office" else other
     (name,) = two.names(two.second.pool)
@@ -73,5 +73,5 @@ def test_a_replica_that_has_another_name_now_keeps_its_hosts(two: TwoPools) -> N
     two.second.tables["replica.branch"] = two.second.tables.pop("replica.office")
     two.second.write()
     name = two.night("2026-03-02T22:00:00Z", "b")
-    assert [one["backup"] for one in two.fetch()[0]["fetched"]] == [name]
+    assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [name]
     assert mark(two) == "branch"

@@ -45,10 +45,10 @@ def unreadable(two: TwoPools, name: str) -> list[str]:
 
 def known(two: TwoPools) -> dict[str, list[str]]:
     """The files that are known to be damaged, by copy."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for name, path in rows(two.second, "select name, path from damage order by path"):
-        found.setdefault(name, []).append(path)
-    return found
+        by_name.setdefault(name, []).append(path)
+    return by_name
 
 
 def with_a_damaged_copy(make_btrfs: Callable[..., Path]) -> TwoPools:
@@ -75,7 +75,10 @@ def test_a_copy_inherits_the_damage_of_its_parent_and_both_are_fetched_again(mak
     two.second.backupd("rebuild", "--now", at(3, 1))
     assert known(two) == {first: [path], second: [path]}
     again = two.fetch("office", "--damaged", now=at(3, 2))[0]
-    assert [(one["backup"], one["parent"]) for one in again["fetched"]] == [(first, None), (second, first)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in again["fetched"]] == [
+        (first, None),
+        (second, first),
+    ]
     assert (known(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
 
 
@@ -87,15 +90,15 @@ def test_damage_stays_known_until_the_copy_that_came_again_was_read(make_btrfs: 
     two.fetch(now=at(2, 23))
     first, second = two.names(two.second.pool)
     folder = two.second.pool / "hosts/web1"
-    said = json.loads((folder / "damaged.json").read_text())
-    del said["backups"][second]
-    (folder / "damaged.json").write_text(json.dumps(said))
+    answer = json.loads((folder / "damaged.json").read_text())
+    del answer["backups"][second]
+    (folder / "damaged.json").write_text(json.dumps(answer))
     with closing(sqlite3.connect(two.second.state / "catalogue.sqlite")) as connection:
         connection.execute("delete from damage where name = ?", (second,))
         connection.commit()
-    told = two.fetch("office", "--damaged", status=1, now=at(3, 2))[0]
-    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(first, second)]
-    assert "--damaged` again" in told["failed"][0]["error"]
+    result = two.fetch("office", "--damaged", status=1, now=at(3, 2))[0]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in result["fetched"]] == [(first, second)]
+    assert "--damaged` again" in result["failed"][0]["error"]
     assert known(two) == {first: [path], second: [path]}
     two.fetch("office", "--damaged", now=at(3, 3))
     assert (known(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
@@ -171,21 +174,24 @@ def test_a_parent_whose_metadata_cannot_be_read_is_passed_over_though_nobody_kne
     for day in (3, 4):
         fill(f"day {day}")
         two.night(at(day), str(day))
-    told = two.fetch(now=at(4, 23))[0]
+    answer = two.fetch(now=at(4, 23))[0]
     third, fourth = two.names(two.second.pool)[2:]
-    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(third, first), (fourth, third)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in answer["fetched"]] == [
+        (third, first),
+        (fourth, third),
+    ]
     assert [two.differences(name) for name in (first, third, fourth)] == ["", "", ""]
     assert known(two) == {second: ["/"]}
     fill("day 5")
     two.night(at(5), "5")
-    assert [one["parent"] for one in two.fetch(now=at(5, 23))[0]["fetched"]] == [fourth]
+    assert [fetched_backup["parent"] for fetched_backup in two.fetch(now=at(5, 23))[0]["fetched"]] == [fourth]
 
 
 @pytest.mark.parametrize(
-    ("what", "way"),
+    ("subject", "way"),
     [("data", "ssh"), ("metadata", "ssh"), ("metadata", "folder")],
 )
-def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callable[..., Path], what: str, way: str) -> None:
+def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callable[..., Path], subject: str, way: str) -> None:
     """Of a folder there is no catalogue."""
     two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"))
     for day in (1, 2, 3):
@@ -200,16 +206,16 @@ def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callab
     if way == "ssh":
         two.over_ssh('exec "$@" --replica office')
     first, second, third = two.names(two.first.pool)
-    if what == "data":
+    if subject == "data":
         damage(two.first.top, damaged[:4096])
     else:
-        found = {name: leaves(two.first.backup("web1", name), two.first.top) for name in (first, second, third)}
-        damage_metadata(two.first.top, *(leaf for leaf in found[second] if leaf not in (*found[first], *found[third])))
-    told = two.fetch(status=1, now=at(3, 23))[0]
+        by_name = {name: leaves(two.first.backup("web1", name), two.first.top) for name in (first, second, third)}
+        damage_metadata(two.first.top, *(leaf for leaf in by_name[second] if leaf not in (*by_name[first], *by_name[third])))
+    answer = two.fetch(status=1, now=at(3, 23))[0]
     assert two.names(two.second.pool) == [first, third]
-    assert [(one["backup"], one["parent"]) for one in told["fetched"]] == [(third, first)]
+    assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in answer["fetched"]] == [(third, first)]
     assert two.differences(third) == ""
-    (failed,) = told["failed"]
+    (failed,) = answer["failed"]
     hint = "run `backupd verify web1`"
     assert f"web1@{second} cannot be sent: Input/output error; {hint}" in failed["error"]
     (copy,) = two.second.json("status", "--now", at(4, 1))["copies"]
@@ -227,8 +233,8 @@ def test_a_backup_of_which_nothing_can_be_read_is_named_after_a_rebuild_too_and_
             (two.source / f"file-{number:06}").write_text(f"day {day} {number}")
         two.night(at(day), str(day))
     first, second, third = two.names(two.first.pool)
-    found = {name: leaves(two.first.backup("web1", name), two.first.top) for name in (first, second, third)}
-    damage_metadata(two.first.top, *(leaf for leaf in found[second] if leaf not in (*found[first], *found[third])))
+    by_name = {name: leaves(two.first.backup("web1", name), two.first.top) for name in (first, second, third)}
+    damage_metadata(two.first.top, *(leaf for leaf in by_name[second] if leaf not in (*by_name[first], *by_name[third])))
     assert two.first.backupd("rebuild", "--now", at(4, 1), check=False).returncode == 1
     assert [
         damage["path"] for damage in json.loads(two.first.backupd("damaged", "--json", "--now", at(4, 1), check=False).stdout)

@@ -50,17 +50,17 @@ def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_o
     for pool in (two.first.pool, two.second.pool):
         assert json.loads((pool / ".btrkeep/common/back.json").read_text())["hosts"] == {"web1": first}
     assert two.first.backupd("run", "web1", "--now", "2026-03-03T21:00:00Z", check=False).returncode == 1
-    told = json.loads(back(two))[0]["fetched"]
-    assert [(one["backup"], one["parent"]) for one in told] == [(second, first)]
-    assert told[0]["bytes"] < SMALL
+    answer = json.loads(back(two))[0]["fetched"]
+    assert [(row["backup"], row["parent"]) for row in answer] == [(second, first)]
+    assert answer[0]["bytes"] < SMALL
     assert two.differences(second) == ""
     assert shown(two.first.pool / "hosts/web1" / second)["Received UUID"] == shown(two.second.pool / "hosts/web1" / second)["UUID"]
     two.first.backupd("promote", "web1", "--yes")
     two.second.backupd("demote", "office", "web1", "--yes")
     third = two.night("2026-03-04T22:00:00Z", "d")
-    told = two.fetch()[0]["fetched"]
-    assert [(one["backup"], one["parent"]) for one in told] == [(third, second)]
-    assert told[0]["bytes"] < SMALL
+    answer = two.fetch()[0]["fetched"]
+    assert [(row["backup"], row["parent"]) for row in answer] == [(third, second)]
+    assert answer[0]["bytes"] < SMALL
     assert two.differences(third) == ""
     assert two.names(two.first.pool) == two.names(two.second.pool) == [first, second, third]
     assert json.loads(back(two))[0]["planned"] == 0  # what is fetched from here is no obstacle
@@ -96,11 +96,11 @@ def test_a_connection_that_does_not_come_about_says_what_to_do(two: TwoPools, an
     two.over_ssh(answers)
     for words in (("replicate", "office"), ("demote", "office", "web1", "--yes")):
         done = two.second.backupd(*words, check=False)
-        said = " ".join(done.stderr.split())
-        assert (done.returncode != 0, why in said, ".;" in said) == (True, True, False), said
-        assert (hint in said.partition("hint: ")[2], "hint: " in said) == (True, bool(hint)), said
-    found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
-    assert [hint in one["hint"] for one in found if one["subject"] == "replica office" and one["level"] == "error"] == [True]
+        output = " ".join(done.stderr.split())
+        assert (done.returncode != 0, why in output, ".;" in output) == (True, True, False), output
+        assert (hint in output.partition("hint: ")[2], "hint: " in output) == (True, bool(hint)), output
+    answer = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
+    assert [hint in row["hint"] for row in answer if row["subject"] == "replica office" and row["level"] == "error"] == [True]
 
 
 @pytest.mark.parametrize("version", [-5, 0, 10**9])
@@ -126,8 +126,8 @@ def test_a_line_that_ends_in_the_middle_of_a_stream_says_what_ssh_says(two: TwoP
 def test_promote_and_demote_say_what_comes_next(taken_over: TwoPools, make_btrfs: Callable[..., Path]) -> None:
     two = taken_over
     two.second.backupd("demote", "office", "web1", "--yes")
-    said = two.second.backupd("promote", "web1", "--yes").stdout
-    assert "nothing is fetched by [replica.office] any more" in said
+    output = two.second.backupd("promote", "web1", "--yes").stdout
+    assert "nothing is fetched by [replica.office] any more" in output
     new = two.onward(make_btrfs()).second  # an empty pool that fetches from the second one
     new.tables["replica.office"] = {"from": str(two.second.pool)}
     new.write()
@@ -184,15 +184,15 @@ def test_a_host_that_only_has_the_same_name_is_not_demoted(make_btrfs: Callable[
     assert not notes.exists() or "replica" not in json.loads(notes.read_text())
 
 
-@pytest.mark.parametrize(("said", "version"), [("v5.16.2", 1), ("v6.2", 2), ("v6.17.1", 2), ("v12.0", 2), ("nothing", 1)])
-def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable[..., Path], said: str, version: int) -> None:
+@pytest.mark.parametrize(("output", "version"), [("v5.16.2", 1), ("v6.2", 2), ("v6.17.1", 2), ("v12.0", 2), ("nothing", 1)])
+def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable[..., Path], output: str, version: int) -> None:
     """One that says it is of such a version stands before the real one."""
     two = TwoPools(make_btrfs(), make_btrfs())
     name = two.night("2026-03-01T22:00:00Z", "a")
     folder, streams = two.second.top / "bin", two.second.top / "streams"
     folder.mkdir()
     real = work("which", "btrfs").stdout.strip()
-    (folder / "btrfs").write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "btrfs-progs {said}" && exit\nexec {real} "$@"\n')
+    (folder / "btrfs").write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "btrfs-progs {output}" && exit\nexec {real} "$@"\n')
     (folder / "btrfs").chmod(0o755)
     two.over_ssh(f'"$@" | tee -a {streams}')
     two.fetch(env={"PATH": f"{folder}:{os.environ['PATH']}"})
@@ -211,13 +211,13 @@ def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_f
     relay = f"import os, re\nwhile data := os.read(0, 65536):\n    os.write(1, {ago})"
     two.over_ssh(f'python3 -c {shlex.quote(relay)} < <("$@")')
     two.second.settings("pool", min_free="99%")
-    found = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
-    told = {one["message"]: one["level"] for one in found}
-    (clock,) = [text for text in told if text.startswith("its clock is")]
-    (room,) = [text for text in told if "are used there" in text]
+    answer = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
+    fields = {row["message"]: row["level"] for row in answer}
+    (clock,) = [text for text in fields if text.startswith("its clock is")]
+    (room,) = [text for text in fields if "are used there" in text]
     version = f"it runs btrkeep 7{__version__[1:]}, and this server {__version__}"
     assert "behind this one" in clock
     assert room.endswith(" and 0 B are free here above min_free")
-    assert (told[clock], told[room], told[version]) == ("warning", "warning", "note")
+    assert (fields[clock], fields[room], fields[version]) == ("warning", "warning", "note")
     doctor = json.loads(two.second.backupd("doctor", "--connect", "--json", check=False).stdout)
-    assert {clock, room, version} <= {one["message"] for one in doctor["copies"]}
+    assert {clock, room, version} <= {copy["message"] for copy in doctor["copies"]}

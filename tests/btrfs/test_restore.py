@@ -103,9 +103,9 @@ def test_parents_keeps_whole_paths_and_the_folders_above_look_as_they_did(nights
     nights.host("web1", nights.source / "srv")
     nights.run("web1")
     restore(nights, "web1", contents / "below", contents / "empty", "--to", out, "--parents")
-    there = out / str(contents).strip("/")
-    assert {path.name for path in there.iterdir()} == {"below", "empty"}
-    for real, copy in ((contents, there), (contents.parent, there.parent)):
+    present = out / str(contents).strip("/")
+    assert {path.name for path in present.iterdir()} == {"below", "empty"}
+    for real, copy in ((contents, present), (contents.parent, present.parent)):
         (was, now) = (path.stat() for path in (real, copy))
         assert (was.st_uid, was.st_gid, was.st_mode, was.st_mtime_ns) == (now.st_uid, now.st_gid, now.st_mode, now.st_mtime_ns)
 
@@ -119,9 +119,9 @@ def test_what_is_in_the_root_goes_into_the_folder_itself(backed_up: Nights, out:
 def test_two_paths_with_one_last_name_are_refused(backed_up: Nights, out: Path) -> None:
     srv = backed_up.source / "srv"
     paths = (srv / "attributes" / "folder", srv / "times" / "folder")
-    said = restore(backed_up, "web1", *paths, "--to", out, status=2)["stderr"]
-    assert "would both become folder" in said
-    assert "--parents" in said
+    output = restore(backed_up, "web1", *paths, "--to", out, status=2)["stderr"]
+    assert "would both become folder" in output
+    assert "--parents" in output
     assert not (out).exists()
 
 
@@ -132,9 +132,9 @@ def test_nothing_is_written_when_anything_is_in_the_way(backed_up: Nights, out: 
     srv = backed_up.source / "srv"
     write(out / "contents" / "binary", "mine")
     before = manifest(out)
-    said = restore(backed_up, "web1", srv / "contents", "--to", out, status=1)["stderr"]
-    assert f"{out}/contents/binary: differs: " in said
-    assert "--overwrite" in said
+    output = restore(backed_up, "web1", srv / "contents", "--to", out, status=1)["stderr"]
+    assert f"{out}/contents/binary: differs: " in output
+    assert "--overwrite" in output
     assert differences(before, manifest(out)) == []
 
 
@@ -145,11 +145,11 @@ def test_never_keeps_what_is_there_and_restores_the_rest(backed_up: Nights, out:
     done = restore(backed_up, "web1", contents, "--to", out, "--overwrite=never")
     assert (out / "contents" / "binary").read_text() == "mine"
     assert (out / "contents" / "other").read_text() == "not of the backup"
-    wanted, found = manifest(contents), manifest(out / "contents")
-    for both in (wanted, found):
+    wanted, by_name = manifest(contents), manifest(out / "contents")
+    for both in (wanted, by_name):
         for name in (b"", b"binary", b"other"):
             both.pop(name, None)
-    assert differences(wanted, found) == []
+    assert differences(wanted, by_name) == []
     assert done["kept"]["samples"][0]["place"] == f"{out}/contents/binary"
 
 
@@ -176,9 +176,9 @@ def test_all_makes_everything_as_it_was_and_deletes_nothing(backed_up: Nights, o
     (out / "srv" / "owners_and_modes" / "closed").chmod(0o755)
     work("setfattr", "-x", "user.text", out / "srv" / "attributes" / "xattr")
     done = restore(backed_up, "web1", srv, "--to", out, "--overwrite=all", "--privileged")
-    found = manifest(out / "srv")
-    assert found.pop(b"contents/other").size == 17
-    assert differences(manifest(srv), found) == []
+    by_name = manifest(out / "srv")
+    assert by_name.pop(b"contents/other").size == 17
+    assert differences(manifest(srv), by_name) == []
     assert done["overwritten"]["count"] == 6  # three of them are names of one file
     assert Path("/etc").is_dir()
 
@@ -189,9 +189,9 @@ def test_a_folder_never_takes_the_place_of_a_file_nor_the_other_way_round(backed
     write(out / "contents" / "below", "a file where a folder was")
     write(out / "contents" / "binary" / "inside", "a folder where a file was")
     before = manifest(out)
-    said = restore(backed_up, "web1", srv / "contents", "--to", out, overwrite, status=1)["stderr"]
-    assert f"{out}/contents/below: it is a file there and a folder in the backup" in said
-    assert f"{out}/contents/binary: it is a folder there and a file in the backup" in said
+    output = restore(backed_up, "web1", srv / "contents", "--to", out, overwrite, status=1)["stderr"]
+    assert f"{out}/contents/below: it is a file there and a folder in the backup" in output
+    assert f"{out}/contents/binary: it is a folder there and a file in the backup" in output
     assert differences(before, manifest(out)) == []
 
 
@@ -200,8 +200,8 @@ def test_a_symlink_in_the_place_of_a_folder_is_never_followed(backed_up: Nights,
     out.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (out / "contents").symlink_to(tmp_path / "elsewhere")
-    said = restore(backed_up, "web1", srv / "contents", "--to", out, "--overwrite=all", status=1)["stderr"]
-    assert f"{out}/contents: it is a symlink there and a folder in the backup" in said
+    output = restore(backed_up, "web1", srv / "contents", "--to", out, "--overwrite=all", status=1)["stderr"]
+    assert f"{out}/contents: it is a symlink there and a folder in the backup" in output
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -291,8 +291,8 @@ def test_the_folder_that_was_made_for_everything_looks_as_it_did_also_when_it_to
 def test_too_little_room_is_seen_before_anything_is_written(backed_up: Nights, tmp_path: Path) -> None:
     work("mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", tmp_path)
     try:
-        said = restore(backed_up, "web1", backed_up.source / "srv" / "contents", "--to", tmp_path / "out", status=1)["stderr"]
-        assert "are needed" in said
+        output = restore(backed_up, "web1", backed_up.source / "srv" / "contents", "--to", tmp_path / "out", status=1)["stderr"]
+        assert "are needed" in output
         assert list(tmp_path.iterdir()) == []
     finally:
         work("umount", tmp_path)
@@ -305,22 +305,22 @@ def test_the_pool_and_the_catalogue_are_never_restored_into(backed_up: Nights, t
     (tmp_path / "way-in").symlink_to(backed_up.pool)
     path = backed_up.source / "srv" / "contents"
     for to in (backed_up.pool, backed_up.pool / "hosts", tmp_path / "way-in" / "new", backed_up.state, backed_up.state / "x"):
-        said = restore(backed_up, "web1", path, "--to", to, status=2)["stderr"]
-        assert "among the backups" in said or "catalogue" in said
+        output = restore(backed_up, "web1", path, "--to", to, status=2)["stderr"]
+        assert "among the backups" in output or "catalogue" in output
 
 
 def test_a_path_is_never_looked_for_behind_a_symlink_of_the_backup(backed_up: Nights, out: Path) -> None:
     special = backed_up.source / "srv" / "special"
-    said = restore(backed_up, "web1", f"{special}/up/etc/passwd", "--to", out, status=2)["stderr"]
-    assert "symlink" in said
-    said = restore(backed_up, "web1", f"{special}/../special", "--to", out, status=2)["stderr"]
-    assert ".." in said
+    output = restore(backed_up, "web1", f"{special}/up/etc/passwd", "--to", out, status=2)["stderr"]
+    assert "symlink" in output
+    output = restore(backed_up, "web1", f"{special}/../special", "--to", out, status=2)["stderr"]
+    assert ".." in output
 
 
 def test_a_wrong_path_names_the_nearest_and_nothing_is_made(backed_up: Nights, out: Path) -> None:
     srv = backed_up.source / "srv"
-    said = restore(backed_up, "web1", srv / "contents" / "binry", "--to", out, status=2)["stderr"]
-    assert f"{srv}/contents/binary" in said
+    output = restore(backed_up, "web1", srv / "contents" / "binry", "--to", out, status=2)["stderr"]
+    assert f"{srv}/contents/binary" in output
     assert not (out).exists()
 
 
@@ -351,7 +351,7 @@ def test_a_reflink_shares_every_extent_and_only_then_counts_as_the_same(backed_u
         file.write(b"changed")
     os.utime(out / "binary", ns=(0, binary.stat().st_mtime_ns))
     again = restore(backed_up, "web1", binary, "--to", out, status=1)
-    assert [one["why"] for one in again["differences"]["samples"]] == ["differs: content"]
+    assert [sample["why"] for sample in again["differences"]["samples"]] == ["differs: content"]
 
 
 def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
@@ -384,8 +384,8 @@ def test_a_folder_or_name_that_cannot_be_read_is_told_and_all_else_comes_back(
     wanted = manifest(contents)
     for name in [name for name in wanted if name == b"binary" or name.startswith(b"below/")]:
         wanted.pop(name)
-    found = manifest(out / "contents")
-    assert set(wanted) == set(found)
+    by_name = manifest(out / "contents")
+    assert set(wanted) == set(by_name)
     assert (done.good, done.differences.number) == (False, 0)
 
 
@@ -429,7 +429,7 @@ def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Night
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (("web1", "/"), "the target is missing"),
         (("web1", "--to", "/tmp"), "no path is named"),
@@ -442,9 +442,9 @@ def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Night
         (("web1", "/", "--to", "/no/such/folder"), "/no/such is not a folder"),
     ],
 )
-def test_wrong_words_are_told_in_one_line_and_a_hint(backed_up: Nights, words: tuple[str, ...], said: str) -> None:
+def test_wrong_words_are_told_in_one_line_and_a_hint(backed_up: Nights, words: tuple[str, ...], output: str) -> None:
     done = backed_up.backupd("restore", *words, check=False)
     assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+    assert output in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr

@@ -54,8 +54,8 @@ def extracted(tar: Path, out: Path) -> Path:
     return out
 
 
-def without_sockets(found: dict[bytes, Entry]) -> dict[bytes, Entry]:
-    return {name: entry for name, entry in found.items() if entry.kind != "s"}
+def without_sockets(by_name: dict[bytes, Entry]) -> dict[bytes, Entry]:
+    return {name: entry for name, entry in by_name.items() if entry.kind != "s"}
 
 
 def test_gnu_tar_extracts_all_that_a_backup_keeps(backup: Path, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_pythons_tarfile_reads_the_same_names_sizes_and_contents(backup: Path, t
     written(backup, tmp_path / "tar", "tar", b"/srv/contents", b"/srv/names")
     data = os.fsencode(backup / "data")
     with tarfile.open(tmp_path / "tar", errorlevel=2) as tar:
-        for one in tar:
-            real = data + b"/" + os.fsencode(one.name)
-            assert one.size == (os.lstat(real).st_size if one.isfile() else 0)
-            if one.isfile() and (content := tar.extractfile(one)):
+        for tar_info in tar:
+            real = data + b"/" + os.fsencode(tar_info.name)
+            assert tar_info.size == (os.lstat(real).st_size if tar_info.isfile() else 0)
+            if tar_info.isfile() and (content := tar.extractfile(tar_info)):
                 with open(real, "rb") as file:  # noqa: PTH123 - a name that is not text
                     assert content.read() == file.read()
 
@@ -125,13 +125,13 @@ def test_info_zip_extracts_files_folders_and_symlinks_with_modes_times_and_owner
     done = written(backup, tmp_path / "zip", "zip", b"/srv/owners_and_modes", b"/srv/contents", b"/srv/special", b"/srv/times")
     work("unzip", "-tq", tmp_path / "zip")
     work("unzip", "-qXK", tmp_path / "zip", "-d", tmp_path / "out")
-    found = manifest(tmp_path / "out" / "srv")
+    by_name = manifest(tmp_path / "out" / "srv")
     parts = (b"owners_and_modes", b"contents", b"special", b"times")
     names = {name for name, entry in wanted.items() if name.split(b"/")[0] in parts and entry.kind in "fdl"}
-    assert {name for name in found if name} == names
+    assert {name for name in by_name if name} == names
     assert done.left_out_count == len([entry for name, entry in wanted.items() if name.split(b"/")[0] in parts]) - len(names) > 3
     for name in names:
-        was, now = wanted[name], found[name]
+        was, now = wanted[name], by_name[name]
         assert (was.kind, was.sha256, was.target) == (now.kind, now.sha256, now.target)
         if was.kind == "f":
             assert (was.mode, was.uid, was.gid) == (now.mode, now.uid, now.gid), name
@@ -202,10 +202,10 @@ def test_a_file_that_cannot_be_read_ends_the_archive(backup: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "pread", broken)
     for kind in ("tar", "zip"):
-        said: list[bytes] = []
+        names: list[bytes] = []
         with Tree(backup) as tree, pytest.raises(OSError, match="Input/output error"):
-            write_archive(tree, [b"/srv"], kind, Sink(said))
-        assert said
+            write_archive(tree, [b"/srv"], kind, Sink(names))
+        assert names
 
 
 @pytest.mark.parametrize("broken", ["map of a file with holes", "table of links"])
@@ -420,14 +420,14 @@ def test_the_first_bytes_of_an_archive_are_there_before_the_second_file_is_read(
     for number in range(2000):
         (shared_btrfs / "data" / f"file{number:04}").write_bytes(b"x" * 100)
     for kind in ("tar", "zip"):
-        said: list[bytes] = []
+        names: list[bytes] = []
         with Tree(shared_btrfs) as tree:
-            size = write_archive(tree, [b"/"], kind, Sink(said)).size
-        assert len(said[0]) < 2048
-        assert sum(map(len, said)) == size
-        assert 2 <= len(said) <= 3 + size // (128 << 10)
+            size = write_archive(tree, [b"/"], kind, Sink(names)).size
+        assert len(names[0]) < 2048
+        assert sum(map(len, names)) == size
+        assert 2 <= len(names) <= 3 + size // (128 << 10)
 
 
 class Sink:
-    def __init__(self, said: list[bytes]) -> None:
-        self.write = said.append
+    def __init__(self, names: list[bytes]) -> None:
+        self.write = names.append

@@ -154,10 +154,10 @@ def test_a_killed_process_of_a_restore_ends_it_with_a_reason_and_the_next_one_go
     words = ("--config", nights.config, "restore", "web1", top, "--to", out)
     running = backupd_running(*words)
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    while not list(out.rglob("file*")) or not (found := children.read_text().split()):
+    while not list(out.rglob("file*")) or not (content := children.read_text().split()):
         assert running.poll() is None
         time.sleep(0.002)
-    os.kill(int(found[0]), signal.SIGKILL)
+    os.kill(int(content[0]), signal.SIGKILL)
     _, text = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "a process of this command was ended from outside" in text
@@ -202,7 +202,7 @@ def test_what_is_swapped_in_before_the_contents_are_compared_is_named_and_ends_n
     look, seen = os.stat, list[bytes]()
 
     def look_and_swap(name: Any, **more: Any) -> os.stat_result:
-        found = look(name, **more)
+        status = look(name, **more)
         if name == b"file1" and more.get("dir_fd") == sides[1] and not seen:
             seen.append(name)
             (to / "file1").unlink()
@@ -213,7 +213,7 @@ def test_what_is_swapped_in_before_the_contents_are_compared_is_named_and_ends_n
                 "device": lambda: os.mknod(to / "file1", 0o020600, os.makedev(1, 5)),  # /dev/zero
             }
             create[swapped]()
-        return found
+        return status
 
     sides = os.open(source, os.O_RDONLY), os.open(to, os.O_RDONLY)
     monkeypatch.setattr("os.stat", look_and_swap)

@@ -77,7 +77,7 @@ def test_all_mends_what_has_the_same_size_and_time_and_other_content(nights: Nig
         spoil(out / "srv" / name)
     seen = restore(nights, "web1", srv, "--to", out, "--overwrite=all", "--dry-run")
     assert seen["overwritten"]["count"] == 4  # two of them are names of one file
-    assert {one["why"] for one in seen["overwritten"]["samples"]} == {"differs: content", "differs: hard link"}
+    assert {sample["why"] for sample in seen["overwritten"]["samples"]} == {"differs: content", "differs: hard link"}
     done = restore(nights, "web1", srv, "--to", out, "--overwrite=all")
     assert sums(out / "srv") == sums(srv)
     assert differences(manifest(srv), manifest(out / "srv")) == []
@@ -111,8 +111,8 @@ def test_without_all_it_is_named_afterwards_and_stays(nights: Nights, out: Path)
         done = restore(nights, "web1", srv, "--to", out, *words, status=1)
         assert done["differences"]["samples"] == [{"place": f"{out}/srv/small", "why": "differs: content"}]
     assert differences(before, manifest(out)) == []
-    said = nights.backupd("restore", "web1", srv, "--to", out, check=False).stdout
-    assert "--overwrite=all" in said
+    output = nights.backupd("restore", "web1", srv, "--to", out, check=False).stdout
+    assert "--overwrite=all" in output
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_all_mends_it_on_a_host_too(nights: Nights, over_ssh: Path) -> None:
     for name in ("large", "small"):
         spoil(over_ssh / name)
     seen = restore(nights, "web1", over_ssh, "--overwrite=all", "--dry-run", "--to-host")
-    assert {(one["place"], one["why"]) for one in seen["overwritten"]["samples"]} == {
+    assert {(sample["place"], sample["why"]) for sample in seen["overwritten"]["samples"]} == {
         (str(over_ssh / name), "differs: content") for name in ("large", "small")
     }
     done = restore(nights, "web1", over_ssh, "--overwrite=all", "--to-host")
@@ -151,8 +151,8 @@ def clone_range(source: Path, start: int, size: int, to: Path) -> None:
         fcntl.ioctl(theirs, 0x4020940D, struct.pack("=qQQQ", ours.fileno(), start, size, 0))
 
 
-def shared(one: Path, other: Path) -> bool:
-    with one.open("rb") as ours, other.open("rb") as theirs:
+def shared(path: Path, other: Path) -> bool:
+    with path.open("rb") as ours, other.open("rb") as theirs:
         return share_all(ours.fileno(), theirs.fileno())
 
 
@@ -165,8 +165,8 @@ def test_two_parts_of_one_compressed_extent_are_not_taken_for_the_same_data(shar
     work("sync", whole)
     for name, start in (("first", 0), ("again", 0), ("second", 8192)):
         clone_range(whole, start, 8192, shared_btrfs / name)
-    found = sums(shared_btrfs)
-    assert found["first"] == found["again"] != found["second"]
+    by_name = sums(shared_btrfs)
+    assert by_name["first"] == by_name["again"] != by_name["second"]
     assert "encoded" in work("filefrag", "-v", shared_btrfs / "first").stdout
     assert shared(shared_btrfs / "first", shared_btrfs / "again")
     assert not shared(shared_btrfs / "first", shared_btrfs / "second")
@@ -175,8 +175,8 @@ def test_two_parts_of_one_compressed_extent_are_not_taken_for_the_same_data(shar
 def begins(file: Path) -> int:
     """The block where the only extent of a file is."""
     work("sync", file)
-    (found,) = re.findall(r"^ +0: +0\.\. *\d+: +(\d+)\.\.", work("filefrag", "-v", file).stdout, re.MULTILINE)
-    return int(found)
+    (answer,) = re.findall(r"^ +0: +0\.\. *\d+: +(\d+)\.\.", work("filefrag", "-v", file).stdout, re.MULTILINE)
+    return int(answer)
 
 
 def test_equal_places_on_two_disks_are_not_taken_for_the_same_data(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_equal_places_on_two_disks_are_not_taken_for_the_same_data(make_btrfs: C
     work("mount", "--bind", path.parent, out / "srv")
     try:
         seen = restore(nights, "web1", srv, "--to", out, "--dry-run", "--overwrite=all")
-        assert [one["why"] for one in seen["overwritten"]["samples"]] == ["differs: content"]
+        assert [sample["why"] for sample in seen["overwritten"]["samples"]] == ["differs: content"]
         restore(nights, "web1", srv, "--to", out, status=1)
         restore(nights, "web1", srv, "--to", out, "--overwrite=all")
         assert sums(out / "srv") == sums(srv)
@@ -244,9 +244,9 @@ def test_the_holes_of_a_file_take_no_memory_while_it_is_compared(shared_btrfs: P
     for file in (shared_btrfs / "data" / "sponge", tmp_path / "sponge"):
         file.parent.mkdir(exist_ok=True)
         with file.open("wb") as out:
-            for one in range(holes):
-                out.seek(one << 13)
-                out.write(b"%4096d" % one)
+            for number in range(holes):
+                out.seek(number << 13)
+                out.write(b"%4096d" % number)
     for folder in (shared_btrfs, tmp_path):
         work("sync", "-f", folder)
     with Tree(shared_btrfs) as tree, Destination(tmp_path, make=True) as to:

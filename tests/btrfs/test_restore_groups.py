@@ -277,12 +277,12 @@ def test_a_file_that_is_mounted_is_in_no_group(tmp_path: Path, walked: Callable[
     work("mount", "--bind", "/proc/version", tmp_path / "mounted")
     try:
         with Tree.of_folder(tmp_path) as tree:
-            found = list(walked(tree, b"/"))
+            walk_entries = list(walked(tree, b"/"))
     finally:
         work("umount", tmp_path / "mounted")
-    groups = [visit for visit in found if isinstance(visit, PlainFiles)]
+    groups = [visit for visit in walk_entries if isinstance(visit, PlainFiles)]
     assert [file.name for group in groups for file in group.files] == [b"other"]
-    assert b"/mounted" in [visit.entry.path for visit in found if isinstance(visit, WalkEntry)]
+    assert b"/mounted" in [visit.entry.path for visit in walk_entries if isinstance(visit, WalkEntry)]
 
 
 @pytest.mark.parametrize("name", ["small", "large", "folder/inside"])

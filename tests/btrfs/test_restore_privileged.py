@@ -43,9 +43,9 @@ def hostile(nights: Nights, **more: object) -> Path:
 
 def powers(folder: Path) -> set[str]:
     """Names below the folder that give power, as find and getcap see them."""
-    found = work("find", folder, "(", "-type", "f", "-perm", "/6000", ")", "-o", "-type", "b,c").stdout.splitlines()
+    done = work("find", folder, "(", "-type", "f", "-perm", "/6000", ")", "-o", "-type", "b,c").stdout.splitlines()
     capable = [line.partition(" ")[0] for line in work("getcap", "-r", folder).stdout.splitlines()]
-    return {Path(line).name for line in [*found, *capable] if line}
+    return {Path(line).name for line in [*done, *capable] if line}
 
 
 DANGEROUS = {"setuid", "setuid-too", "setgid", "both", "capable", "block", "character"}
@@ -58,9 +58,9 @@ def test_setuid_files_capabilities_and_devices_do_not_come_back_and_are_counted(
     seen = restore(nights, "web1", srv, "--to", out, "--dry-run")
     done = restore(nights, "web1", srv, "--to", out)
     assert powers(out) == set()
-    for told in (seen, done):
-        assert {name: count["count"] for name, count in told["left_out"].items()} == {"devices": 2, "setuid": 4, "capabilities": 1}
-    assert {one["place"] for one in done["left_out"]["devices"]["samples"]} == {f"{out}/srv/block", f"{out}/srv/character"}
+    for row in (seen, done):
+        assert {name: count["count"] for name, count in row["left_out"].items()} == {"devices": 2, "setuid": 4, "capabilities": 1}
+    assert {sample["place"] for sample in done["left_out"]["devices"]["samples"]} == {f"{out}/srv/block", f"{out}/srv/character"}
     assert done["good"]
     changed = {line.partition(": ")[0] for line in differences(manifest(srv), manifest(out / "srv"))}
     assert changed == {repr(name.encode()) for name in DANGEROUS}  # and nothing else
@@ -72,11 +72,11 @@ def test_setuid_files_capabilities_and_devices_do_not_come_back_and_are_counted(
 def test_people_are_told_what_is_left_out_and_what_gives_it(nights: Nights, tmp_path: Path) -> None:
     srv = hostile(nights)
     for words in (("--dry-run",), ()):
-        said = nights.backupd("restore", "web1", srv, "--to", tmp_path / "out", *words).stdout
-        assert "left out: 2 device nodes" in said
-        assert "setuid or setgid bits taken from 4 files" in said
-        assert "capabilities taken from 1 file" in said
-        assert "--privileged" in said
+        output = nights.backupd("restore", "web1", srv, "--to", tmp_path / "out", *words).stdout
+        assert "left out: 2 device nodes" in output
+        assert "setuid or setgid bits taken from 4 files" in output
+        assert "capabilities taken from 1 file" in output
+        assert "--privileged" in output
     harmless = nights.backupd("restore", "web1", srv / "plain", "--to", tmp_path / "out").stdout
     assert "--privileged" not in harmless
 
@@ -92,8 +92,8 @@ def test_asked_for_all_of_it_comes_back(nights: Nights, tmp_path: Path) -> None:
 def test_all_takes_the_bits_from_what_an_earlier_restore_has_given_them(nights: Nights, tmp_path: Path) -> None:
     srv, out = hostile(nights), tmp_path / "out"
     restore(nights, "web1", srv, "--to", out, "--privileged")
-    said = restore(nights, "web1", srv, "--to", out, status=1)["stderr"]
-    assert "setuid: differs: mode" in said
+    output = restore(nights, "web1", srv, "--to", out, status=1)["stderr"]
+    assert "setuid: differs: mode" in output
     restore(nights, "web1", srv, "--to", out, "--overwrite=all")
     assert powers(out) == {"block", "character"}  # what is there and was not asked for stays as it is
 

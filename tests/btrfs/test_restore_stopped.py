@@ -107,9 +107,9 @@ def test_a_signal_ends_it_well(
         assert process.poll() is None
         time.sleep(0.002)
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, output = process.communicate(timeout=30)
     assert process.returncode == status
-    assert "the same command continues" in said
+    assert "the same command continues" in output
     assert not list(out.rglob(".btrkeep-restore-*"))
 
 
@@ -180,12 +180,12 @@ def test_the_pool_beneath_the_destination_is_never_written_to_nor_dressed(nights
     nights.run("web1")
     before = manifest(nights.pool / "hosts")
     mode = nights.pool.stat().st_mode
-    said = restore(nights, "web1", nights.source / "pool", "--to", nights.top, "--overwrite=all", status=1)["stderr"]
-    assert "pool/hosts: it is in the pool" in said
+    output = restore(nights, "web1", nights.source / "pool", "--to", nights.top, "--overwrite=all", status=1)["stderr"]
+    assert "pool/hosts: it is in the pool" in output
     done = restore(
         nights, "web1", nights.source / "empty" / "pool", nights.source / "empty" / "beside", "--to", nights.top, "--overwrite=all"
     )
-    assert [one["place"] for one in done["kept"]["samples"]] == [str(nights.pool)]
+    assert [sample["place"] for sample in done["kept"]["samples"]] == [str(nights.pool)]
     assert (nights.top / "beside").exists()
     assert (nights.pool.stat().st_mode, differences(before, manifest(nights.pool / "hosts"))) == (mode, [])
 

@@ -53,9 +53,9 @@ def test_all_comes_back_to_where_it_was(web1: Nights) -> None:
     assert done["new"]["count"] == seen["new"]["count"] > 20
     (srv / "names" / "ours").unlink()
     os.utime(srv / "names", ns=(0, before[b"names"].mtime // 10**9 * 10**9))
-    found = manifest(srv, blocks=True)
-    assert {name for name in before if name != b"names"} == {name for name in found if name != b"names"}
-    assert [line for line in differences(before, found) if not line.startswith("b'names': mtime")] == []
+    by_name = manifest(srv, blocks=True)
+    assert {name for name in before if name != b"names"} == {name for name in by_name if name != b"names"}
+    assert [line for line in differences(before, by_name) if not line.startswith("b'names': mtime")] == []
 
 
 def test_another_machine_and_folder_get_a_path_by_its_last_name_or_whole(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ def test_another_machine_and_folder_get_a_path_by_its_last_name_or_whole(web1: N
     write(srv / "www" / "index.html", "welcome")
     web1.night("web1")
     to = f"--to-host=root@localhost:{tmp_path}/new"
-    known = sshd.known_hosts.read_text().replace("[127.0.0.1]", "[localhost]")
-    (tmp_path / "known").write_text(known)
+    text = sshd.known_hosts.read_text().replace("[127.0.0.1]", "[localhost]")
+    (tmp_path / "known").write_text(text)
     web1.settings("ssh", known_hosts=str(tmp_path / "known"))
     (tmp_path / "new").mkdir()
     restore(web1, "web1", srv / "www", to, f"--port={sshd.port}")
@@ -82,7 +82,7 @@ def test_the_whole_backup_goes_to_where_it_was_and_nowhere_else(web1: Nights) ->
     shutil.rmtree(srv)
     done = json.loads(web1.backupd("restore", "--json", "web1", "/", "--to-host", check=False).stdout)
     theirs = {str(path) for path in session.folder().parents}  # other sessions may make folders there, before it is compared
-    assert {one["place"] for one in done["differences"]["samples"]} <= theirs
+    assert {sample["place"] for sample in done["differences"]["samples"]} <= theirs
     assert (done["new"]["count"], done["refused"]["count"], done["problems"]["count"]) == (3, 0, 0)
     assert differences(before, manifest(srv)) == []
     assert {path.name for path in Path("/").iterdir()} == everywhere
@@ -97,10 +97,10 @@ def test_what_is_in_the_way_is_named_and_nothing_is_written(web1: Nights) -> Non
     (srv / "gone").unlink()
     before = manifest(srv)
     seen = restore(web1, "web1", srv, "--dry-run", "--to-host", status=1)
-    assert [one["place"] for one in seen["refused"]["samples"]] == [str(srv / "changed")]
-    assert [one["place"] for one in seen["new"]["samples"]] == [str(srv / "gone")]
-    said = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
-    assert f"{srv}/changed: differs: size, time" in said
+    assert [sample["place"] for sample in seen["refused"]["samples"]] == [str(srv / "changed")]
+    assert [sample["place"] for sample in seen["new"]["samples"]] == [str(srv / "gone")]
+    output = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
+    assert f"{srv}/changed: differs: size, time" in output
     assert differences(before, manifest(srv)) == []
 
 
@@ -180,9 +180,9 @@ def test_where_nothing_was_what_comes_after_the_look_is_not_deleted_to_make_room
     shutil.rmtree(srv / "www")
 
     def preview_and_come(self: HostRestore, *, content: bool = True) -> RestorePreview:
-        found = preview(self, content=content)
+        restore_preview = preview(self, content=content)
         write(srv / "www" / "inner", "theirs")
-        return found
+        return restore_preview
 
     monkeypatch.setattr(HostRestore, "preview", preview_and_come)
     words = ("restore", "--json", f"--overwrite={overwrite}", "web1", srv / "www", "--to-host")
@@ -210,10 +210,10 @@ def test_where_something_was_what_comes_after_the_look_is_not_deleted_to_make_ro
     os.utime(write(srv / "www" / "other.html", "changed"), ns=(0, 10**18))
 
     def preview_and_come(self: HostRestore, *, content: bool = True) -> RestorePreview:
-        found = preview(self, content=content)
+        restore_preview = preview(self, content=content)
         for name in ("inner", "[odd] *?"):
             write(srv / "www" / name, "theirs")
-        return found
+        return restore_preview
 
     monkeypatch.setattr(HostRestore, "preview", preview_and_come)
     words = ("restore", "--json", f"--overwrite={overwrite}", "web1", srv / "www", "--to-host")
@@ -239,12 +239,12 @@ def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     (srv / "folder").symlink_to(tmp_path / "elsewhere")
     (srv / "plain").unlink()
     (srv / "plain").mkdir()
-    before, there = manifest(srv), manifest(tmp_path)
-    said = restore(web1, "web1", srv, *overwrite, "--to-host", status=1)["stderr"]
-    assert f"{srv}/folder: something else than a folder is there" in said
-    assert f"{srv}/plain: something else than a file is there" in said
+    before, by_name = manifest(srv), manifest(tmp_path)
+    output = restore(web1, "web1", srv, *overwrite, "--to-host", status=1)["stderr"]
+    assert f"{srv}/folder: something else than a folder is there" in output
+    assert f"{srv}/plain: something else than a file is there" in output
     assert differences(before, manifest(srv)) == []
-    assert differences(there, manifest(tmp_path)) == []
+    assert differences(by_name, manifest(tmp_path)) == []
 
 
 def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ssh.Sshd) -> None:
@@ -253,9 +253,9 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync -ro /"')))
     assert web1.run("web1")["web1"]["outcome"] == "complete"
     (srv / "file").unlink()
-    said = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
-    assert "may only read there" in said
-    assert "hint: for the time of the restore" in said
+    output = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
+    assert "may only read there" in output
+    assert "hint: for the time of the restore" in output
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
     assert restore(web1, "web1", srv, "--to-host")["good"]
     assert (srv / "file").exists()
@@ -280,8 +280,8 @@ def test_a_host_that_cannot_be_reached_is_told(web1: Nights, sshd: ssh.Sshd) -> 
     write(web1.source / "srv" / "file")
     web1.night("web1")
     web1.host("web1", web1.source / "srv", address=sshd.address, port=9)
-    said = restore(web1, "web1", "/", "--to-host", status=1)["stderr"]
-    assert "refuses the connection" in said
+    output = restore(web1, "web1", "/", "--to-host", status=1)["stderr"]
+    assert "refuses the connection" in output
 
 
 def test_a_full_disk_over_there_is_told_and_no_half_file_is_left(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
@@ -290,9 +290,9 @@ def test_a_full_disk_over_there_is_told_and_no_half_file_is_left(web1: Nights, s
     web1.night("web1")
     work("mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", tmp_path)
     try:
-        said = restore(web1, "web1", srv, f"--to-host={sshd.address}:{tmp_path}", status=1)["stderr"]
-        assert "No space left on device" in said or "error in file I/O" in said  # what the receiver says last may get lost
-        assert "hint: look at the room" in said
+        output = restore(web1, "web1", srv, f"--to-host={sshd.address}:{tmp_path}", status=1)["stderr"]
+        assert "No space left on device" in output or "error in file I/O" in output  # what the receiver says last may get lost
+        assert "hint: look at the room" in output
         assert not (tmp_path / "srv" / "large").exists()
     finally:
         for _ in range(100):  # the receiver over there may take a moment to end
@@ -317,10 +317,10 @@ def test_stopped_it_leaves_no_process_and_no_half_file_and_goes_on(
             assert process.poll() is None, process.communicate()
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, output = process.communicate(timeout=30)
         if process.returncode:
             break
-    assert (process.returncode, "the same command continues" in said) == (143, True)
+    assert (process.returncode, "the same command continues" in output) == (143, True)
     assert {path.stat().st_size for path in to.glob("srv/file*")} == {1_000_000}
     web1.backupd(*words)
     assert differences(manifest(srv), manifest(to / "srv")) == []
@@ -442,12 +442,12 @@ def asked_for(nights: Nights, *words: str) -> str:
     command = (sys.executable, "-m", "backupd", "--config", str(nights.config), "restore", "web1", str(nights.source), *words)
     with subprocess.Popen((*command, "--to-host"), cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
         try:
-            _, said = process.communicate(timeout=60)
+            _, output = process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             process.terminate()
             raise
-    assert (process.returncode, "Traceback" in said) == (1, False), said
-    return said
+    assert (process.returncode, "Traceback" in output) == (1, False), output
+    return output
 
 
 def test_a_host_that_prints_items_without_end_is_not_listened_to_without_end(nights: Nights) -> None:

@@ -54,7 +54,7 @@ def diskstats(devices: list[str]) -> tuple[int, int]:
 
 def test_allocated_used_and_devices_are_what_the_btrfs_program_says(nights: Nights, bed: Path) -> None:
     write(nights.top / "file", 40 * MIB)
-    said = nights.json("sample")
+    answer = nights.json("sample")
     usage = work("btrfs", "filesystem", "usage", "-b", bed).stdout
 
     def number(label: str) -> int:
@@ -62,20 +62,22 @@ def test_allocated_used_and_devices_are_what_the_btrfs_program_says(nights: Nigh
         assert match
         return int(match[1])
 
-    assert (said["size"], said["allocated"]) == (number("Device size"), number("Device allocated"))
-    assert (said["unallocated"], said["used"]) == (number("Device unallocated"), number("Used"))
+    assert (answer["size"], answer["allocated"]) == (number("Device size"), number("Device allocated"))
+    assert (answer["unallocated"], answer["used"]) == (number("Device unallocated"), number("Used"))
     lines = work("btrfs", "filesystem", "df", "-b", bed).stdout.splitlines()
     table = {
         tuple(match[:2]): tuple(map(int, match[2:]))
         for match in re.findall(r"(\w+), (\w+): total=(\d+), used=(\d+)", "\n".join(lines))
     }
     table.pop(("GlobalReserve", "single"))
-    assert {(one["type"].title(), one["profile"].upper()): (one["allocated"], one["used"]) for one in said["spaces"]} == table
+    assert {
+        (space["type"].title(), space["profile"].upper()): (space["allocated"], space["used"]) for space in answer["spaces"]
+    } == table
     shown = work("btrfs", "filesystem", "show", "--raw", bed).stdout
     devices = {int(match[0]): (int(match[1]), int(match[2])) for match in re.findall(r"devid +(\d+) size (\d+) used (\d+)", shown)}
-    assert {one["devid"]: (one["size"], one["allocated"]) for one in said["devices"]} == devices
+    assert {device["devid"]: (device["size"], device["allocated"]) for device in answer["devices"]} == devices
     (mounted,) = [line.split() for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1] == str(bed)]
-    assert set(said["options"]) == set(mounted[3].split(","))
+    assert set(answer["options"]) == set(mounted[3].split(","))
 
 
 def test_what_was_read_and_written_since_the_sample_before_is_what_diskstats_says(nights: Nights, bed: Path) -> None:
@@ -83,19 +85,19 @@ def test_what_was_read_and_written_since_the_sample_before_is_what_diskstats_say
     assert nights.json("sample")["written"] is None
     before = diskstats(devices)
     write(nights.top / "file", 30 * MIB)
-    said = nights.json("sample")
+    answer = nights.json("sample")
     after = diskstats(devices)
-    assert (said["read"], said["written"]) == (after[0] - before[0], after[1] - before[1])
-    assert said["written"] > 60 * MIB  # raid1 writes both copies
-    assert 0 < said["seconds"] < 60
+    assert (answer["read"], answer["written"]) == (after[0] - before[0], after[1] - before[1])
+    assert answer["written"] > 60 * MIB  # raid1 writes both copies
+    assert 0 < answer["seconds"] < 60
 
 
 def test_another_boot_is_no_traffic(nights: Nights) -> None:
     nights.json("sample")
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as file, file:
         file.execute("""UPDATE sample SET counters = replace(counters, '"boot":"', '"boot":"0')""")
-    said = nights.json("sample")
-    assert (said["seconds"], said["read"], said["written"], said["pressure"]) == (None, None, None, None)
+    answer = nights.json("sample")
+    assert (answer["seconds"], answer["read"], answer["written"], answer["pressure"]) == (None, None, None, None)
     assert nights.json("sample")["seconds"] is not None
 
 
@@ -114,14 +116,14 @@ def test_orphans_a_scrub_and_pressure_are_seen(nights: Nights, bed: Path) -> Non
         try:
             # The scrub goes on in the background and would keep a pipe open.
             subprocess.run(["btrfs", "scrub", "start", bed], stdout=subprocess.DEVNULL, check=True)
-            said = nights.json("sample")
+            answer = nights.json("sample")
         finally:
             work("btrfs", "scrub", "cancel", bed, check=False)
             speed.write_text("0")
-    assert said["activity"] == ["scrub"]
-    assert said["orphans"] >= 1
+    assert answer["activity"] == ["scrub"]
+    assert answer["orphans"] >= 1
     if Path("/proc/pressure/io").exists():
-        assert set(said["pressure"]) == {"cpu_some", "io_some", "io_full", "memory_some", "memory_full"}
+        assert set(answer["pressure"]) == {"cpu_some", "io_some", "io_full", "memory_some", "memory_full"}
     assert nights.json("sample")["activity"] == []
 
 
@@ -138,11 +140,13 @@ def test_errors_of_a_device_and_a_missing_device_are_told(make_btrfs: Callable[.
             image.write(b"\xff" * MIB)
     work("mount", "-t", "btrfs", "-o", f"device={loops[1]}", loops[0], point)
     work("btrfs", "scrub", "start", "-B", point, check=False)
-    said = nights.json("sample")
-    told = json.loads(work("btrfs", "--format", "json", "device", "stats", point).stdout)["device-stats"]
-    wanted = {int(one["devid"]): [int(one[f"{kind}_errs"]) for kind in KINDS] for one in told} if "devid" in told[0] else None
-    counts = {one["devid"]: list(one["errors"].values()) for one in said["devices"]}
-    assert list(said["devices"][0]["errors"]) == [kind.removesuffix("_io") for kind in KINDS]
+    answer = nights.json("sample")
+    document = json.loads(work("btrfs", "--format", "json", "device", "stats", point).stdout)["device-stats"]
+    wanted = (
+        {int(row["devid"]): [int(row[f"{kind}_errs"]) for kind in KINDS] for row in document} if "devid" in document[0] else None
+    )
+    counts = {device["devid"]: list(device["errors"].values()) for device in answer["devices"]}
+    assert list(answer["devices"][0]["errors"]) == [kind.removesuffix("_io") for kind in KINDS]
     assert sum(map(sum, counts.values())) > 0
     if wanted is not None:
         assert counts == wanted

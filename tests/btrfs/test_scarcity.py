@@ -62,12 +62,12 @@ def test_the_transfer_that_grows_fastest_is_stopped_and_the_others_come_to_their
     tight.settings("backup", concurrency=2)
     tight.host("zzz", tight.source / "modest")
     with_all = ("greedy", "modest", "zzz")
-    status, found, stderr = run(tight, *with_all)
+    status, by_name, stderr = run(tight, *with_all)
     assert status == 4, stderr
     assert "greedy was stopped: the pool has too little room" in stderr
-    assert {host: found[host]["outcome"] for host in found} == {"greedy": "partial", "modest": "complete"}
-    assert "the pool has too little room" in found["greedy"]["error"]
-    assert "it wrote " in found["greedy"]["error"]
+    assert {host: by_name[host]["outcome"] for host in by_name} == {"greedy": "partial", "modest": "complete"}
+    assert "the pool has too little room" in by_name["greedy"]["error"]
+    assert "it wrote " in by_name["greedy"]["error"]
     assert tight.differences("modest", tight.source / "modest") == []
     assert room(tight.top) > NEVER_FULL
     assert sum(path.stat().st_blocks * 512 for path in tight.working("greedy").rglob("*") if path.is_file()) > 30 * MIB
@@ -76,14 +76,14 @@ def test_the_transfer_that_grows_fastest_is_stopped_and_the_others_come_to_their
 
 
 def test_a_host_that_is_named_is_watched_too_and_goes_on_when_there_is_room(tight: Nights) -> None:
-    status, found, _ = run(tight, "greedy")
-    assert (status, found["greedy"]["outcome"]) == (4, "partial")
-    said = json.loads(tight.backupd("check", "--json", check=False).stdout)
-    hints = [one["hint"] for one in said if one["subject"] in ("room", "used", "unallocated") and one["level"] != "ok"]
+    status, by_name, _ = run(tight, "greedy")
+    assert (status, by_name["greedy"]["outcome"]) == (4, "partial")
+    answer = json.loads(tight.backupd("check", "--json", check=False).stdout)
+    hints = [row["hint"] for row in answer if row["subject"] in ("room", "used", "unallocated") and row["level"] != "ok"]
     assert hints
     assert all("`backupd discard greedy` gives it up" in hint for hint in hints), hints
     doctor = json.loads(tight.backupd("doctor", "--json", check=False).stdout)["findings"]
-    commands = [line for one in doctor if one["name"] in ("room", "used", "unallocated") for line in one["commands"]]
+    commands = [line for row in doctor if row["name"] in ("room", "used", "unallocated") for line in row["commands"]]
     assert any("discard greedy --dry-run" in line for line in commands)
     assert room(tight.top) > NEVER_FULL
     for number in range(1, 6):
@@ -95,15 +95,15 @@ def test_a_host_that_is_named_is_watched_too_and_goes_on_when_there_is_room(tigh
 
 def test_a_greedy_host_costs_the_others_no_later_night(tight: Nights) -> None:
     tight.settings("backup", concurrency=2)
-    _, found, stderr = run(tight, "greedy", "modest")
-    assert {host: found[host]["outcome"] for host in found} == {"greedy": "partial", "modest": "complete"}, stderr
+    _, by_name, stderr = run(tight, "greedy", "modest")
+    assert {host: by_name[host]["outcome"] for host in by_name} == {"greedy": "partial", "modest": "complete"}, stderr
     assert tight.working("greedy").exists()
     tight.settings("backup", concurrency=1)
     for night in (2, 3):
         (tight.source / "modest" / "new").write_text(f"night {night}")
-        status, found, stderr = run(tight, "greedy", "modest")  # the greedy one is asked for first
+        status, by_name, stderr = run(tight, "greedy", "modest")  # the greedy one is asked for first
         assert status == 4, stderr
-        assert [(host, found[host]["outcome"]) for host in found] == [("modest", "complete"), ("greedy", "partial")], stderr
+        assert [(host, by_name[host]["outcome"]) for host in by_name] == [("modest", "complete"), ("greedy", "partial")], stderr
         assert "greedy was unfinished" in stderr
         assert tight.differences("modest", tight.source / "modest") == []
         assert disagreements(tight) == []
@@ -116,8 +116,8 @@ def test_what_was_not_stopped_for_room_is_not_discarded_and_the_hint_names_it(ti
     run(tight, "greedy", "modest")
     path = tight.backup("greedy", ".working") / "backup.json"
     path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "stopped_for"}))
-    status, found, stderr = run(tight, "modest")
-    assert (status, found) == (4, {}), stderr
+    status, by_name, stderr = run(tight, "modest")
+    assert (status, by_name) == (4, {}), stderr
     assert tight.working("greedy").exists()
     assert "`backupd discard greedy` gives it up" in stderr
     tight.backupd("discard", "greedy", "--yes")  # as the hint says
@@ -130,6 +130,6 @@ def test_an_unfinished_backup_that_somebody_works_on_is_not_discarded(tight: Nig
     tight.settings("backup", concurrency=2)
     run(tight, "greedy", "modest")
     with take_lock(tight.pool / ".btrkeep" / "locks" / "host-greedy", "test", "now"):
-        status, found, stderr = run(tight, "modest")
-    assert (status, found) == (4, {}), stderr
+        status, by_name, stderr = run(tight, "modest")
+    assert (status, by_name) == (4, {}), stderr
     assert tight.working("greedy").exists()

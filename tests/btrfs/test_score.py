@@ -114,10 +114,10 @@ def items(mount: Path, kind: str) -> list[int]:
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_block_group_is_as_python_btrfs_sees_it(shape: Callable[[str], Path], name: str) -> None:
     mount = shape(name)
-    found, truth = ours(mount), theirs(mount)
-    assert found["filesystem"] == work("findmnt", "-no", "UUID", mount).stdout.strip()
-    assert [group["vaddr"] for group in found["block_groups"]] == sorted(truth, key=lambda one: (-truth[one].score, one))
-    for group in found["block_groups"]:
+    answer, truth = ours(mount), theirs(mount)
+    assert answer["filesystem"] == work("findmnt", "-no", "UUID", mount).stdout.strip()
+    assert [group["vaddr"] for group in answer["block_groups"]] == sorted(truth, key=lambda count: (-truth[count].score, count))
+    for group in answer["block_groups"]:
         seen = truth[group["vaddr"]]
         assert int(group["score"]) == int(seen.score)
         assert group == {
@@ -132,7 +132,7 @@ def test_every_block_group_is_as_python_btrfs_sees_it(shape: Callable[[str], Pat
             "extents": None,
             "references": None,
         }
-    assert found["histogram"] == histogram(length for seen in truth.values() for length in seen.joined)
+    assert answer["histogram"] == histogram(length for seen in truth.values() for length in seen.joined)
 
 
 @pytest.mark.parametrize("name", ["bitmaps", "mixed", "raid10", "no free space tree", "many extents"])
@@ -140,12 +140,12 @@ def test_what_would_move_is_counted_with_top_and_with_explain(shape: Callable[[s
     mount = shape(name)
     truth = theirs(mount)
     by_benefit = sorted((seen for seen in truth.values() if seen.used), key=lambda seen: -seen.score / seen.used)
-    found = ours(mount, "--top", "2", "--sort", "benefit")["block_groups"]
-    assert [(group["vaddr"], group["extents"], group["references"]) for group in found] == [
+    answer = ours(mount, "--top", "2", "--sort", "benefit")["block_groups"]
+    assert [(group["vaddr"], group["extents"], group["references"]) for group in answer] == [
         (seen.vaddr, seen.extents, seen.references) for seen in by_benefit[:2]
     ]
-    first = ours(mount, "--explain", str(found[0]["vaddr"]))
-    assert first["block_groups"] == found[:1]
+    first = ours(mount, "--explain", str(answer[0]["vaddr"]))
+    assert first["block_groups"] == answer[:1]
     assert first["histogram"] == histogram(by_benefit[0].joined)
 
 
@@ -170,12 +170,12 @@ def test_the_free_bytes_of_the_histogram_are_what_the_kernel_counts(shape: Calla
     """As sysfs has it: bytes_used of all data block groups, beside the sizes of the block groups."""
     for name in ("bitmaps", "raid1", "raid5"):
         mount = shape(name)
-        found = ours(mount)
-        space = Path("/sys/fs/btrfs") / found["filesystem"] / "allocation" / "data"
+        answer = ours(mount)
+        space = Path("/sys/fs/btrfs") / answer["filesystem"] / "allocation" / "data"
         total, used, readonly = (int((space / word).read_text()) for word in ("total_bytes", "bytes_used", "bytes_readonly"))
-        assert sum(group["length"] for group in found["block_groups"]) == total
-        assert sum(group["used"] for group in found["block_groups"]) == used
-        assert 0 <= total - used - sum(one["bytes"] for one in found["histogram"]) <= readonly + 3 * 65536  # superblock copies
+        assert sum(group["length"] for group in answer["block_groups"]) == total
+        assert sum(group["used"] for group in answer["block_groups"]) == used
+        assert 0 <= total - used - sum(row["bytes"] for row in answer["histogram"]) <= readonly + 3 * 65536  # superblock copies
 
 
 def test_any_path_of_the_filesystem_does(btrfs_mount: Path) -> None:
@@ -186,27 +186,27 @@ def test_any_path_of_the_filesystem_does(btrfs_mount: Path) -> None:
         (btrfs_mount / file).write_bytes(b"x" * 100_000)
     (btrfs_mount / "link").symlink_to("sub/folder/file")
     work("btrfs", "filesystem", "sync", btrfs_mount)
-    found = ours(btrfs_mount)
-    assert found["block_groups"]
+    answer = ours(btrfs_mount)
+    assert answer["block_groups"]
     for path in ("keep", "folder", "sub/folder/file", "link"):
-        assert ours(btrfs_mount / path) == found, path
+        assert ours(btrfs_mount / path) == answer, path
 
 
 def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callable[[str], Path]) -> None:
     mount = shape("bitmaps")
     seen = max(theirs(mount).values(), key=lambda group: group.score)
     with open_btrfs(mount) as fd:
-        found = explain(fd, seen.vaddr, 8)
-    assert isinstance(found, ExplainedBlockGroup)
-    by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda one: one[1])}
-    for one in seen.free:
-        by_class[one[1].bit_length() - 1].append(one)
-    wanted = [(2**power, len(some), sum(one[1] for one in some)) for power, some in by_class.items()]
-    assert [part[:3] for part in found.parts] == wanted
-    scores = [score_of(some, seen.length) for some in by_class.values()]
-    assert [part[3] for part in found.parts] == pytest.approx(scores)
-    assert [length for _, length in found.largest] == sorted(seen.joined, reverse=True)[:5]
-    assert all(any(vaddr == begin for begin, _ in seen.free) for vaddr, _ in found.largest)
+        result = explain(fd, seen.vaddr, 8)
+    assert isinstance(result, ExplainedBlockGroup)
+    by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda single: single[1])}
+    for item in seen.free:
+        by_class[item[1].bit_length() - 1].append(item)
+    wanted = [(2**power, len(numbers), sum(item[1] for item in numbers)) for power, numbers in by_class.items()]
+    assert [part[:3] for part in result.parts] == wanted
+    scores = [score_of(numbers, seen.length) for numbers in by_class.values()]
+    assert [part[3] for part in result.parts] == pytest.approx(scores)
+    assert [length for _, length in result.largest] == sorted(seen.joined, reverse=True)[:5]
+    assert all(any(vaddr == begin for begin, _ in seen.free) for vaddr, _ in result.largest)
     text = " ".join(balancer("score", mount, "--explain", str(seen.vaddr)).stdout.split())
     assert f"in {seen.extents:,} extents (" in text
     assert f"to which {seen.references:,} references point" in text
@@ -219,9 +219,9 @@ def test_a_block_group_that_vanished_since_the_chunks_were_read_is_left_out(
     shape: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_another(fd: int) -> Chunks:
-        found = chunks(fd)
-        here, gone = (np.append(column, np.uint64(1 << 40)) for column in (found.vaddr, found.length))
-        return dataclasses.replace(found, vaddr=here, length=gone, type=np.append(found.type, np.uint64(1)))
+        actual_chunks = chunks(fd)
+        here, gone = (np.append(column, np.uint64(1 << 40)) for column in (actual_chunks.vaddr, actual_chunks.length))
+        return dataclasses.replace(actual_chunks, vaddr=here, length=gone, type=np.append(actual_chunks.type, np.uint64(1)))
 
     monkeypatch.setattr("balancer.survey.chunks", with_another)
     monkeypatch.setattr("balancer.explain.chunks", with_another)
@@ -249,12 +249,12 @@ def test_the_map_shows_the_file_where_it_lies_and_the_stripes_where_they_are(btr
 def stripes(mount: Path) -> list[tuple[int, int, int]]:
     """(vaddr, devid, paddr) of each device extent, as btrfs-progs prints them."""
     shown = work("btrfs", "inspect-internal", "dump-tree", "-t", "dev", btrfs.devices_of(mount)[0]).stdout.splitlines()
-    found = []
+    numbers = []
     for line, after in zip(shown, [*shown[2:], "", ""], strict=False):
         if " DEV_EXTENT " in line:
             devid, paddr = line.split("key (")[1].split(" ")[0], line.split(" DEV_EXTENT ")[1].split(")")[0]
-            found.append((int(after.split("chunk_offset ")[1].split(" ")[0]), int(devid), int(paddr)))
-    return found
+            numbers.append((int(after.split("chunk_offset ")[1].split(" ")[0]), int(devid), int(paddr)))
+    return numbers
 
 
 def test_an_address_without_a_data_block_group_names_those_that_are_near(shape: Callable[[str], Path]) -> None:
@@ -283,9 +283,9 @@ def test_the_table_has_the_worst_first_and_says_how_many_more_there_are(shape: C
     assert lines[at + 3] == f"{len(truth) - 2} more: --top N shows more of them, --json all"
     assert max(map(len, lines)) <= 80
     above = truth[1].score
-    some = balancer("score", mount, "--min-score", str(above)).stdout
-    assert str(truth[1].vaddr) in some
-    assert not any(str(seen.vaddr) in some for seen in truth[2:])
+    output = balancer("score", mount, "--min-score", str(above)).stdout
+    assert str(truth[1].vaddr) in output
+    assert not any(str(seen.vaddr) in output for seen in truth[2:])
     assert "none of them scores 1e+06 or more" in balancer("score", mount, "--min-score", "1000000").stdout
 
 
@@ -331,9 +331,9 @@ def test_block_groups_are_sorted_by_every_key(shape: Callable[[str], Path]) -> N
     assert [group["vaddr"] for group in ours(mount, "--sort", "used")["block_groups"]] == wanted["used"]
     assert {*KEYS, "benefit"} == {*SORTS}
     benefit = groups.benefit[ordered(groups, "benefit")]
-    some = benefit[~np.isnan(benefit)].tolist()
-    assert some == sorted(some, reverse=True)
-    assert np.isnan(benefit[len(some) :]).all()
+    answer = benefit[~np.isnan(benefit)].tolist()
+    assert answer == sorted(answer, reverse=True)
+    assert np.isnan(benefit[len(answer) :]).all()
 
 
 def test_a_reader_that_has_had_enough_is_no_error(shape: Callable[[str], Path]) -> None:

@@ -48,11 +48,11 @@ def nights(make_btrfs: Callable[..., Path]) -> Nights:
 def test_a_scrub_without_errors_is_well(nights: Nights) -> None:
     (nights.source / "file").write_bytes(bytes(range(256)) * 40_000)
     work("sync", "-f", nights.top)
-    told = nights.json("scrub")
+    answer = nights.json("scrub")
     status = status_of(nights.top)
     assert status["Status"] == "finished"
-    assert told["scrubbed"] == int(status["data_bytes_scrubbed"]) + int(status["tree_bytes_scrubbed"]) > 20_000_000  # both copies
-    assert (told["outcome"], told["resumed"], set(told["errors"].values())) == ("finished", False, {0})
+    assert answer["scrubbed"] == int(status["data_bytes_scrubbed"]) + int(status["tree_bytes_scrubbed"]) > 20_000_000  # both copies
+    assert (answer["outcome"], answer["resumed"], set(answer["errors"].values())) == ("finished", False, {0})
     assert nights.backupd("scrub").stdout.startswith("finished: ")
 
 
@@ -65,9 +65,9 @@ def test_errors_are_told_and_fail_it_even_when_they_were_put_right(nights: Night
     assert spoil(devices[0], marked) == 10
     work("mount", "-o", f"device={devices[1]}", devices[0], nights.top)
     done = nights.backupd("scrub", "--json", check=False)
-    told = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (told["outcome"], told["errors"]["csum"], told["errors"]["corrected"], told["errors"]["uncorrectable"]) == (
+    assert (answer["outcome"], answer["errors"]["csum"], answer["errors"]["corrected"], answer["errors"]["uncorrectable"]) == (
         "finished",
         10,
         10,
@@ -95,13 +95,13 @@ def test_one_that_is_stopped_is_cancelled_and_taken_up_again(
     running.send_signal(number)
     out, err = running.communicate(timeout=30)
     assert running.returncode == 143, err
-    told = json.loads(out)
-    assert (told["outcome"], told["why"], status_of(nights.top)["Status"]) == ("stopped", None, "aborted")
+    answer = json.loads(out)
+    assert (answer["outcome"], answer["why"], status_of(nights.top)["Status"]) == ("stopped", None, "aborted")
     slow_down(nights.top, "0")
     again = nights.json("scrub")
     assert (again["outcome"], again["resumed"], status_of(nights.top)["Status"]) == ("finished", True, "finished")
     assert "Scrub resumed" in status_of(nights.top)
-    assert again["scrubbed"] > told["scrubbed"]
+    assert again["scrubbed"] > answer["scrubbed"]
     assert again["scrubbed"] >= 2 * 300 << 20
 
 
@@ -163,14 +163,14 @@ def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(ni
     assert [done.returncode for done in outputs] == [1, 1, 1]
     results = [json.loads(done.stdout) for done in outputs]
     assert [(result["outcome"], result["resumed"]) for result in results] == [("incomplete", False)] * 3
-    assert [[(one["device"], one["why"]) for one in each["unread"]] for each in results] == [[(int(missing), "missing")]] * 3
+    assert [[(row["device"], row["why"]) for row in each["unread"]] for each in results] == [[(int(missing), "missing")]] * 3
     assert [result["errors"]["uncorrectable"] > 0 for result in results] == [False, True, True]
     used = used_of_profiles(nights.top)
     redundancy = results[-1]["redundancy"]
     assert redundancy["one_good_copy_left"] == sum(used.values()) > 0
     shown = nights.backupd("scrub", check=False).stdout
     assert f"device {missing} is missing: nothing on it was read" in shown
-    check = {one["subject"]: one for one in json.loads(nights.backupd("check", "--json", check=False).stdout)}
+    check = {row["subject"]: row for row in json.loads(nights.backupd("check", "--json", check=False).stdout)}
     assert check["redundancy"]["level"] == "error"
     assert "have one good copy left" in check["redundancy"]["message"]
     nights.backupd("sample")

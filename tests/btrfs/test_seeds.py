@@ -46,8 +46,8 @@ def seed_to(two: TwoPools, disk: Path, *words: str, status: int = 0) -> Any:
 
 
 def seed_from(two: TwoPools, disk: Path, *words: str, status: int = 0) -> Any:
-    found = two.fetch("office", *words, "--seed-from", str(disk), status=status)
-    return found[0] if isinstance(found, list) else found
+    answer = two.fetch("office", *words, "--seed-from", str(disk), status=status)
+    return answer[0] if isinstance(answer, list) else answer
 
 
 def filled(two: TwoPools) -> str:
@@ -58,24 +58,24 @@ def filled(two: TwoPools) -> str:
 def test_a_seed_becomes_a_copy_and_the_next_fetch_is_a_difference_to_it(two: TwoPools, disk: Path) -> None:
     old = filled(two)
     first = two.night("2026-03-02T22:00:00Z", "b")
-    (said,) = seed_to(two, disk, "backup2")
-    assert (said["host"], said["backup"], said["already"]) == ("web1", first, False)
+    (answer,) = seed_to(two, disk, "backup2")
+    assert (answer["host"], answer["backup"], answer["already"]) == ("web1", first, False)
     parts = sorted((disk / "web1").glob("*.part"))
-    assert len(parts) == said["parts"] > 7
+    assert len(parts) == answer["parts"] > 7
     assert {part.stat().st_size for part in parts[:-1]} == {65536}
-    told = json.loads((disk / "web1/seed.json").read_text())["parts"]
-    assert [one["sha256"] for one in told] == [sha256(part.read_bytes()).hexdigest() for part in parts]
+    document = json.loads((disk / "web1/seed.json").read_text())["parts"]
+    assert [row["sha256"] for row in document] == [sha256(part.read_bytes()).hexdigest() for part in parts]
     assert disk.stat().st_mode & 0o777 == 0o700
     assert {part.stat().st_mode & 0o777 for part in parts} == {0o600}
     back = seed_from(two, disk)
-    assert [one["backup"] for one in back["fetched"]] == [first]
+    assert [fetched_backup["backup"] for fetched_backup in back["fetched"]] == [first]
     assert two.differences(first) == ""
-    here, there = (shown(pool / "hosts/web1" / first) for pool in (two.second.pool, two.first.pool))
-    assert here["Received UUID"] == there["UUID"]
+    here, by_name = (shown(pool / "hosts/web1" / first) for pool in (two.second.pool, two.first.pool))
+    assert here["Received UUID"] == by_name["UUID"]
     second = two.night("2026-03-03T22:00:00Z", "c")
-    told = two.fetch("office")[0]["fetched"]
-    assert (second, first) in [(one["backup"], one["parent"]) for one in told]
-    assert sum(one["bytes"] for one in told if one["backup"] == second) < 200_000
+    document = two.fetch("office")[0]["fetched"]
+    assert (second, first) in [(row["backup"], row["parent"]) for row in document]
+    assert sum(row["bytes"] for row in document if row["backup"] == second) < 200_000
     assert old in two.names(two.first.pool)
 
 
@@ -120,7 +120,7 @@ def test_a_disk_that_is_on_its_way_does_not_lose_its_backup_to_a_fetch_or_to_ano
     two.second.write()
     seed_from(two, disk)
     fetched = two.fetch("office")[0]["fetched"]
-    assert [(one["backup"], one["parent"]) for one in fetched] == [(newer, older), (last, newer)]
+    assert [(row["backup"], row["parent"]) for row in fetched] == [(newer, older), (last, newer)]
     assert expire(21) == [last]  # both have it: nothing is waited for
 
 
@@ -141,8 +141,8 @@ def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: Tw
     cut = sorted((disk / "web1").glob("*.part"))
     with cut[4].open("r+b") as file:
         file.truncate(1000)
-    for one in cut[5:]:
-        one.unlink()
+    for item in cut[5:]:
+        item.unlink()
     (disk / "web1/000099.part").write_bytes(b"of another one")
     again = seed_to(two, disk, "backup2")[0]
     assert (again["parts"], again["bytes"], again["already"]) == (whole["parts"], whole["bytes"], False)
@@ -246,9 +246,9 @@ def test_a_host_s_folder_that_is_a_link_is_not_followed(two: TwoPools, disk: Pat
 def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, disk: Path) -> None:
     filled(two)
     work("mount", "-t", "tmpfs", "-o", "size=200k", "seed", disk.parent)
-    said = seed_to(two, disk, "backup2", status=1)
-    assert "No space left on device" in said
-    assert "continues from there" in said
+    answer = seed_to(two, disk, "backup2", status=1)
+    assert "No space left on device" in answer
+    assert "continues from there" in answer
     work("mount", "-o", "remount,size=20m", disk.parent)
     assert seed_to(two, disk, "backup2")[0]["parts"] > 7
 
@@ -287,5 +287,5 @@ def test_a_rehearsal_of_either_writes_nothing(two: TwoPools, disk: Path) -> None
     assert not list((two.first.pool / ".btrkeep").glob("common/*"))
     seed_to(two, disk, "backup2")
     plan = seed_from(two, disk, "--dry-run")
-    assert [one["backup"] for one in plan["fetches"]] == [first]
+    assert [fetch["backup"] for fetch in plan["fetches"]] == [first]
     assert two.names(two.second.pool) == []

@@ -27,35 +27,35 @@ TOPS: dict[str, Any] = {
 }
 
 HOSTS: dict[str, Change] = {
-    "nothing listed": lambda said: said.pop("listed"),
-    "another kind listed": lambda said: said.update(listed=[1, 2]),
-    "no backups": lambda said: said["listed"].pop("backups"),
-    "backups of another kind": lambda said: said["listed"].update(backups=7),
-    "an empty backup": lambda said: said["listed"].update(backups=[[]]),
-    "none": lambda said: said["listed"].update(backups=[]),
-    "a name that leads out": lambda said: said["listed"]["backups"][0].__setitem__(0, "../../../etc"),
-    "nothing announced": lambda said: said.pop("announced"),
-    "another kind announced": lambda said: said.update(announced="x"),
-    "negative bytes": lambda said: said["announced"].update(bytes=-5),
-    "notes of another kind": lambda said: said["announced"].update(notes=[1]),
-    "no parts": lambda said: said.pop("parts"),
-    "parts of another kind": lambda said: said.update(parts=5),
-    "an empty part": lambda said: said.update(parts=[{}]),
-    "a part of another kind": lambda said: said.update(parts=["x"]),
-    "a stream of another version": lambda said: said["announced"].update(stream="1"),
-    "a list of names in was": lambda said: said["listed"].update(was=[{"a": 1}]),
-    "a copy of another kind": lambda said: said["listed"].update(copy_of=[1]),
-    "a format of another kind": lambda said: said.update(format=[1]),
-    "deep": lambda said: said.update(listed=json.loads("[" * 900 + "]" * 900)),
+    "nothing listed": lambda answer: answer.pop("listed"),
+    "another kind listed": lambda answer: answer.update(listed=[1, 2]),
+    "no backups": lambda answer: answer["listed"].pop("backups"),
+    "backups of another kind": lambda answer: answer["listed"].update(backups=7),
+    "an empty backup": lambda answer: answer["listed"].update(backups=[[]]),
+    "none": lambda answer: answer["listed"].update(backups=[]),
+    "a name that leads out": lambda answer: answer["listed"]["backups"][0].__setitem__(0, "../../../etc"),
+    "nothing announced": lambda answer: answer.pop("announced"),
+    "another kind announced": lambda answer: answer.update(announced="x"),
+    "negative bytes": lambda answer: answer["announced"].update(bytes=-5),
+    "notes of another kind": lambda answer: answer["announced"].update(notes=[1]),
+    "no parts": lambda answer: answer.pop("parts"),
+    "parts of another kind": lambda answer: answer.update(parts=5),
+    "an empty part": lambda answer: answer.update(parts=[{}]),
+    "a part of another kind": lambda answer: answer.update(parts=["x"]),
+    "a stream of another version": lambda answer: answer["announced"].update(stream="1"),
+    "a list of names in was": lambda answer: answer["listed"].update(was=[{"a": 1}]),
+    "a copy of another kind": lambda answer: answer["listed"].update(copy_of=[1]),
+    "a format of another kind": lambda answer: answer.update(format=[1]),
+    "deep": lambda answer: answer.update(listed=json.loads("[" * 900 + "]" * 900)),
 }
 
 REFUSED = {"a name that leads out", "a list of names in was"}
 """What no damage does, but somebody: then nothing of the disk is believed."""
 
 
-def quiet(found: Any) -> str:
+def quiet(answer: Any) -> str:
     """What was said, in one string: no traceback, no more than a screen."""
-    text = json.dumps(found) if not isinstance(found, str) else found
+    text = json.dumps(answer) if not isinstance(answer, str) else answer
     assert "Traceback" not in text
     assert len(text) < 5000, text
     return text
@@ -65,14 +65,14 @@ def test_a_folder_whose_seed_is_nonsense_is_told_in_one_line(two: TwoPools, disk
     filled(two)
     seed_to(two, disk, "backup2")
     before = (disk / "seed.json").read_text()
-    for what, content in TOPS.items():
+    for name, content in TOPS.items():
         (disk / "seed.json").write_text(json.dumps(content))
         done = two.second.backupd("replicate", "office", "--seed-from", disk, "--now", "2026-03-20T12:00:00Z", check=False)
-        assert done.returncode in (1, 2), what
+        assert done.returncode in (1, 2), name
         assert len(quiet(done.stderr).splitlines()) < 5, done.stderr
         assert "seed.json" in done.stderr, done.stderr
         done = two.first.backupd("replicate", "--seed-to", disk, "backup2", "--now", "2026-03-20T12:00:00Z", check=False)
-        assert done.returncode in (0, 1, 2), what
+        assert done.returncode in (0, 1, 2), name
         assert len(quiet(done.stderr).splitlines()) < 5, done.stderr
     (disk / "seed.json").write_text(before)
     seed_from(two, disk)
@@ -90,27 +90,27 @@ def with_hosts(two: TwoPools, disk: Path, *names: str) -> None:
     seed_to(two, disk, "backup2")
 
 
-def damage(disk: Path, host: str, what: str) -> None:
+def damage(disk: Path, host: str, subject: str) -> None:
     file = disk / host / "seed.json"
-    said = json.loads(file.read_text())
-    HOSTS[what](said)
-    file.write_text(json.dumps(said))
+    answer = json.loads(file.read_text())
+    HOSTS[subject](answer)
+    file.write_text(json.dumps(answer))
 
 
 def test_hosts_whose_seeds_are_nonsense_cost_no_other_host(two: TwoPools, disk: Path) -> None:
     """Each in another way, all on one disk."""
-    damaged = {f"host{number}": what for number, what in enumerate(HOSTS) if what not in REFUSED}
+    damaged = {f"host{number}": name for number, name in enumerate(HOSTS) if name not in REFUSED}
     with_hosts(two, disk, "also", *damaged)
-    for host, what in damaged.items():
-        damage(disk, host, what)
+    for host, name in damaged.items():
+        damage(disk, host, name)
     done = two.second.backupd("replicate", "office", "--seed-from", disk, "--now", "2026-03-20T12:00:00Z", check=False)
     assert "Traceback" not in done.stderr
     assert max(map(len, done.stderr.splitlines())) < 1000
     assert len(done.stderr.splitlines()) < len(damaged) + 8, done.stderr
     assert two.names(two.second.pool, "also"), f"{done.returncode} {done.stdout} {done.stderr}"
     assert done.returncode == 1
-    for host, what in damaged.items():
-        assert two.names(two.second.pool, host) or host in done.stderr, what
+    for host, name in damaged.items():
+        assert two.names(two.second.pool, host) or host in done.stderr, name
         shutil.rmtree(disk / host)
     seed_to(two, disk, "backup2")
     seed_from(two, disk)
@@ -120,11 +120,11 @@ def test_hosts_whose_seeds_are_nonsense_cost_no_other_host(two: TwoPools, disk: 
 def test_of_a_disk_that_somebody_has_changed_nothing_is_believed(two: TwoPools, disk: Path) -> None:
     with_hosts(two, disk, "also", "other")
     before = (disk / "other/seed.json").read_text()
-    for what in REFUSED:
-        damage(disk, "other", what)
+    for name in REFUSED:
+        damage(disk, "other", name)
         done = two.second.backupd("replicate", "office", "--seed-from", disk, "--now", "2026-03-20T12:00:00Z", check=False)
         assert len(quiet(done.stderr).splitlines()) < 8, done.stderr
-        assert done.returncode == 1, what
+        assert done.returncode == 1, name
         assert two.names(two.second.pool, "also") == two.names(two.second.pool, "other") == []
         (disk / "other/seed.json").write_text(before)
     seed_from(two, disk)
@@ -138,8 +138,8 @@ def test_a_host_that_was_cut_off_is_named(two: TwoPools, disk: Path) -> None:
     seed_to(two, disk, "backup2")
     (disk / "web1/seed.json").unlink()
     done = seed_from(two, disk, status=1)
-    assert [one["host"] for one in done["failed"]] == ["web1"]
-    assert [one["host"] for one in done["fetched"]] == ["also"]
+    assert [failure["host"] for failure in done["failed"]] == ["web1"]
+    assert [fetched_backup["host"] for fetched_backup in done["fetched"]] == ["also"]
 
 
 def test_a_part_that_the_disk_changed_is_named_with_what_to_do(two: TwoPools, disk: Path) -> None:

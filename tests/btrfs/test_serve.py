@@ -51,8 +51,8 @@ def pool(module_btrfs: Path) -> Nights:
 
 @pytest.fixture(scope="module")
 def service(pool: Nights) -> Iterator[Service]:
-    with serving(pool.config) as found:
-        yield found
+    with serving(pool.config) as result:
+        yield result
 
 
 def base(pool: Nights) -> str:
@@ -64,17 +64,17 @@ def browse(service: Service, path: str, **more: object) -> dict:
 
 
 def test_a_folder_is_listed_as_it_is_in_the_source(pool: Nights, service: Service) -> None:
-    found = browse(service, base(pool))
-    there = {entry.name: entry for entry in os.scandir(base(pool))}
-    assert {entry["name"] for entry in found["entries"]} == set(there)
-    assert found["total"] == len(there)
-    for entry in found["entries"]:
-        status = there[entry["name"]].stat(follow_symlinks=False)
+    answer = browse(service, base(pool))
+    by_name = {entry.name: entry for entry in os.scandir(base(pool))}
+    assert {entry["name"] for entry in answer["entries"]} == set(by_name)
+    assert answer["total"] == len(by_name)
+    for entry in answer["entries"]:
+        status = by_name[entry["name"]].stat(follow_symlinks=False)
         assert (entry["size"], entry["uid"]) == (0 if entry["kind"] == "folder" else status.st_size, status.st_uid) or (
             entry["kind"] == "folder"
         )
     page = browse(service, base(pool), offset=2, limit=3)
-    assert [entry["name"] for entry in page["entries"]] == [entry["name"] for entry in found["entries"]][2:5]
+    assert [entry["name"] for entry in page["entries"]] == [entry["name"] for entry in answer["entries"]][2:5]
 
 
 @pytest.mark.parametrize("name", STRANGE)
@@ -102,8 +102,8 @@ def test_what_is_not_there_is_missing(pool: Nights, service: Service) -> None:
 
 
 def finished(service: Service, job: str) -> dict:
-    found: dict = eventually(lambda: said if (said := service.agent().ask("job", job=job))["state"] in ("done", "failed") else None)
-    return found
+    seen: dict = eventually(lambda: seen if (seen := service.agent().ask("job", job=job))["state"] in ("done", "failed") else None)
+    return seen
 
 
 def waiting_host(pool: Nights) -> Path:
@@ -116,11 +116,11 @@ def waiting_host(pool: Nights) -> Path:
 def test_a_backup_is_started_and_its_end_is_told(pool: Nights, service: Service) -> None:
     before = set(pool.names("web1"))
     begun = service.agent("bob").ask("run", host="web1")
-    found = finished(service, begun["job"])
-    assert (found["state"], found["exit"], found["who"], begun["unit"]) == ("done", 0, "bob", None), found
+    answer = finished(service, begun["job"])
+    assert (answer["state"], answer["exit"], answer["who"], begun["unit"]) == ("done", 0, "bob", None), answer
     (name,) = set(pool.names("web1")) - before
-    assert any(name in line for line in found["lines"])
-    assert begun["job"] in [one["job"] for one in service.agent().ask("jobs")]
+    assert any(name in line for line in answer["lines"])
+    assert begun["job"] in [row["job"] for row in service.agent().ask("jobs")]
 
 
 def test_nobody_is_backed_up_twice_at_once_and_who_does_it_is_said(pool: Nights, service: Service) -> None:
@@ -148,9 +148,9 @@ def test_a_backup_that_somebody_else_makes_is_in_the_way(pool: Nights, service: 
 
 def test_a_job_that_fails_and_one_that_is_killed_are_told_as_such(pool: Nights, service: Service) -> None:
     pool.host("gone", pool.source / "nowhere")
-    found = finished(service, service.agent().ask("run", host="gone")["job"])
-    assert (found["state"], found["exit"]) == ("failed", 1)
-    assert "the source is missing" in found["error"]
+    answer = finished(service, service.agent().ask("run", host="gone")["job"])
+    assert (answer["state"], answer["exit"]) == ("failed", 1)
+    assert "the source is missing" in answer["error"]
     pool.host("slow", pool.source / "web1" / "folder", before=["/bin/sleep", "30"])
     job = service.agent().ask("run", host="slow")["job"]
     file = pool.state / "jobs" / f"{job}.json"
@@ -181,9 +181,9 @@ def test_only_configured_hosts_are_backed_up(service: Service) -> None:
 
 def test_what_was_asked_lies_where_only_root_reads_it(pool: Nights, service: Service) -> None:
     finished(service, service.agent().ask("run", host="web2")["job"])
-    found = {path: path.stat().st_mode & 0o077 for path in [pool.state / "jobs", *(pool.state / "jobs").rglob("*")]}
-    assert len(found) > 3
-    assert set(found.values()) == {0}
+    by_name = {path: path.stat().st_mode & 0o077 for path in [pool.state / "jobs", *(pool.state / "jobs").rglob("*")]}
+    assert len(by_name) > 3
+    assert set(by_name.values()) == {0}
     assert not list((pool.state / "jobs/asked").iterdir())  # a request is taken once
 
 
@@ -193,9 +193,9 @@ def test_what_was_asked_lies_where_only_root_reads_it(pool: Nights, service: Ser
 def test_a_hold_is_in_the_notes_with_who_asked_and_ends_again(pool: Nights, service: Service) -> None:
     name = pool.names("web1")[0]
     notes = pool.pool / "hosts/web1/notes.json"
-    told = service.agent("bob").ask("hold", host="web1", backup=name, why="before the move", until="2099-01-01T00:00:00Z")
-    assert json.loads(notes.read_text())["backups"][name]["hold"]["why"] == told["why"] == "before the move (bob)"
-    assert told["until"] == "2099-01-01T00:00:00Z"
+    answer = service.agent("bob").ask("hold", host="web1", backup=name, why="before the move", until="2099-01-01T00:00:00Z")
+    assert json.loads(notes.read_text())["backups"][name]["hold"]["why"] == answer["why"] == "before the move (bob)"
+    assert answer["until"] == "2099-01-01T00:00:00Z"
     service.agent().ask("release", host="web1", backup=name)
     assert "hold" not in json.loads(notes.read_text())["backups"].get(name, {})
     with pytest.raises(RequestRefused, match="not held") as refused:
@@ -233,10 +233,10 @@ def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> N
     agent = service.agent()
     path = f"{base(pool)}/file11"
     assert agent.ask("retention", host="web1") == pool.json("retention", "explain", "web1")
-    told = pool.json("versions", "web1", path)
-    for version in told["versions"]:
+    answer = pool.json("versions", "web1", path)
+    for version in answer["versions"]:
         assert version["entry"].pop("path") == path  # an answer has it once
-    assert agent.ask("versions", host="web1", path=path) == {**told, "of": len(pool.names("web1")), "next": None}
+    assert agent.ask("versions", host="web1", path=path) == {**answer, "of": len(pool.names("web1")), "next": None}
     assert set(agent.ask("doctor")) == {"filesystem", "devices", "checks", "findings", "copies", "not_looked_at"}
     assert "policy" in agent.ask("plan")
 
@@ -251,15 +251,18 @@ def test_the_second_who_asks_for_the_doctor_gets_what_the_first_was_told(pool: N
         now = json.loads(pool.backupd("doctor", "--json", check=False).stdout)
     finally:
         work("mount", "-o", "remount,commit=30", mount)
-    assert "commit" in {one["name"] for one in now["findings"]} - {one["name"] for one in first["findings"]}
+    assert "commit" in {finding["name"] for finding in now["findings"]} - {finding["name"] for finding in first["findings"]}
 
 
 def test_two_backups_are_compared(pool: Nights, service: Service) -> None:
     first, second, *_ = pool.names("web1")
     agent = service.agent()
-    found = agent.ask("compare", host="web1", path=base(pool), before=first, after=second)
-    assert {(Path(one["path"]).name, one["what"]) for one in found["differences"]} == {("file10", "removed"), ("file11", "changed")}
-    assert (found["more"], found["text"]) == (False, None)
+    answer = agent.ask("compare", host="web1", path=base(pool), before=first, after=second)
+    assert {(Path(row["path"]).name, row["what"]) for row in answer["differences"]} == {
+        ("file10", "removed"),
+        ("file11", "changed"),
+    }
+    assert (answer["more"], answer["text"]) == (False, None)
     assert agent.ask("compare", host="web1", path=base(pool), before=first, after=second, limit=1)["more"]
     text = agent.ask("compare", host="web1", path=f"{base(pool)}/file11", before=first, after=second)["text"]
     assert text[-1] == "+changed"
@@ -267,8 +270,8 @@ def test_two_backups_are_compared(pool: Nights, service: Service) -> None:
 
 
 def test_the_picture_of_a_block_groups_extents_is_a_picture(pool: Nights, service: Service) -> None:
-    said = work("btrfs", "inspect-internal", "dump-tree", "-t", "extent", device_of(pool.pool)).stdout
-    vaddr = int(next(iter(re.findall(r"\((\d+) BLOCK_GROUP_ITEM", said))))
+    output = work("btrfs", "inspect-internal", "dump-tree", "-t", "extent", device_of(pool.pool)).stdout
+    vaddr = int(next(iter(re.findall(r"\((\d+) BLOCK_GROUP_ITEM", output))))
     with service.agent().stream("extents", vaddr=vaddr, size=8, curve="snake") as stream:
         data = b"".join(stream)
     assert (stream.type, stream.length) == ("image/png", len(data))
@@ -316,10 +319,10 @@ def test_work_ends_when_whoever_asked_leaves(pool: Nights, service: Service) -> 
 
 def eventually(look: Callable) -> Any:
     end = time.monotonic() + 60
-    while not (found := look()):
+    while not (answer := look()):
         assert time.monotonic() < end
         time.sleep(0.02)
-    return found
+    return answer
 
 
 def test_a_file_that_is_none_is_not_given_out(pool: Nights, service: Service) -> None:
@@ -365,8 +368,8 @@ def test_more_than_it_can_do_at_once_is_answered_busy_and_it_recovers(pool: Nigh
         held.append(socket.socket(socket.AF_UNIX))
         held[-1].connect(str(service.socket))
     assert eventually(lambda: outcome(service, pool) == "busy")  # the last of them may not be accepted yet
-    for one in held:
-        one.close()
+    for item in held:
+        item.close()
     assert eventually(lambda: outcome(service, pool) == "answered")
 
 
@@ -404,21 +407,21 @@ def test_between_requests_nothing_of_the_pool_is_open(pool: Nights, service: Ser
 
 
 def test_it_ends_when_nothing_is_asked_and_takes_its_socket_along(pool: Nights) -> None:
-    with serving(pool.config, "--idle", "1") as found:
-        assert browse(found, base(pool))["total"]
-        assert found.process.wait(60) == 0
-    assert not found.socket.exists()
+    with serving(pool.config, "--idle", "1") as result:
+        assert browse(result, base(pool))["total"]
+        assert result.process.wait(60) == 0
+    assert not result.socket.exists()
 
 
 def test_the_filesystem_can_be_unmounted_while_it_is_there(make_btrfs: Callable) -> None:
     nights = Nights(make_btrfs())
     nights.host("web1", "/etc/ssl")
     nights.run("web1")
-    with serving(nights.config) as found:
-        assert found.agent().ask("browse", host="web1", backup="latest", path="/etc")["total"]
+    with serving(nights.config) as result:
+        assert result.agent().ask("browse", host="web1", backup="latest", path="/etc")["total"]
         work("umount", nights.top)
         with pytest.raises(RequestRefused) as refused:
-            found.agent().ask("browse", host="web1", backup="latest", path="/etc")
+            result.agent().ask("browse", host="web1", backup="latest", path="/etc")
         assert refused.value.kind == "unusable"
 
 
@@ -432,13 +435,13 @@ def test_a_socket_that_somebody_listens_at_is_left_to_him(pool: Nights, service:
 
 
 def test_a_socket_that_a_killed_service_left_is_taken_over(pool: Nights) -> None:
-    with serving(pool.config) as found:
-        found.process.kill()
-        found.process.wait()
-        assert found.socket.exists()
-        with serving(pool.config, socket=found.socket) as second:
+    with serving(pool.config) as result:
+        result.process.kill()
+        result.process.wait()
+        assert result.socket.exists()
+        with serving(pool.config, socket=result.socket) as second:
             assert second.agent().ask("jobs") is not None
-        found.process.returncode = 0
+        result.process.returncode = 0
 
 
 # --- restores
@@ -446,13 +449,13 @@ def test_a_socket_that_a_killed_service_left_is_taken_over(pool: Nights) -> None
 
 def test_a_restore_is_previewed_done_and_its_result_told(pool: Nights, tmp_path: Path) -> None:
     words = {"host": "web1", "backup": "latest", "paths": [f"{base(pool)}/folder", f"{base(pool)}/file05"], "to": "folder"}
-    with serving(pool.config, "--restore-to", str(tmp_path)) as found:
-        seen = found.agent().ask("preview", **words)
+    with serving(pool.config, "--restore-to", str(tmp_path)) as result:
+        seen = result.agent().ask("preview", **words)
         assert (seen["new"]["count"], seen["possible"]) == (len(STRANGE) + 2 + base(pool).count("/"), True), seen
         assert list(tmp_path.iterdir()) == []
-        done = finished(found, found.agent("bob").ask("restore", **words)["job"])
+        done = finished(result, result.agent("bob").ask("restore", **words)["job"])
         assert (done["state"], done["verb"], done["who"], done["result"]["good"]) == ("done", "restore", "bob", True), done
-        assert next(one["verb"] for one in found.agent().ask("jobs")) == "restore"
+        assert next(row["verb"] for row in result.agent().ask("jobs")) == "restore"
     folder = tmp_path / f"web1-{pool.names('web1')[-1]}"
     assert (folder / base(pool)[1:] / "file05").read_bytes() == (pool.source / "web1/file05").read_bytes()
     inside = folder / base(pool)[1:] / "folder"
@@ -489,12 +492,12 @@ def test_a_restore_to_the_host_itself_puts_files_back_where_they_were(shared_btr
     nights.run("web1")
     (folder / "letter").unlink()
     words = {"host": "web1", "backup": "latest", "paths": [str(folder / "letter")]}
-    with serving(nights.config, "--restore-elsewhere") as found:
-        seen = found.agent().ask("preview", **words)
+    with serving(nights.config, "--restore-elsewhere") as result:
+        seen = result.agent().ask("preview", **words)
         assert (seen["new"]["count"], seen["possible"]) == (1, True), seen
-        done = finished(found, found.agent().ask("restore", **words)["job"])
+        done = finished(result, result.agent().ask("restore", **words)["job"])
         assert done["state"] == "done", done
         assert (folder / "letter").read_text() == "dear"
-        elsewhere = finished(found, found.agent().ask("restore", **words, to=f"host:{nights.top / 'new'}")["job"])
+        elsewhere = finished(result, result.agent().ask("restore", **words, to=f"host:{nights.top / 'new'}")["job"])
         assert elsewhere["state"] == "done", elsewhere
     assert (nights.top / "new/letter").read_text() == "dear"

@@ -56,23 +56,23 @@ def life(number: int, data: Path) -> None:
         return
     (data / "many").mkdir()
     (data / "many" / f"{0:06}{LONG}").symlink_to("nowhere")
-    for one in range(1, MANY):
-        os.close(os.open(f"{data}/many/{one:06}{LONG}", os.O_CREAT | os.O_WRONLY))
+    for value in range(1, MANY):
+        os.close(os.open(f"{data}/many/{value:06}{LONG}", os.O_CREAT | os.O_WRONLY))
     for folder in ("linked", "linked/first", "linked/second"):
         (data / folder).mkdir()
-    for one in range(LINKED):
-        os.close(os.open(f"{data}/linked/first/{one:06}{LONG}", os.O_CREAT | os.O_WRONLY))
-        os.link(f"{data}/linked/first/{one:06}{LONG}", f"{data}/linked/second/{one:06}{LONG}")
+    for value in range(LINKED):
+        os.close(os.open(f"{data}/linked/first/{value:06}{LONG}", os.O_CREAT | os.O_WRONLY))
+        os.link(f"{data}/linked/first/{value:06}{LONG}", f"{data}/linked/second/{value:06}{LONG}")
     with (data / "holes").open("wb") as file:
-        for one in range(HOLES):
-            file.seek(one << 13)
-            file.write(b"%4096d" % one)
+        for value in range(HOLES):
+            file.seek(value << 13)
+            file.write(b"%4096d" % value)
 
 
 def poem(number: int) -> str:
     """5,000 lines, of which each second one occurs in both versions some 25 times: the worst case for a comparison by lines."""
     chance = Random(2)
-    return "".join(f"line {chance.randrange(100)}\n{number} {one}\n" for one in range(2499))
+    return "".join(f"line {chance.randrange(100)}\n{number} {value}\n" for value in range(2499))
 
 
 def deep(data: Path) -> None:
@@ -83,8 +83,8 @@ def deep(data: Path) -> None:
         inner = os.open(NO_TEXT, os.O_RDONLY, dir_fd=fd)
         os.close(fd)
         fd = inner
-    for one in range(DEEP):
-        os.close(os.open(b"%d\n<b>" % one, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    for number in range(DEEP):
+        os.close(os.open(b"%d\n<b>" % number, os.O_CREAT | os.O_WRONLY, dir_fd=fd))
     os.close(fd)
 
 
@@ -121,9 +121,9 @@ def crowd(module_btrfs: Path) -> Nights:
 @pytest.fixture
 def service(crowd: Nights) -> Iterator[Service]:
     """A new one for each test: one that has had memory keeps it, and would hide what it takes again."""
-    with serving(crowd.config) as found:
-        found.agent().ask("browse", host="crowd", backup="latest", path="/")  # what it needs for anything is loaded
-        yield found
+    with serving(crowd.config) as result:
+        result.agent().ask("browse", host="crowd", backup="latest", path="/")  # what it needs for anything is loaded
+        yield result
 
 
 def taken(service: Service, act: Callable[[], object]) -> int:
@@ -150,9 +150,9 @@ def download(service: Service, path: str, kind: str, to: Path) -> None:
 def test_a_zip_of_many_names_takes_no_memory_for_each_of_them(service: Service, tmp_path: Path) -> None:
     # A service that has done nothing yet has 29 MiB, and reuses nothing; with all names in memory it took some 85 more.
     assert taken(service, lambda: download(service, "/many", "zip", tmp_path / "zip")) < 44 * MIB
-    with zipfile.ZipFile(tmp_path / "zip") as found:  # Python's own reader, and Info-ZIP's
-        assert len(found.namelist()) == MANY + 1
-        assert found.read(f"many/{0:06}{LONG}") == b"nowhere"
+    with zipfile.ZipFile(tmp_path / "zip") as zip_file:  # Python's own reader, and Info-ZIP's
+        assert len(zip_file.namelist()) == MANY + 1
+        assert zip_file.read(f"many/{0:06}{LONG}") == b"nowhere"
     assert work("unzip", "-tq", tmp_path / "zip").returncode == 0
 
 
@@ -180,9 +180,9 @@ def test_a_tar_of_a_file_with_many_holes_takes_no_memory_for_each_of_them(servic
 
 def test_a_page_of_a_crowded_folder_takes_memory_for_the_page(crowd: Nights, service: Service) -> None:
     def look() -> None:
-        found = service.agent().ask("browse", host="crowd", backup="2026-11-05", path="/many", offset=MANY - 10, limit=100)
+        answer = service.agent().ask("browse", host="crowd", backup="2026-11-05", path="/many", offset=MANY - 10, limit=100)
         truth = sorted(path.name for path in crowd.data("crowd", "/many", crowd.names("crowd")[0]).iterdir())[-10:]
-        assert (found["total"], [one["name"] for one in found["entries"]]) == (MANY, truth)
+        assert (answer["total"], [entry["name"] for entry in answer["entries"]]) == (MANY, truth)
 
     assert taken(service, look) < 12 * MIB
 
@@ -207,8 +207,8 @@ def test_versions_by_content_are_told_as_far_as_there_was_time_and_go_on_from_th
             seconds *= 2
     assert answers[0]["of"] == BACKUPS
     assert answers[0]["backups"][-1]["name"] == answers[0]["next"] != names[-1]
-    assert {one["name"] for answer in answers for one in answer["backups"]} == set(names)
-    changes = [(one["first"], one["last"]) for one in answers[-1]["versions"]]
+    assert {backup["name"] for answer in answers for backup in answer["backups"]} == set(names)
+    changes = [(version["first"], version["last"]) for version in answers[-1]["versions"]]
     assert changes[-1] == (names[-1], names[-1])  # and the one before ends with the backup before
     assert changes[-2][1] == names[-2]
 
@@ -221,28 +221,32 @@ def test_what_takes_too_long_in_one_backup_is_refused_with_another_way(service: 
 
 def test_a_comparison_says_when_it_had_not_the_time_for_all(crowd: Nights, service: Service) -> None:
     asked = {"host": "crowd", "path": "/", "before": crowd.names("crowd")[0], "after": "latest", "limit": 5000}
-    found = service.agent().ask("compare", **asked, seconds=0)
-    assert (found["more"], found["over"], len(found["differences"])) == (True, True, 0)
+    answer = service.agent().ask("compare", **asked, seconds=0)
+    assert (answer["more"], answer["over"], len(answer["differences"])) == (True, True, 0)
     whole = service.agent(patience=60).ask("compare", **{**asked, "path": "/many"}, seconds=60)
-    assert (whole["more"], whole["over"], [one["what"] for one in whole["differences"]]) == (False, False, ["removed"])
+    assert (whole["more"], whole["over"], [difference["what"] for difference in whole["differences"]]) == (
+        False,
+        False,
+        ["removed"],
+    )
 
 
 def test_lines_that_are_made_to_take_long_are_compared_for_no_longer_than_there_was_time(crowd: Nights, service: Service) -> None:
     asked = {"host": "crowd", "path": "/poem", "before": crowd.names("crowd")[0], "seconds": 1}
     begun = time.monotonic()
-    found = service.agent(patience=60).ask("compare", **asked)
+    answer = service.agent(patience=60).ask("compare", **asked)
     assert time.monotonic() - begun < 10  # it took 16
-    assert (found["text"], "take longer" in found["note"], len(found["differences"])) == (None, True, 1)
+    assert (answer["text"], "take longer" in answer["note"], len(answer["differences"])) == (None, True, 1)
 
 
 def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, service: Service) -> None:
     asked = {"host": "crowd", "path": os.fsdecode(b"/" + NO_TEXT), "before": crowd.names("crowd")[0], "limit": 5000, "seconds": 60}
-    found: dict[str, Any] = {}
-    assert taken(service, lambda: found.update(service.agent(patience=60).ask("compare", **asked))) < 160 * MIB
-    assert (found["more"], found["over"]) == (True, False)
-    assert 0 < len(found["differences"]) < DEPTH + DEEP
-    assert len(encoded(found)) < LONGEST
-    assert [one[side]["name"] for one in found["differences"] for side in ("before", "after") if one[side]]
+    answer: dict[str, Any] = {}
+    assert taken(service, lambda: answer.update(service.agent(patience=60).ask("compare", **asked))) < 160 * MIB
+    assert (answer["more"], answer["over"]) == (True, False)
+    assert 0 < len(answer["differences"]) < DEPTH + DEEP
+    assert len(encoded(answer)) < LONGEST
+    assert [difference[side]["name"] for difference in answer["differences"] for side in ("before", "after") if difference[side]]
     path = os.fsdecode((b"/" + NO_TEXT) * (DEPTH - 10))
     page = service.agent().ask("browse", host="crowd", backup="latest", path=path, limit=5000)
     assert (len(page["entries"]), page["next"], "path" in page["entries"][0]) == (1, None, False)
@@ -250,32 +254,32 @@ def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, servi
 
 def test_a_folder_of_long_symlinks_comes_in_answers_of_4_mib_one_after_the_other(crowd: Nights, service: Service) -> None:
     asked = {"host": "crowd", "backup": "latest", "path": os.fsdecode(LINKS), "limit": 5000}
-    found: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     # 5,000 of them made an answer of 182 MB, and four such answers ended the service.
-    assert taken(service, lambda: found.update(service.agent().ask("browse", **asked))) < 40 * MIB
-    names, answers = [os.fsencode(one["name"]) for one in found["entries"]], 1
-    while found["next"] is not None:
-        assert (len(encoded(found)) < LONGEST, found["next"]) == (True, len(names))
-        found = service.agent().ask("browse", **asked, offset=found["next"])
-        names += [os.fsencode(one["name"]) for one in found["entries"]]
+    assert taken(service, lambda: answer.update(service.agent().ask("browse", **asked))) < 40 * MIB
+    names, answers = [os.fsencode(entry["name"]) for entry in answer["entries"]], 1
+    while answer["next"] is not None:
+        assert (len(encoded(answer)) < LONGEST, answer["next"]) == (True, len(names))
+        answer = service.agent().ask("browse", **asked, offset=answer["next"])
+        names += [os.fsencode(entry["name"]) for entry in answer["entries"]]
         answers += 1
     assert names == [link_name(number) for number in range(SYMLINKS)]
     assert 10 < answers < 40
-    assert os.fsencode(found["entries"][-1]["target"]) == b"\xfe" * 4000
+    assert os.fsencode(answer["entries"][-1]["target"]) == b"\xfe" * 4000
 
 
 def test_differences_of_long_symlinks_are_bounded_by_bytes(crowd: Nights, service: Service) -> None:
     asked = {"host": "crowd", "before": crowd.names("crowd")[0], "path": os.fsdecode(LINKS), "limit": 5000, "seconds": 60}
-    found: dict[str, Any] = {}
-    assert taken(service, lambda: found.update(service.agent().ask("compare", **asked))) < 40 * MIB
-    assert (found["more"], len(encoded(found)) < LONGEST, len(found["differences"]) > 50) == (True, True, True)
-    paths = [one["path"] for one in found["differences"]]
-    while found["next"] is not None:
-        assert found["next"] == paths[-1]
-        found = service.agent().ask("compare", **asked, since=found["next"])
-        paths += [one["path"] for one in found["differences"]]
+    answer: dict[str, Any] = {}
+    assert taken(service, lambda: answer.update(service.agent().ask("compare", **asked))) < 40 * MIB
+    assert (answer["more"], len(encoded(answer)) < LONGEST, len(answer["differences"]) > 50) == (True, True, True)
+    paths = [difference["path"] for difference in answer["differences"]]
+    while answer["next"] is not None:
+        assert answer["next"] == paths[-1]
+        answer = service.agent().ask("compare", **asked, since=answer["next"])
+        paths += [difference["path"] for difference in answer["differences"]]
     assert [os.fsencode(path) for path in paths[-SYMLINKS:]] == [LINKS + b"/" + link_name(number) for number in range(SYMLINKS)]
-    assert (len(paths) - SYMLINKS, found["more"]) == (1, False)
+    assert (len(paths) - SYMLINKS, answer["more"]) == (1, False)
 
 
 def test_versions_with_another_target_in_each_backup_go_on_in_the_next_answer(
@@ -286,10 +290,10 @@ def test_versions_with_another_target_in_each_backup_go_on_in_the_next_answer(
         seen, since = dict[str, bytes](), None
         answers = 0
         while answers == 0 or since:
-            found = ask("versions", host="crowd", path="/target", since=since)
-            assert len(encoded(found)) < 200_000
-            seen |= {one["first"]: os.fsencode(one["entry"]["target"]) for one in found["versions"]}
-            since, answers = found["next"], answers + 1
+            answer = ask("versions", host="crowd", path="/target", since=since)
+            assert len(encoded(answer)) < 200_000
+            seen |= {version["first"]: os.fsencode(version["entry"]["target"]) for version in answer["versions"]}
+            since, answers = answer["next"], answers + 1
     assert answers > 2
     assert seen == {name: f"{number:04}".encode() + b"\xfe" * 4000 for number, name in enumerate(crowd.names("crowd"))}
 
@@ -303,22 +307,22 @@ def test_a_history_that_is_too_long_when_its_time_is_over_goes_on_as_well(
     clock = count(step=seconds / 10)  # so its time is over after ten backups
     monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with serving_here(crowd.config) as ask:
-        found = ask("versions", host="crowd", path="/target")
-    assert found["next"] == crowd.names("crowd")[len(found["versions"]) - 1]
-    assert 2 <= len(found["versions"]) < 10
+        answer = ask("versions", host="crowd", path="/target")
+    assert answer["next"] == crowd.names("crowd")[len(answer["versions"]) - 1]
+    assert 2 <= len(answer["versions"]) < 10
 
 
 def test_who_reads_no_answer_gets_no_more_of_them_and_others_do(crowd: Nights, service: Service) -> None:
     def ask(who: str, verb: str, **more: object) -> socket.socket:
-        found = socket.socket(socket.AF_UNIX)
-        found.connect(str(service.socket))
-        found.sendall(encoded({"verb": verb, "who": who, "arguments": {"host": "crowd", **more}}))
-        return found
+        result = socket.socket(socket.AF_UNIX)
+        result.connect(str(service.socket))
+        result.sendall(encoded({"verb": verb, "who": who, "arguments": {"host": "crowd", **more}}))
+        return result
 
     browse = {"backup": "latest", "path": os.fsdecode(LINKS), "limit": 5000}
     held = [ask("eve", "browse", **browse) for _ in range(3)]
-    for one in held:
-        assert one.recv(20).startswith(b'{"ok":true')
+    for item in held:
+        assert item.recv(20).startswith(b'{"ok":true')
     refused = ask("eve", "browse", **browse)
     try:
         refused.settimeout(30)
@@ -326,8 +330,8 @@ def test_who_reads_no_answer_gets_no_more_of_them_and_others_do(crowd: Nights, s
         assert service.agent("bob").ask("browse", **{"host": "crowd", **browse})["entries"]
         assert service.agent("eve").ask("browse", host="crowd", backup="latest", path="/linked")["total"] == 2
     finally:
-        for one in (*held, refused):
-            one.close()
+        for item in (*held, refused):
+            item.close()
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -338,13 +342,13 @@ def read_all(connection: socket.socket) -> bytes:
 def serving_here(config: Path) -> Iterator[Callable[..., Any]]:
     """The verbs by themselves, in this process, whose limits a test can set."""
     service = ServiceContext("x", config, Clock(), systemd=False)
-    here, there = socket.socketpair()
+    here, present = socket.socketpair()
 
     def ask(verb: str, **given: object) -> Any:
         arguments = checked(given, VERBS[verb].arguments)
         return VERBS[verb].function(verb)(Call(service, Wire(here), Peer(0, 0), Viewer("root", "admin"), arguments, lambda: None))
 
-    with here, there:
+    with here, present:
         yield ask
 
 
@@ -355,8 +359,8 @@ def test_one_who_asks_much_leaves_places_for_others(service: Service) -> None:
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(ask, "alice") for _ in range(3)]
         done, going = wait(running, return_when=FIRST_COMPLETED)
-        refused = [one.exception() for one in done]
-        assert [getattr(one, "kind", None) for one in refused] == ["busy"]
+        refused = [future.exception() for future in done]
+        assert [getattr(base_exception, "kind", None) for base_exception in refused] == ["busy"]
         assert service.agent("bob").ask("versions", host="crowd", path="/linked")["versions"]
         assert len(going) == 2
 
@@ -364,8 +368,8 @@ def test_one_who_asks_much_leaves_places_for_others(service: Service) -> None:
 def test_nothing_of_the_pool_is_opened_once_the_answer_is_there(shared_btrfs: Path) -> None:
     nights = Nights(shared_btrfs)
     marker = nights.pool / ".btrkeep" / "pool.json"
-    with serving(nights.config) as found, watched(marker) as opens:
-        found.agent().ask("hello")  # the service has read its configuration, and has to tell the dashboard of it
+    with serving(nights.config) as result, watched(marker) as opens:
+        result.agent().ask("hello")  # the service has read its configuration, and has to tell the dashboard of it
         assert opens.count()
         time.sleep(0.3)
         assert not opens.count()

@@ -38,11 +38,11 @@ def wish(nights: Nights, *names: str, **more: object) -> dict[str, object]:
 
 def finished(service: Service, job: str) -> dict[str, object]:
     for _ in range(600):
-        found = service.agent().ask("job", job=job)
-        if found["state"] in ("done", "failed"):
-            return dict(found)
+        answer = service.agent().ask("job", job=job)
+        if answer["state"] in ("done", "failed"):
+            return dict(answer)
         time.sleep(0.05)
-    raise AssertionError((found, service.said))
+    raise AssertionError((answer, service.said))
 
 
 def restored(service: Service, words: dict[str, object]) -> dict[str, object]:
@@ -52,10 +52,10 @@ def restored(service: Service, words: dict[str, object]) -> dict[str, object]:
 def refused(service: Service, words: dict[str, object]) -> str:
     messages = []
     for verb in ("preview", "restore"):
-        with pytest.raises(RequestRefused) as found:
+        with pytest.raises(RequestRefused) as exception_info:
             service.agent().ask(verb, **words)
-        assert found.value.kind == "refused", found.value
-        messages.append(f"{found.value.message} {found.value.hint}")
+        assert exception_info.value.kind == "refused", exception_info.value
+        messages.append(f"{exception_info.value.message} {exception_info.value.hint}")
     return messages[0]
 
 
@@ -92,8 +92,8 @@ def failure(service: Service, words: dict[str, object]) -> str:
 
 
 @contextmanager
-def bound(what: Path, to: Path) -> Iterator[None]:
-    work("mount", "--bind", what, to)
+def bound(subject: Path, to: Path) -> Iterator[None]:
+    work("mount", "--bind", subject, to)
     try:
         yield
     finally:

@@ -57,8 +57,8 @@ def pool(shared_btrfs: Path) -> Nights:
 
 @pytest.fixture
 def service(pool: Nights, login: Path) -> Iterator[Service]:
-    with serving(pool.config, "--allow", "65534", "--login", login) as found:
-        yield found
+    with serving(pool.config, "--allow", "65534", "--login", login) as result:
+        yield result
 
 
 def kind(service: Service, name: str, verb: str, **arguments: object) -> str:
@@ -226,6 +226,6 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
 
 
 def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:
-    with serving(pool.config, "--login", tmp_path / "nobody") as found:
-        assert kind(found, "ada", "jobs") == "unusable"
-        assert found.agent("root").ask("jobs") == []  # root says itself who it is
+    with serving(pool.config, "--login", tmp_path / "nobody") as result:
+        assert kind(result, "ada", "jobs") == "unusable"
+        assert result.agent("root").ask("jobs") == []  # root says itself who it is

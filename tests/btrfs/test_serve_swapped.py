@@ -68,18 +68,18 @@ class Asked:
 
     def _ask(self, request: Callable[[], bytes]) -> None:
         try:
-            said = request()
+            data = request()
         except RequestRefused as refused:
             self.counts[refused.kind] += 1
         else:
-            assert SECRET not in said
-            assert b"only outside" not in said
-            self.counts["own" if OWN in said else "answered"] += 1
+            assert SECRET not in data
+            assert b"only outside" not in data
+            self.counts["own" if OWN in data else "answered"] += 1
 
 
 def _of_tar(data: bytes) -> bytes:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        contents = [file.read() for one in archive if (file := archive.extractfile(one) if one.isfile() else None)]
+        contents = [file.read() for tar_info in archive if (file := archive.extractfile(tar_info) if tar_info.isfile() else None)]
         return b"".join(contents) + "\n".join(archive.getnames()).encode()
 
 
@@ -114,10 +114,10 @@ def outside(nights: Nights) -> Path:
     return nights.backup("here") / "outside"
 
 
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_no_request_is_led_out_by_what_changes_under_it(nights: Nights, what: str) -> None:
+@pytest.mark.parametrize("subject", ["folder", "file"])
+def test_no_request_is_led_out_by_what_changes_under_it(nights: Nights, subject: str) -> None:
     inner = nights.data("here", nights.source) / "inner"
-    swapped = (inner, inner.with_name("other")) if what == "folder" else (inner / "file", inner / "other")
+    swapped = (inner, inner.with_name("other")) if subject == "folder" else (inner / "file", inner / "other")
     with serving(nights.config) as service, watched(outside(nights) / "file") as opens:
         asked = Asked(service, nights.source / "inner", nights.names("here")[0])
         deadline = time.monotonic() + 100

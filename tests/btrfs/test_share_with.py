@@ -42,10 +42,10 @@ def nights(shared_btrfs: Path, tree: Path) -> Nights:
 
 def pair(top: Path, tree: Path) -> Nights:
     """web1, and web2 that shares with it."""
-    found = Nights(top)
-    found.host("web1", tree)
-    found.host("web2", tree, share_with="web1", share_across_groups=True)
-    return found
+    bed = Nights(top)
+    bed.host("web1", tree)
+    bed.host("web2", tree, share_with="web1", share_across_groups=True)
+    return bed
 
 
 def unlike(nights: Nights, host: str, tree: Path) -> str:
@@ -86,11 +86,11 @@ def test_a_new_host_shares_what_both_have_and_is_as_if_there_were_no_other(night
 
 def test_what_was_shared_is_told_and_outlives_the_catalogue(nights: Nights, tree: Path) -> None:
     assert nights.run("web1")["web1"]["shared_bytes"] is None
-    told = nights.run("web2")["web2"]
-    assert (told["shared_bytes"], told["new_bytes"]) == (BIG, BIG)
+    answer = nights.run("web2")["web2"]
+    assert (answer["shared_bytes"], answer["new_bytes"]) == (BIG, BIG)
     record = nights.record("web2")
     assert (record["shared_with"], record["shared_bytes"]) == (f"web1@{nights.names('web1')[-1]}", BIG)
-    assert [one["shared_bytes"] for one in nights.json("log", "web2")] == [BIG]
+    assert [row["shared_bytes"] for row in nights.json("log", "web2")] == [BIG]
     assert "MiB shared" in nights.backupd("log", "web2").stdout
     for _ in range(2):
         (listed,) = nights.json("list", "web2")

@@ -30,5 +30,5 @@ def test_a_transfer_that_fails_is_none_that_is_complete(make_btrfs: Callable[...
         preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
     )
     assert "Traceback" not in done.stderr, done.stderr
-    (found,) = json.loads(done.stdout)
-    assert found["outcome"] == "failed", done
+    (answer,) = json.loads(done.stdout)
+    assert answer["outcome"] == "failed", done

@@ -108,8 +108,8 @@ def test_the_first_signal_stops_four_transfers_within_seconds_and_keeps_what_the
     wait_for(lambda: sum(written(pid) > 1_500_000 for pid in receivers(nights)) == len(HOSTS))
     stdout = stopped(process, number)
     assert transferring(nights) == []
-    found = results(stdout)
-    assert {host: found[host]["outcome"] for host in found} == dict.fromkeys(HOSTS, "partial")
+    actual_results = results(stdout)
+    assert {host: actual_results[host]["outcome"] for host in actual_results} == dict.fromkeys(HOSTS, "partial")
     assert rows(nights, "select count(*) from run where outcome is null") == [(0,)]
     assert rows(nights, "select host, state from backup where name = '' order by host") == [(host, "partial") for host in HOSTS]
     kept = {host: subvolumes(nights)[f"hosts/{host}/.working"] for host in HOSTS}

@@ -43,7 +43,7 @@ def test_two_nights_of_three_hosts_complete_and_expire_deletes(delay: str, tmp_p
         for night in range(2):
             write(sources / "changed", f"night {night}" * 5000)
             done = backupd("--config", nights.config, "run", "--all", "--json", timeout=PATIENCE)
-            assert {one["host"]: one["outcome"] for one in json.loads(done.stdout)} == dict.fromkeys(HOSTS, "complete")
+            assert {row["host"]: row["outcome"] for row in json.loads(done.stdout)} == dict.fromkeys(HOSTS, "complete")
             assert [host for host in HOSTS if nights.differences(host, sources)] == []
         name = nights.names("web")[0]
         words = ("delete", f"web@{name}", "--reason", "test", "--now-without-grace")

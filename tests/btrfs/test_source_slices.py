@@ -32,8 +32,8 @@ def nights(shared_btrfs: Path, tree: Path) -> Nights:
 def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("verify", "--against-source", "web", *words, "--json", check=False)
     assert done.returncode == status, done.stderr
-    (found,) = json.loads(done.stdout)["hosts"]
-    return dict(found)
+    (answer,) = json.loads(done.stdout)["hosts"]
+    return dict(answer)
 
 
 def known(nights: Nights) -> dict[str, Any]:
@@ -72,9 +72,9 @@ def test_a_folder_that_became_a_symlink_says_nothing_of_the_files_below(nights: 
     (tree / "a/b/c").symlink_to("../../elsewhere/c")
     (tree / "x").rename(tree / "gone too")
     (tree / "x").symlink_to("elsewhere")
-    found = compared(nights, status=1)
-    assert found["differs"] == [f"{tree}/a/b/d/file", f"{tree}/file"]
-    assert (found["files"], found["alike"], found["changed"]) == (6, 2, 2)
+    answer = compared(nights, status=1)
+    assert answer["differs"] == [f"{tree}/a/b/d/file", f"{tree}/file"]
+    assert (answer["files"], answer["alike"], answer["changed"]) == (6, 2, 2)
 
 
 @pytest.mark.slow
@@ -84,13 +84,13 @@ def test_time_ends_what_is_being_compared_and_the_next_one_goes_on_from_there(ni
     nights.run("web")
     connections(nights, "sleep 2", "sleep 60")
     begun = time.monotonic()
-    found = compared(nights, "--time", "3s")
+    answer = compared(nights, "--time", "3s")
     assert time.monotonic() - begun < 30
-    assert (found["is_whole"], found["alike"], found["passed_over"]) == (False, 250, 0)
+    assert (answer["is_whole"], answer["alike"], answer["passed_over"]) == (False, 250, 0)
     order = sorted(os.fsencode(path) for path in tree.iterdir())
     assert known(nights)["next"] == {"1": {"slice": 0, "after": os.fsdecode(order[249])}}
-    found = compared(nights, "--time", "50s")
-    assert (found["is_whole"], found["alike"]) == (True, FILES - 250)
+    answer = compared(nights, "--time", "50s")
+    assert (answer["is_whole"], answer["alike"]) == (True, FILES - 250)
     assert known(nights)["next"] == {"1": {"slice": 1, "after": None}}
 
 
@@ -100,10 +100,10 @@ def test_what_never_fits_in_the_time_is_passed_over_and_the_rest_is_compared(nig
         (tree / f"{number}").write_bytes(b"as it was")
     nights.run("web")
     connections(nights, "sleep 60")
-    found = compared(nights, "--time", "1s")
-    assert (found["is_whole"], found["files"], found["passed_over"]) == (False, 0, 250)
-    found = compared(nights)
-    assert (found["is_whole"], found["alike"], found["passed_over"]) == (True, FILES - 250, 0)
+    answer = compared(nights, "--time", "1s")
+    assert (answer["is_whole"], answer["files"], answer["passed_over"]) == (False, 0, 250)
+    answer = compared(nights)
+    assert (answer["is_whole"], answer["alike"], answer["passed_over"]) == (True, FILES - 250, 0)
     assert compared(nights)["alike"] == FILES
 
 
@@ -112,7 +112,7 @@ def test_shares_of_other_sizes_keep_each_its_own_place(nights: Nights, tree: Pat
     nights.run("web")
     for words in (("--sample", "50%"), (), ("--sample", "50%"), ("--sample", "50%")):
         compared(nights, *words)
-    assert {slices: one["slice"] for slices, one in known(nights)["next"].items()} == {"1": 1, "2": 3}
+    assert {slices: row["slice"] for slices, row in known(nights)["next"].items()} == {"1": 1, "2": 3}
 
 
 @pytest.mark.slow
@@ -127,8 +127,8 @@ def test_what_was_compared_with_the_host_is_known_of_the_backup_and_makes_it_not
     day = f"{datetime.now(UTC):%Y-%m-%d}"
 
     def told() -> dict[str, Any]:
-        (one,) = nights.json("list", "web")
-        return dict(one["verified"])
+        (answer,) = nights.json("list", "web")
+        return dict(answer["verified"])
 
     for words in (("list", "web"), ("retention", "explain", "web")):
         shown = nights.backupd(*words).stdout.splitlines()
@@ -160,7 +160,7 @@ def test_a_rebuild_knows_nothing_of_backups_that_are_gone(nights: Nights) -> Non
         file.write_text(json.dumps(fields))
     nights.backupd("rebuild")
     for table in ("damage", "verification", "comparison"):
-        assert [one for (one,) in rows(nights, f"select name from {table}")] == [name] * (table != "damage"), table
+        assert [row for (row,) in rows(nights, f"select name from {table}")] == [name] * (table != "damage"), table
     assert nights.json("status")["hosts"][0]["state"] == "ok"
 
 

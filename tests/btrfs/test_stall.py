@@ -89,8 +89,8 @@ def test_what_we_stopped_was_stopped_whatever_its_status_is_then(nights: Nights,
     env = nights.rsync('[[ $1 == -V* ]] && exec $REAL "$@"\ntrap "exit 255" TERM\nwhile :; do sleep 0.1; done')
     nights.host("web", tree, deadline="3s")
     nights.run("web", status=1, env=env)
-    (found,) = nights.json("log", "web")
-    assert (found["exit_code"], found["meaning"]) == (255, "stopped")
+    (answer,) = nights.json("log", "web")
+    assert (answer["exit_code"], answer["meaning"]) == (255, "stopped")
 
 
 def test_the_deadline_counts_for_the_hook_before_too(nights: Nights, tree: Path) -> None:
@@ -111,9 +111,9 @@ def test_a_stall_in_one_host_costs_no_other(nights: Nights, tree: Path) -> None:
     script.chmod(0o755)
     nights.settings("ssh", command=str(script))
     nights.host("web", tree, stall="1s")
-    found = nights.run(status=1)
-    assert found["web"]["outcome"] == "partial"
-    assert found["other"]["outcome"] == "complete"
+    answer = nights.run(status=1)
+    assert answer["web"]["outcome"] == "partial"
+    assert answer["other"]["outcome"] == "complete"
 
 
 # --- what counts as progress: programs that are called rsync and do one thing only

@@ -43,21 +43,21 @@ def backed_up(nights: Nights, *before: str) -> tuple[dict[str, str], str]:
     return {result["host"]: result["outcome"] for result in json.loads(done.stdout)}, done.stderr
 
 
-def all_complete(nights: Nights, found: dict[str, str]) -> None:
-    assert found == {f"web{number}": "complete" for number in range(HOSTS)}
-    assert all(nights.differences(host, nights.source / "srv") == [] for host in found)
+def all_complete(nights: Nights, by_name: dict[str, str]) -> None:
+    assert by_name == {f"web{number}": "complete" for number in range(HOSTS)}
+    assert all(nights.differences(host, nights.source / "srv") == [] for host in by_name)
 
 
 def test_a_night_with_few_open_files_takes_fewer_hosts_at_a_time_and_completes_them_all(nights: Nights) -> None:
-    found, said = backed_up(nights, "prlimit", "--nofile=36")
-    all_complete(nights, found)
-    assert f"1 of {HOSTS} hosts at a time" in said
+    by_name, output = backed_up(nights, "prlimit", "--nofile=36")
+    all_complete(nights, by_name)
+    assert f"1 of {HOSTS} hosts at a time" in output
 
 
 def test_a_limit_of_open_files_that_may_be_raised_is_raised(nights: Nights) -> None:
-    found, said = backed_up(nights, "prlimit", "--nofile=36:4096")
-    all_complete(nights, found)
-    assert "at a time" not in said
+    by_name, output = backed_up(nights, "prlimit", "--nofile=36:4096")
+    all_complete(nights, by_name)
+    assert "at a time" not in output
 
 
 def test_hosts_that_cannot_be_reached_leave_open_files_to_the_others(nights: Nights) -> None:
@@ -85,18 +85,18 @@ def test_hosts_that_cannot_be_reached_leave_open_files_to_the_others(nights: Nig
     child = multiprocessing.get_context("fork").Process(target=night)
     child.start()
     child.join(100)
-    found = json.loads(result.read_text())
-    assert found.pop("last") == "complete"
-    assert len(found) == 26
-    assert {error.split(": ")[1] for error in found.values()} == {"there is no way to the host"}
+    answer = json.loads(result.read_text())
+    assert answer.pop("last") == "complete"
+    assert len(answer) == 26
+    assert {error.split(": ")[1] for error in answer.values()} == {"there is no way to the host"}
 
 
 @pytest.mark.skipif(bool(cgroups.why_not("pids")), reason=f"left out: few processes ({cgroups.why_not('pids')})")
 def test_a_night_with_few_processes_takes_fewer_hosts_at_a_time_and_completes_them_all(nights: Nights) -> None:
     with cgroups.limited("pids", 24) as group:
-        found, said = backed_up(nights, *cgroups.words_within(group))
-    all_complete(nights, found)
-    assert f"2 of {HOSTS} hosts at a time" in said
+        by_name, output = backed_up(nights, *cgroups.words_within(group))
+    all_complete(nights, by_name)
+    assert f"2 of {HOSTS} hosts at a time" in output
 
 
 @pytest.mark.skipif(bool(cgroups.why_not("memory")), reason=f"left out: little memory ({cgroups.why_not('memory')})")
@@ -145,9 +145,9 @@ def test_a_run_that_the_kernel_ends_for_want_of_memory_leaves_nothing_that_is_be
     assert writable_finals(nights) == []
     assert len(nights.names("web0")) == 1
     nights.ssh("")
-    found = nights.run()
-    assert {result["outcome"] for result in found.values()} == {"complete"}
-    assert all(nights.differences(host, tree) == [] for host in found)
+    answer = nights.run()
+    assert {result["outcome"] for result in answer.values()} == {"complete"}
+    assert all(nights.differences(host, tree) == [] for host in answer)
     assert disagreements(nights) == []
 
 

@@ -72,14 +72,14 @@ def mount(nights: Nights) -> Iterator[Path]:
 
 def test_a_stuck_process_costs_its_host_the_night_and_nobody_else_and_the_night_ends(nights: Nights, mount: Path) -> None:
     status, stdout, stderr = impatient(nights, "run", "--all", "--json")
-    found = {result["host"]: result for result in json.loads(stdout)}
+    answer = {result["host"]: result for result in json.loads(stdout)}
     assert status == 1, stderr
-    assert found["well"]["outcome"] == "complete"
-    assert found["stuck"]["outcome"] == "failed"
+    assert answer["well"]["outcome"] == "complete"
+    assert answer["stuck"]["outcome"] == "failed"
     pids = stuck(mount)
     assert pids
-    assert any(f"process {pid} (rsync) cannot be ended" in found["stuck"]["error"] for pid in pids)
-    assert "the deadline has passed" in found["stuck"]["error"]
+    assert any(f"process {pid} (rsync) cannot be ended" in answer["stuck"]["error"] for pid in pids)
+    assert "the deadline has passed" in answer["stuck"]["error"]
     assert is_locked(nights.pool / ".btrkeep" / "locks" / "host-stuck")
     assert not is_locked(nights.pool / ".btrkeep" / "locks" / "host-well")
     assert rows(nights, "select outcome from run where host = 'stuck'") == [("failed",)]
@@ -91,12 +91,12 @@ def test_the_next_night_finds_the_lock_and_who_has_it_and_backs_up_all_others(ni
     inode = working.stat().st_ino
     written = (working / "backup.json").read_bytes()
     status, stdout, stderr = impatient(nights, "run", "--all", "--json")
-    found = {result["host"]: result for result in json.loads(stdout)}
+    answer = {result["host"]: result for result in json.loads(stdout)}
     assert status == 1, stderr
-    assert found["well"]["outcome"] == "complete"
-    assert found["stuck"]["outcome"] == "locked"
-    assert f"process {stuck(mount)[0]} (rsync), left from the backup of stuck" in found["stuck"]["error"]
-    assert "state D" in found["stuck"]["error"]
+    assert answer["well"]["outcome"] == "complete"
+    assert answer["stuck"]["outcome"] == "locked"
+    assert f"process {stuck(mount)[0]} (rsync), left from the backup of stuck" in answer["stuck"]["error"]
+    assert "state D" in answer["stuck"]["error"]
     assert (working.stat().st_ino, (working / "backup.json").read_bytes()) == (inode, written)
 
 
@@ -111,9 +111,9 @@ def test_a_stuck_process_that_has_a_file_of_the_dead_mount_open_stops_nobody_who
         pid = stuck(mount)[0]
         assert str(mount / "file") in [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
         status, stdout, _ = impatient(nights, "run", "--all", "--json")
-        found = {result["host"]: result for result in json.loads(stdout)}
-        assert (status, found["well"]["outcome"], found["stuck"]["outcome"]) == (1, "complete", "locked")
-        assert f"process {pid} (rsync)" in found["stuck"]["error"]
+        answer = {result["host"]: result for result in json.loads(stdout)}
+        assert (status, answer["well"]["outcome"], answer["stuck"]["outcome"]) == (1, "complete", "locked")
+        assert f"process {pid} (rsync)" in answer["stuck"]["error"]
         assert impatient(nights, "expire")[0] in (0, 1)
     wait_for(lambda: not stuck(mount))
 
@@ -135,11 +135,11 @@ def test_when_the_mount_answers_again_the_lock_is_free_and_the_host_is_backed_up
 def test_a_stuck_hook_costs_its_host_the_night_and_nobody_else(nights: Nights, mount: Path, which: str) -> None:
     nights.host("stuck", nights.source / "srv", deadline="1s", **{which: ["/bin/ls", str(mount)]})
     status, stdout, stderr = impatient(nights, "run", "--all", "--json")
-    found = {result["host"]: result for result in json.loads(stdout)}
+    answer = {result["host"]: result for result in json.loads(stdout)}
     assert status == 1, stderr
-    assert found["well"]["outcome"] == "complete"
-    assert found["stuck"]["outcome"] == "failed"
-    assert f"{which}: the deadline has passed; process {stuck(mount)[0]} (ls) cannot be ended" in found["stuck"]["error"]
+    assert answer["well"]["outcome"] == "complete"
+    assert answer["stuck"]["outcome"] == "failed"
+    assert f"{which}: the deadline has passed; process {stuck(mount)[0]} (ls) cannot be ended" in answer["stuck"]["error"]
 
 
 def test_a_signal_ends_a_night_with_a_stuck_process(nights: Nights, mount: Path) -> None:
@@ -327,6 +327,6 @@ def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(ni
     mount, missing = nights.top / "hangs", nights.top / "missing"
     nights.host("here", mount, missing, address=None)
     with hanging(mount, dead=True):
-        found = {one["message"]: one["hint"] for one in json.loads(impatient(nights, "check", "--json", seconds=30)[1])}
-    assert "dmesg" in found[f"{mount} does not answer"]
-    assert f"{missing} is not a folder or file of this machine" in found
+        answer = {row["message"]: row["hint"] for row in json.loads(impatient(nights, "check", "--json", seconds=30)[1])}
+    assert "dmesg" in answer[f"{mount} does not answer"]
+    assert f"{missing} is not a folder or file of this machine" in answer

@@ -55,9 +55,9 @@ def test_snapshots_of_btrbk_are_taken_over_and_the_next_night_goes_on_from_them(
     made = snapshots(nights, *TIMES)
     before = [manifest(path) for path in made]
     planned = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--dry-run")
-    assert [(one["host"], one["backups"]) for one in planned["hosts"]] == [("web1", 3)]
-    told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--verify", "all")
-    assert [one["differences"] for one in told["compared"]] == [0, 0, 0]
+    assert [(host["host"], host["backups"]) for host in planned["hosts"]] == [("web1", 3)]
+    answer = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", "/srv/home", "--verify", "all")
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0, 0, 0]
     names = nights.names("web1")
     assert names[1] == "2026-03-02T210000Z"
     for snapshot, name in zip(made, names, strict=True):
@@ -107,9 +107,9 @@ def test_snapshots_of_snapper_have_their_time_in_info_xml(nights: Nights) -> Non
         )
     work("btrfs", "subvolume", "snapshot", "-r", made, folder / "1" / "snapshot")
     work("btrfs", "subvolume", "snapshot", "-r", nights.top / "live", folder / "2" / "snapshot")
-    told = imported(nights, "snapper", nights.top / "live", "--host", "web1")
-    assert [one["differences"] for one in told["compared"]] == [0]
-    assert list(told["left_out"]) == [str(folder / "3")]
+    answer = imported(nights, "snapper", nights.top / "live", "--host", "web1")
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0]
+    assert list(answer["left_out"]) == [str(folder / "3")]
     assert nights.names("web1") == ["2026-03-01T220003Z", "2026-03-02T220003Z"]
     second = data(nights, "web1", "2026-03-02T220003Z")
     assert not (second / ".snapshots").exists()  # an empty folder in the place of a subvolume
@@ -129,20 +129,20 @@ def test_a_snapshot_with_subvolumes_in_it_is_compared_but_for_these(nights: Nigh
     work("setfacl", "-d", "-m", "u:1000:rwx", live)  # what is made in it has that ACL
     work("btrfs", "subvolume", "snapshot", live, folder / "home.20260301")
     work("btrfs", "subvolume", "snapshot", live, folder / "home.20260302")
-    told = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "none")
-    assert told["compared"] == []
+    answer = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "none")
+    assert answer["compared"] == []
     (folder / "home.20260302" / "b" / "twoo\\" / "new").write_text("since")
-    told = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "all", status=1)
-    assert [one["differences"] for one in told["compared"]] == [0, 2]
-    told = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "all", status=1)
-    assert [one["differences"] for one in told["compared"]] == [2]
+    answer = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "all", status=1)
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0, 2]
+    answer = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "all", status=1)
+    assert [comparison["differences"] for comparison in answer["compared"]] == [2]
 
 
 def test_what_cannot_be_taken_over_is_refused_and_nothing_is_left(nights: Nights, make_btrfs: Callable[..., Path]) -> None:
     elsewhere = make_btrfs(size="200M")
     work("btrfs", "subvolume", "create", elsewhere / "home.20260301")
-    told = imported(nights, "btrbk", elsewhere, "--host", "web1", status=1)
-    assert "another filesystem" in told["failed"]["web1"]
+    answer = imported(nights, "btrbk", elsewhere, "--host", "web1", status=1)
+    assert "another filesystem" in answer["failed"]["web1"]
     assert "web1" not in str(work("btrfs", "subvolume", "list", nights.top).stdout)
 
 
@@ -165,8 +165,8 @@ def test_flags_of_chattr_hold_up_neither_the_takeover_nor_the_next_night(nights:
     work("btrfs", "subvolume", "snapshot", live, made)
     work("chattr", "+i", made)
     work("btrfs", "property", "set", made, "ro", "true")
-    told = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", str(source), "--verify", "all")
-    assert [one["differences"] for one in told["compared"]] == [0]
+    answer = imported(nights, "btrbk", nights.top / "btrbk", "--host", "web1", "--path", str(source), "--verify", "all")
+    assert [comparison["differences"] for comparison in answer["compared"]] == [0]
 
     for name in ("fixed", "fixed folder/in", "fixed folder/new", "a/b/fixed", "nocow/new"):
         (source / name).write_text("in the next night")
@@ -210,13 +210,13 @@ def test_killed_at_each_checkpoint_the_next_one_makes_it(nights: Nights) -> None
         assert not (nights.pool / "hosts" / host / ".working").exists()
 
 
-@pytest.mark.parametrize("what", ["its record cannot be written", "a signal"])
-def test_a_takeover_that_ends_midway_leaves_nothing_and_the_next_one_makes_it(nights: Nights, what: str) -> None:
+@pytest.mark.parametrize("subject", ["its record cannot be written", "a signal"])
+def test_a_takeover_that_ends_midway_leaves_nothing_and_the_next_one_makes_it(nights: Nights, subject: str) -> None:
     (made,) = snapshots(nights, "20260301")
     before = manifest(made)
     in_the_way = shlex.quote(str(nights.pool / "hosts/web1/.working/backup.json.new"))
     words = ("import", "btrbk", str(made.parent), "--host", "web1", "--verify", "none")
-    if what == "a signal":
+    if subject == "a signal":
         done = does_at(nights, "kill -TERM $PPID", "after", "snapshot made", *words)
         assert done.returncode == 143, done.stderr
     else:

@@ -58,8 +58,8 @@ def see_chunks(read: Read) -> None:
     ]
     assert ours == theirs
     assert chunk.stripes.tolist() == [len(each) for each in stripes]
-    found = device_extents(read.fd)
-    ours_on_devices = rows(found.devid, found.paddr, found.vaddr, found.length)
+    results = device_extents(read.fd)
+    ours_on_devices = rows(results.devid, results.paddr, results.vaddr, results.length)
     assert ours_on_devices == dumped.device_extents(read.point)
     assert ours_on_devices == [
         (dev_extent.devid, dev_extent.paddr, dev_extent.vaddr, dev_extent.length) for dev_extent in read.theirs.dev_extents()
@@ -68,8 +68,8 @@ def see_chunks(read: Read) -> None:
 
 
 def see_block_groups(read: Read, tree: int) -> None:
-    found = block_groups(read.fd, read.chunk)
-    ours = rows(found.vaddr, found.length, found.used, found.flags)
+    results = block_groups(read.fd, read.chunk)
+    ours = rows(results.vaddr, results.length, results.used, results.flags)
     assert ours == dumped.block_groups(read.point, tree)
     assert ours == [
         (block_group.vaddr, block_group.length, block_group.used, block_group.flags) for block_group in read.theirs.block_groups()
@@ -79,14 +79,14 @@ def see_block_groups(read: Read, tree: int) -> None:
         folder = Path("/sys/fs/btrfs", read.uuid, "allocation", name)
         chosen = [(length, used) for _, length, used, flags in ours if flags & 7 == kind]
         if folder.is_dir():
-            told = [int((folder / what).read_text()) for what in ("total_bytes", "bytes_used")]
-            assert [sum(length for length, _ in chosen), sum(used for _, used in chosen)] == told
+            text = [int((folder / item).read_text()) for item in ("total_bytes", "bytes_used")]
+            assert [sum(length for length, _ in chosen), sum(used for _, used in chosen)] == text
         else:
             assert not chosen
 
 
-def vars_of(found: Any) -> tuple[Any, ...]:
-    return found.vaddr, found.length, found.used, found.flags
+def vars_of(answer: Any) -> tuple[Any, ...]:
+    return answer.vaddr, answer.length, answer.used, answer.flags
 
 
 def see_free_space(read: Read) -> None:
@@ -97,32 +97,34 @@ def see_free_space(read: Read) -> None:
     infos = dumped.free_space_infos(read.point)
     begun = [pair for batch in free_space(read.fd) for pair in rows(batch.group_vaddr, batch.group_length)]
     assert dict(begun) == {vaddr: length for vaddr, (length, _, _) in infos.items()}
-    found = block_groups(read.fd, read.chunk)
-    assert [pair for pair in begun if pair[0] in read.chunk.vaddr] == rows(found.vaddr, found.length)
+    results = block_groups(read.fd, read.chunk)
+    assert [pair for pair in begun if pair[0] in read.chunk.vaddr] == rows(results.vaddr, results.length)
     free = {}
     for vaddr, (length, count, _) in infos.items():
         inside = [pair for batch in free_space(read.fd, vaddr, vaddr + length - 1) for pair in rows(batch.vaddr, batch.length)]
         assert inside == [pair for pair in theirs if vaddr <= pair[0] < vaddr + length]
         assert len(joined(inside)) == count
         free[vaddr] = sum(length for _, length in inside)
-    ours = used_from_free_space(read.fd, read.chunk, found.vaddr, np.array([free[vaddr] for vaddr in found.vaddr.tolist()], "<u8"))
-    assert ours.tolist() == found.used.tolist()
+    ours = used_from_free_space(
+        read.fd, read.chunk, results.vaddr, np.array([free[vaddr] for vaddr in results.vaddr.tolist()], "<u8")
+    )
+    assert ours.tolist() == results.used.tolist()
     assert {has for _, _, has in infos.values()} == {True, False}  # else this test shows less than it says
     assert len(theirs) > 600
 
 
-def joined(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    told: list[tuple[int, int]] = []
-    for vaddr, length in found:
-        if told and sum(told[-1]) == vaddr:
-            told[-1] = (told[-1][0], told[-1][1] + length)
+def joined(numbers: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    values: list[tuple[int, int]] = []
+    for vaddr, length in numbers:
+        if values and sum(values[-1]) == vaddr:
+            values[-1] = (values[-1][0], values[-1][1] + length)
         else:
-            told.append((vaddr, length))
-    return told
+            values.append((vaddr, length))
+    return values
 
 
 def see_extents(read: Read, nodesize: int) -> None:
-    told = dumped.extents(read.point, nodesize)
+    actual_extents = dumped.extents(read.point, nodesize)
     for buffer_size in (1024 + nodesize // 4, BUFFER_SIZE):
         batches = list(extents(read.fd, buffer_size=buffer_size))
         ours = [
@@ -130,7 +132,7 @@ def see_extents(read: Read, nodesize: int) -> None:
             for batch in batches
             for row in rows(batch.vaddr, batch.length, batch.refs, batch.generation, batch.is_tree_block, batch.owner)
         ]
-        assert ours == told
+        assert ours == actual_extents
     theirs = [
         (extent.vaddr, getattr(extent, "length", nodesize), extent.refs, extent.generation) for extent in read.theirs.extents()
     ]
@@ -138,30 +140,30 @@ def see_extents(read: Read, nodesize: int) -> None:
     assert {0, 2, 5} < {row[5] for row in ours}
     assert max(row[2] for row in ours) >= 4
     group = max(read.chunk.vaddr.tolist())
-    assert next(extents(read.fd, group)).vaddr.tolist() == [row[0] for row in told if row[0] >= group]
+    assert next(extents(read.fd, group)).vaddr.tolist() == [row[0] for row in actual_extents if row[0] >= group]
 
 
 def see_gaps(read: Read, nodesize: int) -> None:
     """Of all block groups, and of some of them, with what lies between them left out."""
-    expected = {(one, size): gaps_by_hand(read, one, size, nodesize) for one, size in rows(read.chunk.vaddr, read.chunk.length)}
+    expected = {(row, size): gaps_by_hand(read, row, size, nodesize) for row, size in rows(read.chunk.vaddr, read.chunk.length)}
     for chosen in (slice(None), slice(1, None, 2), slice(2, 3)):
         vaddr, length = read.chunk.vaddr[chosen], read.chunk.length[chosen]
         ours = [pair for batch in gaps(read.fd, vaddr, length, buffer_size=8192 + nodesize) for pair in rows(*batch)]
         assert ours == [pair for group in rows(vaddr, length) for pair in expected[group[0], group[1]]]
     if has_free_space_tree(read.fd):
         free = free_extents(read)
-        for (vaddr, length), found in expected.items():
+        for (vaddr, length), numbers in expected.items():
             if not holds_super(read, vaddr):
-                assert found == joined([pair for pair in free if vaddr <= pair[0] < vaddr + length])
+                assert numbers == joined([pair for pair in free if vaddr <= pair[0] < vaddr + length])
 
 
 def gaps_by_hand(read: Read, vaddr: int, length: int, nodesize: int) -> list[tuple[int, int]]:
-    at, found = vaddr, []
+    at, numbers = vaddr, []
     for extent in read.theirs.extents(vaddr, vaddr + length - 1):
         if extent.vaddr > at:
-            found.append((at, extent.vaddr - at))
+            numbers.append((at, extent.vaddr - at))
         at = extent.vaddr + getattr(extent, "length", nodesize)
-    return [*found, (at, vaddr + length - at)] if at < vaddr + length else found
+    return [*numbers, (at, vaddr + length - at)] if at < vaddr + length else numbers
 
 
 def holds_super(read: Read, vaddr: int) -> bool:
@@ -297,13 +299,13 @@ def test_with_simple_quotas_the_owner_of_an_extent_is_who_made_it(make_btrfs: Ca
         [vaddr] = [int(line.split()[3].rstrip(".")) for line in mapped.splitlines() if line.split()[0] == "0:"]
         made_by = int(work("btrfs", "inspect-internal", "rootid", point / "maker").stdout)
         [batch] = extents(read.fd)
-        found = {row[0]: row[1:] for row in rows(batch.vaddr, batch.length, batch.refs, batch.is_tree_block, batch.owner)}
-        assert found[vaddr] == (MIB, 1, False, made_by)
+        answer = {row[0]: row[1:] for row in rows(batch.vaddr, batch.length, batch.refs, batch.is_tree_block, batch.owner)}
+        assert answer[vaddr] == (MIB, 1, False, made_by)
         theirs_told = [
             (extent.vaddr, getattr(extent, "length", 16384), extent.refs, extent.generation) for extent in read.theirs.extents()
         ]
         assert rows(batch.vaddr, batch.length, batch.refs, batch.generation) == theirs_told
-        assert {5, made_by} < {each[3] for each in found.values() if each[2]}
+        assert {5, made_by} < {each[3] for each in answer.values() if each[2]}
 
 
 WRITER = """
@@ -354,9 +356,9 @@ def test_while_it_is_written_to_nothing_that_is_read_is_impossible(make_btrfs: C
             groups = see_that_groups_are_possible(theirs.fd, chunk)
             see_that_extents_are_possible(free, groups | dict(rows(*vars_of(block_groups(theirs.fd, chunks(theirs.fd)))[:2])))
             is_data = chunk.type & np.uint64(DATA) != 0
-            found = [pair for gap in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*gap)]
+            items = [pair for gap in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*gap)]
             # a group that was dropped in between leaves its chunk, as it was given, without an extent: one gap
-            see_that_extents_are_possible(found, dict(rows(chunk.vaddr, chunk.length)))
+            see_that_extents_are_possible(items, dict(rows(chunk.vaddr, chunk.length)))
             for extent in extents(theirs.fd, buffer_size=max(buffer_size, 4096)):
                 assert extent.refs.min(initial=1) > 0
                 assert not (extent.length % SECTOR).any()
@@ -364,23 +366,23 @@ def test_while_it_is_written_to_nothing_that_is_read_is_impossible(make_btrfs: C
 
 
 def see_that_groups_are_possible(fd: int, chunk: Any) -> dict[int, int]:
-    found = block_groups(fd, chunk)
-    assert (found.used <= found.length).all()
-    free = np.zeros(len(found.vaddr), "<u8")
+    results = block_groups(fd, chunk)
+    assert (results.used <= results.length).all()
+    free = np.zeros(len(results.vaddr), "<u8")
     for batch in free_space(fd):
-        which = np.searchsorted(found.vaddr, batch.vaddr, "right") - 1
-        inside = (which >= 0) & (batch.vaddr < (found.vaddr + found.length)[which])
+        which = np.searchsorted(results.vaddr, batch.vaddr, "right") - 1
+        inside = (which >= 0) & (batch.vaddr < (results.vaddr + results.length)[which])
         np.add.at(free, which[inside], batch.length[inside])
-    assert (used_from_free_space(fd, chunk, found.vaddr, free) <= found.length).all()
-    return dict(rows(found.vaddr, found.length))
+    assert (used_from_free_space(fd, chunk, results.vaddr, free) <= results.length).all()
+    return dict(rows(results.vaddr, results.length))
 
 
-def see_that_extents_are_possible(found: list[tuple[int, int]], groups: dict[int, int]) -> None:
-    assert found
-    assert all(one + length <= two for (one, length), (two, _) in pairwise(found))
-    assert all(vaddr % SECTOR == 0 and length % SECTOR == 0 and length > 0 for vaddr, length in found)
+def see_that_extents_are_possible(numbers: list[tuple[int, int]], groups: dict[int, int]) -> None:
+    assert numbers
+    assert all(count + length <= two for (count, length), (two, _) in pairwise(numbers))
+    assert all(vaddr % SECTOR == 0 and length % SECTOR == 0 and length > 0 for vaddr, length in numbers)
     starts = sorted(groups)
-    for vaddr, length in found:
+    for vaddr, length in numbers:
         start = starts[bisect.bisect_right(starts, vaddr) - 1]
         assert start <= vaddr < vaddr + length <= start + groups[start]
 
@@ -394,7 +396,7 @@ def test_a_block_group_that_is_removed_after_its_chunk_was_read_is_left_out(make
     work("btrfs", "filesystem", "sync", point)
     work("btrfs", "-q", "balance", "start", "-dusage=0", point)
     with settled(point) as read:
-        found, now = block_groups(read.fd, before), block_groups(read.fd, read.chunk)
-        assert 0 < len(found.vaddr) < len(before.vaddr)
-        assert set(rows(*vars_of(found))) <= set(rows(*vars_of(now)))
-        assert not set(before.vaddr.tolist()) - set(read.chunk.vaddr.tolist()) & set(found.vaddr.tolist())
+        result, now = block_groups(read.fd, before), block_groups(read.fd, read.chunk)
+        assert 0 < len(result.vaddr) < len(before.vaddr)
+        assert set(rows(*vars_of(result))) <= set(rows(*vars_of(now)))
+        assert not set(before.vaddr.tolist()) - set(read.chunk.vaddr.tolist()) & set(result.vaddr.tolist())

@@ -29,8 +29,8 @@ def with_one_unreadable(make_btrfs: Callable[..., Path]) -> tuple[Nights, str, s
         nights.run("web")
     nights.run("zeus")
     first, second, third = nights.names("web")
-    found = {name: leaves(nights.backup("web", name), nights.top) for name in (first, second, third)}
-    damage_metadata(nights.top, *(leaf for leaf in found[second] if leaf not in (*found[first], *found[third])))
+    by_name = {name: leaves(nights.backup("web", name), nights.top) for name in (first, second, third)}
+    damage_metadata(nights.top, *(leaf for leaf in by_name[second] if leaf not in (*by_name[first], *by_name[third])))
     with pytest.raises(OSError, match="Input/output"):
         (nights.backup("web", second) / "backup.json").read_bytes()
     return nights, first, second, third
@@ -84,7 +84,7 @@ def test_a_backup_whose_record_alone_cannot_be_read_can_be_deleted(make_btrfs: C
     first, second, third = nights.names("web")
     damage_record(nights, nights.backup("web", second))
     nights.backupd("delete", f"web@{second}", "--why", "damaged")
-    assert {one["name"]: one["state"] for one in nights.listed("web")}[second] == "expired"
+    assert {row["name"]: row["state"] for row in nights.listed("web")}[second] == "expired"
     nights.backupd("unexpire", "web", second)
     assert "is held" in nights.backupd("delete", f"web@{second}", check=False).stderr
     nights.backupd("release", "web", second)
@@ -125,7 +125,7 @@ def test_repair_names_what_is_damaged_as_a_whole(make_btrfs: Callable[..., Path]
     done = nights.backupd("repair", "--yes", check=False)
     assert (done.returncode, second in done.stdout, "nothing is known" in done.stdout) == (1, True, False), done.stdout
     (plan,) = json.loads(nights.backupd("repair", "--dry-run", "--json", check=False).stdout)["backups"]
-    assert (plan["name"], [one["path"] for one in plan["files"]]) == (second, [WHOLE])
+    assert (plan["name"], [file["path"] for file in plan["files"]]) == (second, [WHOLE])
 
 
 def test_an_import_does_not_hand_known_damage_on(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_an_import_does_not_hand_known_damage_on(make_btrfs: Callable[..., Path]
         assert [(data / f"database{number}").read_bytes() for number in range(2)] == contents
         assert (data / "linked").stat().st_ino == (data / "database0").stat().st_ino
     assert nights.backupd("verify", "attic", check=False).returncode == 1
-    found = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
-    assert {name for one in found for name in one["backups"]} == {nights.names("attic")[0]}
+    answer = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
+    assert {name for row in answer for name in row["backups"]} == {nights.names("attic")[0]}
 
 
 def test_a_base_of_which_not_all_damage_is_named_is_passed_over(make_btrfs: Callable[..., Path], tree: Path) -> None:

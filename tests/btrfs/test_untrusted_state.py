@@ -50,9 +50,9 @@ def test_it_is_not_used_until_the_printed_command_was_typed(nights: Nights, spoi
     sampled = nights.backupd("sample", check=False)
     assert sampled.returncode != 0
     assert contents(nights.state) == before
-    (hint,) = {found["hint"] for found in findings(nights, "check") if found["subject"] == "catalogue"}
+    (hint,) = {finding["hint"] for finding in findings(nights, "check") if finding["subject"] == "catalogue"}
     assert hint in {f"chmod go-w {folder}", f"chown -h root {folder}"}
-    (commands,) = [found["commands"] for found in findings(nights, "doctor") if found["name"] == "catalogue"]
+    (commands,) = [finding["commands"] for finding in findings(nights, "doctor") if finding["name"] == "catalogue"]
     assert commands == [hint]
     work("sh", "-c", hint)
     nights.run("web")
@@ -101,7 +101,7 @@ def test_what_the_message_prints_leads_out(nights: Nights) -> None:
         assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in metrics  # a file remembers it, not the catalogue
         command = printed_command(message["message"])
         assert command[-1] == "check"
-        (hint,) = {found["hint"] for found in findings(nights, command[-1]) if found["subject"] == "catalogue"}
+        (hint,) = {finding["hint"] for finding in findings(nights, command[-1]) if finding["subject"] == "catalogue"}
         (nights.state / "alarms.json").unlink()
         work("sh", "-c", hint)
         nights.backupd("notify")

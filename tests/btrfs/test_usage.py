@@ -68,8 +68,8 @@ def dumped(pool: Nights, subvolume_id: int) -> dict[int, int]:
     """Extents of a subvolume, address to length, from the tree's dump."""
     (loop,) = btrfs.devices_of(pool.top)
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", str(subvolume_id), loop).stdout
-    found = re.findall(r"extent data disk byte (\d+) nr (\d+)", text)
-    return {int(vaddr): int(length) for vaddr, length in found if int(vaddr)}
+    matches = re.findall(r"extent data disk byte (\d+) nr (\d+)", text)
+    return {int(vaddr): int(length) for vaddr, length in matches if int(vaddr)}
 
 
 def subvolume_id_of(path: Path) -> int:
@@ -80,10 +80,10 @@ def test_what_is_exclusive_to_a_backup_is_what_btrfs_filesystem_du_says(pool: Ni
     use = by_extents(open_pool(pool.pool), uses(pool, "web1"), 60)
     assert use.complete
     assert len(use.backups) == 4
-    found = [backup.measured.exclusive.bytes for backup in use.backups if backup.measured]
-    assert sum(found) > MIB
+    numbers = [backup.measured.exclusive.bytes for backup in use.backups if backup.measured]
+    assert sum(numbers) > MIB
     # du goes by the pieces that files refer to; an extent of which a piece was written over is still there as a whole
-    for backup_use, ours in zip(use.backups, found, strict=True):
+    for backup_use, ours in zip(use.backups, numbers, strict=True):
         extents = dumped(pool, backup_use.subvolume_id or 0)
         elsewhere = {vaddr for other in use.backups if other != backup_use for vaddr in dumped(pool, other.subvolume_id or 0)}
         assert ours == sum(length for vaddr, length in extents.items() if vaddr not in elsewhere)
@@ -124,12 +124,12 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
         assert inside(host.measured.referenced, truth[host.host], 0.6), host
         shared = 3 * MIB if host.host == "web2" else 0  # what the other subvolume refers to as well
         assert inside(host.measured.exclusive, truth[host.host] - shared, 0.6), host
-    for one, backup_use in zip(use.backups, exact.backups, strict=True):
-        assert one.measured
+    for item, backup_use in zip(use.backups, exact.backups, strict=True):
+        assert item.measured
         assert backup_use.measured
-        assert inside(one.measured.referenced, backup_use.measured.referenced.bytes, 0.6), one
-        if one.host == "web1":
-            assert inside(one.measured.exclusive, backup_use.measured.exclusive.bytes, 0.6), one
+        assert inside(item.measured.referenced, backup_use.measured.referenced.bytes, 0.6), item
+        if item.host == "web1":
+            assert inside(item.measured.exclusive, backup_use.measured.exclusive.bytes, 0.6), item
     of_backups = {vaddr for backup in use.backups for vaddr in dumped(pool, backup.subvolume_id or 0)}
     of_others = dumped(pool, 5) | dumped(pool, subvolume_id_of(pool.top / "mine"))  # the sources lie in the top one
     reserve = (pool.pool / ".btrkeep" / "reserve").stat().st_blocks * 512  # allocated, and never written
@@ -146,9 +146,9 @@ def test_the_kernel_names_every_subvolume_that_shares_an_extent(pool: Nights) ->
     try:
         owners = Owners(fd)
         for vaddr in sorted({vaddr for tree in trees.values() for vaddr in tree}):
-            found = owners.of(vaddr + 4096)
-            assert found is not None
-            assert found & set(trees) == {root for root, tree in trees.items() if vaddr in tree}
+            numbers = owners.of(vaddr + 4096)
+            assert numbers is not None
+            assert numbers & set(trees) == {root for root, tree in trees.items() if vaddr in tree}
         free = max(vaddr for tree in trees.values() for vaddr in tree) + 60 * MIB
         assert owners.of(free) is None
     finally:
@@ -167,8 +167,8 @@ def test_an_extent_with_more_references_than_the_first_buffer_holds_is_answered_
                 fcntl.ioctl(copy.fileno(), 0x40049409, source.fileno())  # FICLONE
     work("btrfs", "filesystem", "sync", point)
     roots = frozenset(map(subvolume_id_of, folders)) | {5}
-    said = work("filefrag", "-v", "-b4096", point / "one").stdout
-    start = re.search(r"^\s+0:\s+0\.\.\s+\d+:\s+(\d+)", said, re.MULTILINE)
+    output = work("filefrag", "-v", "-b4096", point / "one").stdout
+    start = re.search(r"^\s+0:\s+0\.\.\s+\d+:\s+(\d+)", output, re.MULTILINE)
     assert start
     fd = os.open(point, os.O_RDONLY)
     try:
@@ -217,14 +217,14 @@ def usage(pool: Nights, *words: str) -> Any:
 
 
 def test_the_command_samples_the_pool_and_compares_the_extents_of_a_host(pool: Nights) -> None:
-    said = usage(pool, "--time", "2s")
-    assert (said["method"], said["backups"]) == ("sampled", [])
-    assert [one["host"] for one in said["hosts"]] == ["web1", "web2"]
-    assert said["draws"] > 100
-    one = usage(pool, "web1")
-    assert (one["method"], one["complete"], [host["host"] for host in one["hosts"]]) == ("extents", True, ["web1"])
-    assert [backup["name"] for backup in one["backups"]] == pool.names("web1")
-    assert [set(backup["exclusive"]) for backup in one["backups"]] == [{"bytes", "low", "high"}] * 4
+    result = usage(pool, "--time", "2s")
+    assert (result["method"], result["backups"]) == ("sampled", [])
+    assert [host["host"] for host in result["hosts"]] == ["web1", "web2"]
+    assert result["draws"] > 100
+    answer = usage(pool, "web1")
+    assert (answer["method"], answer["complete"], [host["host"] for host in answer["hosts"]]) == ("extents", True, ["web1"])
+    assert [backup["name"] for backup in answer["backups"]] == pool.names("web1")
+    assert [set(backup["exclusive"]) for backup in answer["backups"]] == [{"bytes", "low", "high"}] * 4
     sampled = usage(pool, "web2", "--method", "sampled", "--time", "2s")
     assert [host["host"] for host in sampled["hosts"]] == ["web2"]
     assert sampled["hosts"][0]["exclusive"]["high"] > sampled["hosts"][0]["exclusive"]["low"]

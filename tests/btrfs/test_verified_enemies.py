@@ -57,8 +57,8 @@ def test_a_look_that_came_to_no_file_is_no_look(nights: Nights) -> None:
         assert nights.json("status", *now)["verification"]["unverified"] == ["web"]
     nights.backupd("verify", "web", *later[0])
     killed(nights, "after", "verifications written", "verify", "web", *later[1])
-    (found,) = nights.json("list", "web", *later[1])
-    assert (found["verified"]["state"], found["verified"]["at"]) == ("whole", later[0][1])
+    (answer,) = nights.json("list", "web", *later[1])
+    assert (answer["verified"]["state"], answer["verified"]["at"]) == ("whole", later[0][1])
     assert nights.json("status", *later[1])["verification"]["unverified"] == ["web"]
 
 
@@ -75,7 +75,7 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
             "finished", False, 1, dict.fromkeys(("uncorrectable", "malloc", "unverified"), 0) | {kind: 1}, 1.0, begun=now
         )
         record_scrub_damage(site, done, now)
-        assert [one.path for one in site.catalogue.damages()] == ["/file"]
+        assert [item.path for item in site.catalogue.damages()] == ["/file"]
         record_scrub_damage(site, replace(done, errors={}), now)
         assert site.catalogue.damages() == []
 
@@ -101,17 +101,17 @@ def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_h
     for content in contents:
         damage(nights.top, content[8192:16384])
     nights.backupd("verify", "web", check=False)
-    known = sorted(rows(nights, "select path, found_by from damage"))
-    assert [path for path, _ in known] == [f"{tmp_path}/{name}" for name in ("0", "1", "2", "moved")]
+    items = sorted(rows(nights, "select path, found_by from damage"))
+    assert [path for path, _ in items] == [f"{tmp_path}/{name}" for name in ("0", "1", "2", "moved")]
     file = nights.pool / "hosts/web/verified.json"
     fields = json.loads(file.read_text())
-    for one in fields["backups"].values():
-        assert (one["damages"], len(one.pop("damaged"))) == (3, 3)
-        one["damaged"] = [f"{tmp_path}/0"]
+    for row in fields["backups"].values():
+        assert (row["damages"], len(row.pop("damaged"))) == (3, 3)
+        row["damaged"] = [f"{tmp_path}/0"]
     file.write_text(json.dumps(fields))
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert sorted(rows(nights, "select path from damage")) == [(path,) for path, _ in known]
+    assert sorted(rows(nights, "select path from damage")) == [(path,) for path, _ in items]
     assert rows(nights, "select path from damage where found_by = 'source' and path like '%moved'") == [(f"{tmp_path}/moved",)]
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tmp_path) == []
@@ -129,11 +129,11 @@ def test_a_comparison_that_is_killed_anywhere_leaves_out_no_file_and_the_next_on
             connection.execute("DELETE FROM comparison")
             connection.commit()
         killed(nights, "any", "any", *words, count=number)
-        known = json.loads(file.read_text()) if file.exists() else None
-        told = rows(nights, "select name, alike from comparison")
-        assert told in ([], [(first, 1)]), step
-        assert not told or known is not None, step
-        assert known is None or known["backups"][first]["alike"] == 1
+        answer = json.loads(file.read_text()) if file.exists() else None
+        actual_rows = rows(nights, "select name, alike from comparison")
+        assert actual_rows in ([], [(first, 1)]), step
+        assert not actual_rows or answer is not None, step
+        assert answer is None or answer["backups"][first]["alike"] == 1
         nights.backupd(*words)
         assert rows(nights, "select name, alike from comparison") == [(first, 1)]
         assert json.loads(file.read_text())["backups"][first]["alike"] == 1

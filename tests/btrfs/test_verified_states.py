@@ -44,8 +44,8 @@ def nights(make_btrfs: Callable[..., Path], tree: Path) -> Nights:
 
 def looks(nights: Nights) -> list[tuple[str, str] | None]:
     """(state, by) of each backup, oldest first."""
-    found = [one["verified"] for one in nights.json("list", "web")]
-    return [(one["state"], one["by"]) if one else None for one in found]
+    answer = [row["verified"] for row in nights.json("list", "web")]
+    return [(row["state"], row["by"]) if row else None for row in answer]
 
 
 def status(nights: Nights) -> Any:
@@ -54,13 +54,13 @@ def status(nights: Nights) -> Any:
 
 
 def scrub(nights: Nights) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(nights.backupd("scrub", "--json", check=False).stdout)
-    return told
+    answer: dict[str, Any] = json.loads(nights.backupd("scrub", "--json", check=False).stdout)
+    return answer
 
 
 def a_second_passes(nights: Nights, host: str = "web") -> None:
     """btrfs tells the begin of a scrub in whole seconds."""
-    finished = max(datetime.fromisoformat(one["finished"]) for one in nights.json("list", host))
+    finished = max(datetime.fromisoformat(row["finished"]) for row in nights.json("list", host))
     while datetime.now(UTC) < finished + timedelta(seconds=1):
         work("sleep", "0.1")
 
@@ -98,8 +98,8 @@ def test_files_that_were_read_say_it_in_part_and_then_whole_also_after_a_rebuild
     assert looks(nights) == [None, ("in part", "verify")]
     nights.backupd("verify", newest)
     assert looks(nights) == [None, ("whole", "verify")]
-    told = nights.json("list", "web")[1]["verified"]
-    assert (told["read"], told["compared"], told["damaged"], told["damages"]) == (202, 0, [], 0)
+    answer = nights.json("list", "web")[1]["verified"]
+    assert (answer["read"], answer["compared"], answer["damaged"], answer["damages"]) == (202, 0, [], 0)
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
     assert looks(nights) == [None, ("whole", "verify")]
@@ -118,11 +118,11 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
     a_second_passes(nights)
     damage(nights.top, content[:8192])
     for _ in range(8):  # the kernel leaves out lines where other tests have it write many
-        told = scrub(nights)
-        if not told["unnamed"]:
+        fields = scrub(nights)
+        if not fields["unnamed"]:
             break
         time.sleep(5)
-    assert [one["path"] for one in told["damaged"]] == [f"{tree}/file"]
+    assert [damaged_file["path"] for damaged_file in fields["damaged"]] == [f"{tree}/file"]
     assert looks(nights) == [("damaged", None), ("whole", "scrub")]
     first, second = (line for line in nights.backupd("list", "web").stdout.splitlines() if line.startswith("web"))
     assert "damaged" in first
@@ -131,9 +131,9 @@ def test_damage_counts_more_than_the_scrub_that_found_it_and_the_other_backups_a
     for words in (("status",), ("status", "web")):
         assert "damaged: web: 1 backup, up to 1 file in it" in nights.backupd(*words).stdout
     assert "verified backups: 1 whole, 1 damaged" in nights.backupd("status").stdout
-    found = nights.json("status")["verification"]
-    assert found["damaged"] == [{"host": "web", "backups": 1, "files": 1}]
-    assert found["states"] == {"never": 0, "in part": 0, "whole": 1, "in doubt": 0, "damaged": 1}
+    answer = nights.json("status")["verification"]
+    assert answer["damaged"] == [{"host": "web", "backups": 1, "files": 1}]
+    assert answer["states"] == {"never": 0, "in part": 0, "whole": 1, "in doubt": 0, "damaged": 1}
 
 
 def test_a_scrub_whose_errors_have_not_all_a_name_says_nothing_of_the_backups_without_damage(nights: Nights, tree: Path) -> None:
@@ -187,16 +187,16 @@ def test_a_night_that_takes_the_name_of_a_deleted_backup_is_not_known_as_that_wa
     now = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
     nights.backupd("verify")
     path = nights.pool / "hosts/web/verified.json"
-    (one,) = (fields := json.loads(path.read_text()))["backups"].values()
+    (answer,) = (fields := json.loads(path.read_text()))["backups"].values()
     for second in range(300):
-        fields["backups"][backup_name(now + timedelta(seconds=second))] = one
+        fields["backups"][backup_name(now + timedelta(seconds=second))] = answer
     path.write_text(json.dumps(fields))
     nights.night("web", now=now)
     name, last = nights.names("web")
     assert name.startswith("2026-03-20")
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert {one["name"]: one["verified"] and one["verified"]["state"] for one in nights.json("list", "web")} == {
+    assert {row["name"]: row["verified"] and row["verified"]["state"] for row in nights.json("list", "web")} == {
         name: None,
         last: "whole",
     }

@@ -26,8 +26,8 @@ MIB = 1 << 20
 def verify(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("verify", *words, "--json", check=False)
     assert done.returncode == status, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def bytes_read(top: Path) -> int:
@@ -62,7 +62,10 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(
     before = bytes_read(nights.top)
     done = verify(nights)
     assert bytes_read(nights.top) - before >= 3 * MIB
-    assert [(one["name"], one["state"], one["read"]) for one in done["backups"]] == [(first, "whole", 3), (second, "whole", 1)]
+    assert [(backup["name"], backup["state"], backup["read"]) for backup in done["backups"]] == [
+        (first, "whole", 3),
+        (second, "whole", 1),
+    ]
     assert done["bytes"] < 4 * MIB
     inode = (nights.data("web", tree, first) / "other").stat().st_ino
     assert records(nights, "web")[inode] == hashlib.sha256((tree / "other").read_bytes()).digest()
@@ -70,19 +73,19 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(
     damage(nights.top, content[MIB : MIB + 4096])
     done = verify(nights, "web", status=1)
     path = f"{tree}/{name}"
-    assert [(one["name"], one["state"], one["damaged"]) for one in done["backups"]] == [
+    assert [(backup["name"], backup["state"], backup["damaged"]) for backup in done["backups"]] == [
         (first, "damaged", [path]),
         (second, "damaged", [path]),
     ]
-    assert [one["compared"] for one in done["backups"]] == [2, 1]
+    assert [backup["compared"] for backup in done["backups"]] == [2, 1]
     assert rows(nights, "select name, start, found_by from damage order by name") == [
         (first, MIB, "verify"),
         (second, MIB, "verify"),
     ]
-    listed = {one["name"]: one["verified"] for one in nights.listed("web")}
+    listed = {row["name"]: row["verified"] for row in nights.listed("web")}
     assert (listed[first]["state"], listed[first]["damages"]) == ("damaged", 1)
     assert "damaged: /" in nights.backupd("list", "web").stdout
-    assert "damaged web" in {one["subject"] for one in nights.json("notify", "--dry-run")["alarms"]}
+    assert "damaged web" in {alarm["subject"] for alarm in nights.json("notify", "--dry-run")["alarms"]}
     assert 'btrkeep_host_damaged_backups{host="web",pool="main"} 2' in nights.backupd("metrics").stdout
     slow = (TOP / "tests/beds/kill_at.py", f"slow:0.5:{tmp_path / 'begun'}", "before", "verified.json replaced", "1")
     with at_a_terminal((sys.executable, "-P", *slow, "--config", nights.config, "verify"), cwd=TOP) as terminal:
@@ -105,10 +108,10 @@ def test_a_file_that_reads_well_with_another_content_is_damaged(make_btrfs: Call
     verify(nights)
     damage(nights.top, content[4096:8192])
     assert (nights.data("web", tree) / "database").read_bytes() != content
-    (one,) = verify(nights, "web", status=1)["backups"]
-    assert one["damaged"] == [f"{tree}/database"]
-    (one,) = verify(nights, "web@latest", status=1)["backups"]  # what was recorded is not replaced by what is wrong
-    assert one["state"] == "damaged"
+    (answer,) = verify(nights, "web", status=1)["backups"]
+    assert answer["damaged"] == [f"{tree}/database"]
+    (answer,) = verify(nights, "web@latest", status=1)["backups"]  # what was recorded is not replaced by what is wrong
+    assert answer["state"] == "damaged"
 
 
 def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -133,7 +136,7 @@ def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: 
         (tree / name).hardlink_to(tree / "0")
     nights.run("web")
     done = json.loads(nights.backupd("repair", "--yes", "--json").stdout)
-    assert {(file["fate"], file["proof"]) for one in done["backups"] for file in one["files"]} == {("repaired", "checksum")}
+    assert {(file["fate"], file["proof"]) for backup in done["backups"] for file in backup["files"]} == {("repaired", "checksum")}
     first, copy, _ = nights.names("web")
     assert {(nights.data("web", tree, copy) / name).read_bytes() for name in names} == {content}
     assert nights.record("web", copy)["repaired"] | {"of_uuid": ""} == {"of": first, "of_uuid": "", "files": 40, "unproven": 0}
@@ -156,12 +159,12 @@ def test_what_is_not_what_the_run_recorded_stays_damaged_where_nothing_was_recor
         verify(nights, *words, status=1)
         assert rows(nights, "select name, path from damage order by name") == [(first, f"{tree}/file"), (second, f"{tree}/file")]
     planned = json.loads(nights.backupd("repair", "--dry-run", "--json", check=False).stdout)
-    assert [file["fate"] for one in planned["backups"] for file in one["files"]] == ["no-copy", "no-copy"]
+    assert [file["fate"] for backup in planned["backups"] for file in backup["files"]] == ["no-copy", "no-copy"]
     nights.backupd("delete", f"web@{first}", "--now-without-grace")
     assert nights.names("web") == [second]
     for _ in range(2):
-        (one,) = verify(nights, status=1)["backups"]
-        assert one["damaged"] == [f"{tree}/file"]
+        (answer,) = verify(nights, status=1)["backups"]
+        assert answer["damaged"] == [f"{tree}/file"]
 
 
 def test_a_sample_reads_what_is_known_to_be_damaged_also_when_no_checksum_says_so(
@@ -209,9 +212,9 @@ def test_a_pass_goes_on_where_it_was_cut_off(make_btrfs: Callable[..., Path], tr
     nights.host("web", tree)
     nights.run("web")
     assert nights.backupd("verify", "--dry-run").stdout.count("never read") == 1
-    (one,) = verify(nights, "--sample", "50")["backups"]
-    assert one["state"] == "in part"
-    assert 10 < one["read"] < 110
+    (answer,) = verify(nights, "--sample", "50")["backups"]
+    assert answer["state"] == "in part"
+    assert 10 < answer["read"] < 110
     (rest,) = verify(nights)["backups"]
     assert (rest["state"], rest["read"], rest["compared"]) == ("whole", 200, 0)
     (again,) = verify(nights, "--sample", "10%")["backups"]

@@ -41,9 +41,9 @@ def test_a_file_with_many_names_is_read_once_and_is_damaged_under_each(make_btrf
     nights = Nights(make_btrfs(size="300M"))
     nights.tables["verify"] = {"new_files": "none"}
     content = os.urandom(20_000)
-    for name, what in (("good", os.urandom(20_000)), ("bad", content)):
+    for name, piece in (("good", os.urandom(20_000)), ("bad", content)):
         (tree / name).mkdir()
-        (tree / name / "0").write_bytes(what)
+        (tree / name / "0").write_bytes(piece)
         for number in range(1, 100):
             os.link(tree / name / "0", tree / name / str(number))
     nights.host("web", tree)
@@ -120,7 +120,7 @@ def test_zeros_and_holes_are_alike_in_a_small_file_and_where_they_are_counts(sha
     work("fallocate", "--punch-hole", "--offset", "4096", "--length", "12288", shared_btrfs / "sparse")
     work("sync", "-f", shared_btrfs)
     assert (shared_btrfs / "sparse").stat().st_blocks < (shared_btrfs / "dense").stat().st_blocks
-    found, key, buffer = {}, bytes(24), small_buffer()
+    by_name, key, buffer = {}, bytes(24), small_buffer()
     for name in (*contents, "sparse"):
         path = shared_btrfs / name
         small = read_small(os.open(path, os.O_RDONLY | os.O_DIRECT), b"x", path.stat().st_size, key, buffer)
@@ -128,9 +128,9 @@ def test_zeros_and_holes_are_alike_in_a_small_file_and_where_they_are_counts(sha
         assert large is not None
         assert small.digest == large.digest
         assert small.plain == hashlib.sha256(path.read_bytes()).digest()
-        found[name] = small.digest
-    assert found["dense"] == found["sparse"]
-    assert len(set(found.values())) == 3
+        by_name[name] = small.digest
+    assert by_name["dense"] == by_name["sparse"]
+    assert len(set(by_name.values())) == 3
 
 
 def unreadable(data: Path) -> tuple[set[str], int]:
@@ -138,7 +138,7 @@ def unreadable(data: Path) -> tuple[set[str], int]:
     listed = work("env", "LC_ALL=C", "find", data, "-printf", "%s %l\n", check=False)
     summed = work("env", "LC_ALL=C", "find", data, "-type", "f", "-exec", "sha256sum", "{}", "+", check=False)
     failed = re.finditer(rf"(?:find|sha256sum): '?{data}([^':]*)'?: Input/output error", listed.stderr + summed.stderr)
-    return {found[1] for found in failed}, summed.stdout.count("\n")
+    return {match[1] for match in failed}, summed.stdout.count("\n")
 
 
 def test_names_and_folders_that_cannot_be_read_are_damaged_and_others_are_read(make_btrfs: Callable[..., Path], tree: Path) -> None:

@@ -66,14 +66,14 @@ def test_checksums_are_kept_while_the_clock_is_ahead(make_btrfs: Callable[..., P
     verify(nights, "--now", "2019-03-02T22:00:00Z")
     (tree / "more").write_bytes(os.urandom(5000))
     nights.backupd("run", "web", "--now", "2019-03-03T22:00:00Z")
-    found = verify(nights, "--now", "2019-03-04T22:00:00Z")["backups"]
-    assert sum(one["compared"] for one in found) == 1
+    answer = verify(nights, "--now", "2019-03-04T22:00:00Z")["backups"]
+    assert sum(row["compared"] for row in answer) == 1
 
 
-def delete(nights: Nights, name: str, said: Path) -> str:
+def delete(nights: Nights, name: str, path: Path) -> str:
     """A line of the shell that deletes a backup of web, or says why not."""
     words = ("-m", "backupd", "--config", nights.config, "delete", f"web@{name}", "--force", "--now-without-grace")
-    return f"cd {TOP}; {shlex.join(map(str, (sys.executable, *words)))} >{said} 2>&1; :"
+    return f"cd {TOP}; {shlex.join(map(str, (sys.executable, *words)))} >{path} 2>&1; :"
 
 
 def test_a_backup_that_is_deleted_before_its_turn_ends_nothing(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -143,13 +143,13 @@ def test_damage_is_told_of_every_backup_that_shares_it_when_one_is_read(make_btr
     damage(nights.top, content[:4096])
     (done,) = verify(nights, f"web@{first}", status=1)["backups"]
     assert done["damaged"] == [f"{tree}/old"]
-    assert rows(nights, "select name, path from damage order by name") == [(one, f"{tree}/old") for one in (first, second, third)]
-    known = {one["name"]: one["verified"]["damages"] for one in nights.listed("web")}
-    assert known == {first: 1, second: 1, third: 1}
+    assert rows(nights, "select name, path from damage order by name") == [(name, f"{tree}/old") for name in (first, second, third)]
+    answer = {row["name"]: row["verified"]["damages"] for row in nights.listed("web")}
+    assert answer == {first: 1, second: 1, third: 1}
     nights.run("web")
     assert nights.differences("web", tree) == []
     verify(nights, "web", status=1)
-    assert rows(nights, "select distinct name from damage order by name") == [(one,) for one in (first, second, third)]
+    assert rows(nights, "select distinct name from damage order by name") == [(name,) for name in (first, second, third)]
 
 
 def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callab
     before = image.stat()
     with (nights.top / "hole").open("wb") as file:
         file.truncate(128 << 10)
-    with (nights.top / "hole").open("rb") as hole, image.open("rb") as there:
-        request = struct.pack("=QQHHI", 0, 128 << 10, 1, 0, 0) + struct.pack("=qQQiI", there.fileno(), 128 << 10, 0, 0, 0)
+    with (nights.top / "hole").open("rb") as hole, image.open("rb") as buffered_reader:
+        request = struct.pack("=QQHHI", 0, 128 << 10, 1, 0, 0) + struct.pack("=qQQiI", buffered_reader.fileno(), 128 << 10, 0, 0, 0)
         answer = fcntl.ioctl(hole, 0xC0189436, request)  # FIDEDUPERANGE
         assert struct.unpack_from("=Qi", answer, 40) == (128 << 10, 0)
         os.sync()
-        assert os.lseek(there.fileno(), 0, os.SEEK_HOLE) == 128 << 10
+        assert os.lseek(buffered_reader.fileno(), 0, os.SEEK_HOLE) == 128 << 10
     assert image.stat().st_ctime_ns == before.st_ctime_ns
     (done,) = verify(nights)["backups"]
     assert (done["compared"], done["damages"]) == (1, 0)
@@ -195,12 +195,12 @@ def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callab
 
 
 def test_only_zeros_in_whole_blocks_and_at_the_end_are_left_out() -> None:
-    some, zero = b"x" + bytes(4094) + b"y", bytes(4096)
+    content, zero = b"x" + bytes(4094) + b"y", bytes(4096)
     cases = {
-        some: [(0, 4096)],
+        content: [(0, 4096)],
         zero: [],
-        some + zero + some + bytes(10): [(0, 4096), (8192, 12288)],
-        zero + some + b"\0\1": [(4096, 8194)],
+        content + zero + content + bytes(10): [(0, 4096), (8192, 12288)],
+        zero + content + b"\0\1": [(4096, 8194)],
         b"x" + zero: [(0, 4096)],
         bytes(2048) + b"x" * 4096 + bytes(2048): [(0, 8192)],
     }

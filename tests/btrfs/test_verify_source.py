@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.btrfs]
 def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     done = nights.backupd("verify", "--against-source", *words, "--json", check=False)
     assert done.returncode == status, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def overwrite(path: Path, content: bytes) -> None:
@@ -50,8 +50,8 @@ def test_what_differs_though_nothing_moved_is_named_and_fetched_again(shared_btr
     nights.host("web", tree, address=sshd.address, port=sshd.port)
     nights.run("web")
     (first,) = nights.names("web")
-    (found,) = compared(nights, "web")["hosts"]
-    assert (found["name"], found["files"], found["alike"], found["is_whole"]) == (first, 14, 14, True)
+    (answer,) = compared(nights, "web")["hosts"]
+    assert (answer["name"], answer["files"], answer["alike"], answer["is_whole"]) == (first, 14, 14, True)
     for name in odd:
         overwrite(tree / name, b"is other" + b"." + os.fsencode(name))
     overwrite(tree / "below" / "deep", b"peed")
@@ -62,16 +62,16 @@ def test_what_differs_though_nothing_moved_is_named_and_fetched_again(shared_btr
         (tree / name).unlink()
     (tree / "folder").mkdir()
     (tree / "symlink").symlink_to("kept")
-    (found,) = compared(nights, "web", status=1)["hosts"]
+    (answer,) = compared(nights, "web", status=1)["hosts"]
     expected = sorted([*(f"{tree}/{name}" for name in odd), f"{tree}/below/deep"], key=os.fsencode)
-    assert found["differs"] == expected
-    assert (found["files"], found["alike"], found["changed"]) == (14, 2, 5)
+    assert answer["differs"] == expected
+    assert (answer["files"], answer["alike"], answer["changed"]) == (14, 2, 5)
     assert rows(nights, "select name, found_by, count(*) from damage group by name, found_by") == [(first, "source", 7)]
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
     second = nights.names("web")[1]
-    (found,) = compared(nights, "web")["hosts"]
-    assert (found["name"], found["alike"], found["differing"]) == (second, found["files"], 0)
+    (answer,) = compared(nights, "web")["hosts"]
+    assert (answer["name"], answer["alike"], answer["differing"]) == (second, answer["files"], 0)
     assert all(name == first for (name,) in rows(nights, "select name from damage"))
 
 
@@ -85,8 +85,8 @@ def test_a_host_is_logged_in_to_once_however_much_is_compared(shared_btrfs: Path
     nights.host("web", *paths, address=sshd.address, port=sshd.port)
     nights.run("web")
     before = sshd.log.count("Accepted publickey")
-    (found,) = compared(nights, "web")["hosts"]
-    assert (found["files"], found["alike"], found["is_whole"]) == (600, 600, True)
+    (answer,) = compared(nights, "web")["hosts"]
+    assert (answer["files"], answer["alike"], answer["is_whole"]) == (600, 600, True)
     assert sshd.log.count("Accepted publickey") - before == 1
 
 
@@ -98,11 +98,11 @@ def test_a_bit_that_flipped_behind_the_filesystem_is_found(make_btrfs: Callable[
     nights.host("web", tree)
     nights.run("web")
     damage(nights.top, content[4096:8192])
-    (found,) = compared(nights, "web", status=1)["hosts"]
-    assert found["differs"] == [f"{tree}/database"]
-    said = nights.backupd("verify", "--against-source", "web", check=False).stdout
-    assert "database" in said
-    assert "the next run fetches them again" in said
+    (answer,) = compared(nights, "web", status=1)["hosts"]
+    assert answer["differs"] == [f"{tree}/database"]
+    output = nights.backupd("verify", "--against-source", "web", check=False).stdout
+    assert "database" in output
+    assert "the next run fetches them again" in output
     nights.run("web")
     assert nights.differences("web", tree) == []
 
@@ -166,8 +166,8 @@ def test_a_night_compares_its_share_and_the_next_one_fetches_what_differs(shared
         assert nights.run()["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
     assert rows(nights, "select distinct path, found_by from damage") == [(f"{tree}/file", "source")]
-    known = json.loads((nights.pool / "hosts/web/compared.json").read_text())
-    assert (known["next"], len(known["backups"])) == ({"2": {"slice": 5, "after": None}}, 5)
+    answer = json.loads((nights.pool / "hosts/web/compared.json").read_text())
+    assert (answer["next"], len(answer["backups"])) == ({"2": {"slice": 5, "after": None}}, 5)
 
 
 def test_each_path_is_in_one_of_a_hundred_slices() -> None:

@@ -90,22 +90,22 @@ def history(pool: Nights, path: str, *more: str) -> dict[str, Any]:
     return dict(pool.json("versions", *more, "web1", path))
 
 
-def spans(told: dict[str, Any], names: list[str]) -> list[tuple[int, int, int]]:
+def spans(answer: dict[str, Any], names: list[str]) -> list[tuple[int, int, int]]:
     """First and last backup by their numbers, and how many have it."""
-    return [(names.index(one["first"]), names.index(one["last"]), one["backups"]) for one in told["versions"]]
+    return [(names.index(version["first"]), names.index(version["last"]), version["backups"]) for version in answer["versions"]]
 
 
 def test_every_version_is_there_with_where_it_was_first_and_last_seen(pool: Nights) -> None:
     names = pool.names("web1")
-    told = history(pool, "/etc/passwd")
-    assert spans(told, names) == [(0, 2, 3), (3, 11, 7), (7, 8, 2)]
-    assert [one["entry"]["size"] for one in told["versions"]] == [9, 9, 9]
-    assert [one["names"] for one in told["versions"]][1] == [*names[3:7], *names[9:]]
-    assert [one["changed"] for one in told["versions"]] == [[], ["mtime", "content"], ["mtime", "content"]]
-    assert told["gone"] == []
-    assert [one["version"] for one in told["backups"]] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1]
-    assert told["versions"][0]["first_seen"] == "2026-11-09T22:00:00Z"
-    assert told["versions"][1]["last_seen"] == "2026-11-20T22:00:00Z"
+    answer = history(pool, "/etc/passwd")
+    assert spans(answer, names) == [(0, 2, 3), (3, 11, 7), (7, 8, 2)]
+    assert [version["entry"]["size"] for version in answer["versions"]] == [9, 9, 9]
+    assert [version["names"] for version in answer["versions"]][1] == [*names[3:7], *names[9:]]
+    assert [version["changed"] for version in answer["versions"]] == [[], ["mtime", "content"], ["mtime", "content"]]
+    assert answer["gone"] == []
+    assert [backup["version"] for backup in answer["backups"]] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 1, 1]
+    assert answer["versions"][0]["first_seen"] == "2026-11-09T22:00:00Z"
+    assert answer["versions"][1]["last_seen"] == "2026-11-20T22:00:00Z"
 
 
 def test_the_versions_are_those_that_stat_sees(pool: Nights) -> None:
@@ -118,24 +118,27 @@ def test_the_versions_are_those_that_stat_sees(pool: Nights) -> None:
                 if path == "etc/link":
                     words += work("readlink", pool.data("web1", path, name)).stdout
                 seen.setdefault(words, []).append(name)
-        told = history(pool, f"/{path}")
-        assert [one["names"] for one in told["versions"]] == list(seen.values()), path
-        assert all(one["certain"] for one in told["versions"]) == (path != "etc/comes"), path  # which was written anew
+        answer = history(pool, f"/{path}")
+        assert [version["names"] for version in answer["versions"]] == list(seen.values()), path
+        assert all(version["certain"] for version in answer["versions"]) == (path != "etc/comes"), path  # which was written anew
 
 
 def test_a_path_that_went_and_came_back_says_when(pool: Nights) -> None:
     names = pool.names("web1")
-    told = history(pool, "/etc/comes")
-    assert spans(told, names) == [(1, 5, 4), (10, 10, 1)]
-    assert [(names.index(one["first"]), names.index(one["last"]), one["backups"], one["doubtful"]) for one in told["gone"]] == [
+    answer = history(pool, "/etc/comes")
+    assert spans(answer, names) == [(1, 5, 4), (10, 10, 1)]
+    assert [
+        (names.index(absence["first"]), names.index(absence["last"]), absence["backups"], absence["doubtful"])
+        for absence in answer["gone"]
+    ] == [
         (4, 4, 1, True),
         (6, 9, 4, False),
         (11, 11, 1, False),
     ]
-    assert [one["came_back"] for one in told["gone"]] == [names[5], names[10], None]
-    assert [one["until"] for one in told["gone"]] == ["2026-11-14T22:00:00Z", "2026-11-19T22:00:00Z", None]
-    assert [one["vanished"] for one in told["versions"]] == ["2026-11-15T22:00:00Z", "2026-11-20T22:00:00Z"]
-    assert [one["found"] for one in told["backups"]].count("missing") == 7
+    assert [absence["came_back"] for absence in answer["gone"]] == [names[5], names[10], None]
+    assert [absence["until"] for absence in answer["gone"]] == ["2026-11-14T22:00:00Z", "2026-11-19T22:00:00Z", None]
+    assert [version["vanished"] for version in answer["versions"]] == ["2026-11-15T22:00:00Z", "2026-11-20T22:00:00Z"]
+    assert [backup["found"] for backup in answer["backups"]].count("missing") == 7
 
 
 def test_only_the_mode_changed_is_said(pool: Nights) -> None:
@@ -146,9 +149,9 @@ def test_only_the_mode_changed_is_said(pool: Nights) -> None:
 
 
 def test_a_folder_behind_what_became_a_symlink_is_not_said_to_be_gone(pool: Nights) -> None:
-    told = history(pool, "/etc/sub/deep")
-    assert [one["found"] for one in told["backups"]] == ["missing"] * 5 + ["there"] * 3 + ["behind a symlink"] * 4
-    assert (told["gone"], told["versions"][0]["vanished"]) == ([], None)
+    answer = history(pool, "/etc/sub/deep")
+    assert [backup["found"] for backup in answer["backups"]] == ["missing"] * 5 + ["there"] * 3 + ["behind a symlink"] * 4
+    assert (answer["gone"], answer["versions"][0]["vanished"]) == ([], None)
 
 
 def test_a_folder_is_told_apart_by_its_own_names_and_with_content_by_all_below(pool: Nights) -> None:
@@ -160,15 +163,15 @@ def test_a_folder_is_told_apart_by_its_own_names_and_with_content_by_all_below(p
         fields = ("-printf", "%P %y %l", "(", "-type", "f", "-printf", " %s %T@", "-o", "-true", ")", "-printf", "\\n")
         words = work("find", ".", *fields, cwd=pool.data("web1", "etc", name)).stdout
         listed.setdefault("\n".join(sorted(words.splitlines())), []).append(name)
-    assert [one["names"] for one in by_all["versions"]] == list(listed.values())
+    assert [version["names"] for version in by_all["versions"]] == list(listed.values())
 
 
 def test_the_terminal_shows_versions_and_gaps_in_order(pool: Nights) -> None:
-    said = pool.backupd("versions", "web1", "/etc/comes").stdout.splitlines()
-    assert said[0] == "/etc/comes of web1, file: 2 versions in 12 backups"
-    assert [line.split()[0][:10] for line in said[2:-1]] == ["2026-11-10", "2026-11-13", "2026-11-15", "2026-11-19", "2026-11-20"]
-    assert said[3].endswith("gone, back in 2026-11-14T220000Z; only suspect or failed backups say so")
-    assert said[6].endswith("gone, not there any more")
+    lines = pool.backupd("versions", "web1", "/etc/comes").stdout.splitlines()
+    assert lines[0] == "/etc/comes of web1, file: 2 versions in 12 backups"
+    assert [line.split()[0][:10] for line in lines[2:-1]] == ["2026-11-10", "2026-11-13", "2026-11-15", "2026-11-19", "2026-11-20"]
+    assert lines[3].endswith("gone, back in 2026-11-14T220000Z; only suspect or failed backups say so")
+    assert lines[6].endswith("gone, not there any more")
 
 
 def test_a_path_that_no_backup_has_names_the_nearest(pool: Nights) -> None:
@@ -181,8 +184,8 @@ def test_a_path_that_no_backup_has_names_the_nearest(pool: Nights) -> None:
 
 
 def test_another_day_sees_what_was_there_by_then(pool: Nights) -> None:
-    told = history(pool, "/etc/passwd", "--now", "2026-11-12T23:00:00Z")
-    assert (len(told["backups"]), len(told["versions"])) == (4, 2)
+    answer = history(pool, "/etc/passwd", "--now", "2026-11-12T23:00:00Z")
+    assert (len(answer["backups"]), len(answer["versions"])) == (4, 2)
 
 
 # --- what is the same
@@ -218,8 +221,8 @@ def test_a_copy_that_shares_its_extents_is_known_to_be_the_same_and_is_not_read(
     inodes = {nights.data("h1", "f", name).stat().st_ino for name in nights.names("h1")}
     assert len(inodes) == 3
     for more in ((), ("--content",)):
-        (one,) = nights.json("versions", "h1", "/f", *more)["versions"]
-        assert (one["backups"], one["certain"], one["sha256"]) == (3, True, None)
+        (answer,) = nights.json("versions", "h1", "/f", *more)["versions"]
+        assert (answer["backups"], answer["certain"], answer["sha256"]) == (3, True, None)
 
 
 def test_a_copy_of_compressed_data_is_only_known_to_be_the_same_when_it_was_read(nights: Nights) -> None:
@@ -238,16 +241,16 @@ def test_a_copy_of_compressed_data_is_only_known_to_be_the_same_when_it_was_read
 
     names = lineage(nights, compressed, split)
     assert "encoded" in work("filefrag", "-v", nights.data("h1", "f", names[-1])).stdout
-    (one,) = nights.json("versions", "h1", "/f")["versions"]
-    assert (one["backups"], one["certain"]) == (3, False)
-    (one,) = nights.json("versions", "h1", "/f", "--content")["versions"]
-    assert (one["backups"], one["certain"], one["sha256"]) == (3, True, checksums(nights)[0])
+    (answer,) = nights.json("versions", "h1", "/f")["versions"]
+    assert (answer["backups"], answer["certain"]) == (3, False)
+    (answer,) = nights.json("versions", "h1", "/f", "--content")["versions"]
+    assert (answer["backups"], answer["certain"], answer["sha256"]) == (3, True, checksums(nights)[0])
 
 
 def test_a_backup_from_nothing_is_the_same_by_size_and_time_and_only_reading_makes_it_certain(nights: Nights) -> None:
     lineage(nights, anew("a"), anew("b"), anew=(1, 2))
-    (one,) = nights.json("versions", "h1", "/f")["versions"]
-    assert (one["backups"], one["certain"]) == (3, False)
+    (answer,) = nights.json("versions", "h1", "/f")["versions"]
+    assert (answer["backups"], answer["certain"]) == (3, False)
     assert "\n~: same size and time" in nights.backupd("versions", "h1", "/f").stdout
     first, second = nights.json("versions", "h1", "/f", "--content")["versions"]
     assert [first["sha256"], first["sha256"], second["sha256"]] == checksums(nights)
@@ -262,15 +265,15 @@ def test_a_file_changed_in_place_with_its_time_put_back_is_not_called_certain(ni
 
     lineage(nights, hidden)
     assert len({nights.data("h1", "f", name).stat().st_ino for name in nights.names("h1")}) == 1
-    (one,) = nights.json("versions", "h1", "/f")["versions"]
-    assert one["certain"] is False
-    assert [one["sha256"] for one in nights.json("versions", "h1", "/f", "--content")["versions"]] == checksums(nights)
+    (answer,) = nights.json("versions", "h1", "/f")["versions"]
+    assert answer["certain"] is False
+    assert [version["sha256"] for version in nights.json("versions", "h1", "/f", "--content")["versions"]] == checksums(nights)
 
 
 def test_short_files_that_differ_in_spite_of_size_and_time_are_two_versions(nights: Nights) -> None:
     lineage(nights, lambda data: write(data / "s", "one", 7), lambda data: write(data / "s", "two", 7))
-    told = nights.json("versions", "h1", "/s")["versions"]
-    assert [(one["changed"], one["certain"]) for one in told] == [([], True), (["content"], True)]
+    answer = nights.json("versions", "h1", "/s")["versions"]
+    assert [(row["changed"], row["certain"]) for row in answer] == [([], True), (["content"], True)]
 
 
 def test_a_file_that_was_only_touched_has_the_same_content(nights: Nights) -> None:
@@ -291,8 +294,8 @@ def test_another_acl_or_attribute_alone_is_another_version(nights: Nights, path:
         lambda data: os.chown(data / path, 0, 0),
         lambda data: os.setxattr(data / path, "user.why", b"because"),
     )
-    told = nights.json("versions", "h1", f"/{path}")["versions"]
-    assert [(one["backups"], one["changed"], one["certain"]) for one in told] == [
+    answer = nights.json("versions", "h1", f"/{path}")["versions"]
+    assert [(row["backups"], row["changed"], row["certain"]) for row in answer] == [
         (counts[0], [], True),
         (counts[1], ["xattrs"], True),
         (counts[2], ["xattrs"], True),
@@ -303,8 +306,8 @@ def test_another_acl_or_attribute_alone_is_another_version(nights: Nights, path:
 def test_what_is_the_same_inode_untouched_is_not_opened(nights: Nights) -> None:
     names = lineage(nights, *[nothing] * 5)
     with watched(*(nights.data("h1", "f", name) for name in names)) as opens:
-        (one,) = nights.json("versions", "h1", "/f", "--content")["versions"]
-        assert (one["backups"], opens.count()) == (6, 0)
+        (answer,) = nights.json("versions", "h1", "/f", "--content")["versions"]
+        assert (answer["backups"], opens.count()) == (6, 0)
 
 
 def test_a_version_that_came_back_as_it_was_and_stayed_has_not_vanished(nights: Nights) -> None:
@@ -312,9 +315,9 @@ def test_a_version_that_came_back_as_it_was_and_stayed_has_not_vanished(nights: 
         work("cp", "-p", "--reflink=always", nights.data("h1", "f", nights.names("h1")[0]), data / "f")
 
     lineage(nights, lambda data: (data / "f").unlink(), back)
-    told = nights.json("versions", "h1", "/f")
-    ((one,), (gone,)) = told["versions"], told["gone"]
-    assert (one["backups"], one["vanished"], one["certain"]) == (2, None, True)
+    document = nights.json("versions", "h1", "/f")
+    ((answer,), (gone,)) = document["versions"], document["gone"]
+    assert (answer["backups"], answer["vanished"], answer["certain"]) == (2, None, True)
     assert (gone["backups"], gone["came_back"]) == (1, nights.names("h1")[2])
 
 
@@ -335,12 +338,12 @@ def test_only_a_source_path_that_was_looked_through_says_that_something_is_gone(
         if number == 1:
             (data / "srv" / "f").unlink()
 
-    told = [records("complete"), records("broken"), {"settings": {"paths": ["/etc"]}}, records("suspect"), records("complete")]
+    rows = [records("complete"), records("broken"), {"settings": {"paths": ["/etc"]}}, records("suspect"), records("complete")]
     states = {1: "failed", 3: "suspect"}
-    make_lineage(nights, "h1", every(1, 5, LAST), change, states=states, records=dict(enumerate(told)))
-    found = nights.json("versions", "h1", "/srv/f")
-    assert [one["found"] for one in found["backups"]] == ["there", "not finished", "not backed up", "missing", "missing"]
-    (gone,) = found["gone"]
+    make_lineage(nights, "h1", every(1, 5, LAST), change, states=states, records=dict(enumerate(rows)))
+    answer = nights.json("versions", "h1", "/srv/f")
+    assert [backup["found"] for backup in answer["backups"]] == ["there", "not finished", "not backed up", "missing", "missing"]
+    (gone,) = answer["gone"]
     assert (gone["first"], gone["doubtful"]) == (nights.names("h1")[3], False)
     assert "not backed up in 1 backup: 2026-11-18T220000Z" in nights.backupd("versions", "h1", "/srv/f").stdout
 
@@ -367,9 +370,9 @@ def test_a_planted_symlink_and_a_broken_record_leave_the_others_to_be_told(night
     for path in (planted, damaged):
         read_only(path)
     with watched(tmp_path / "f") as opens:
-        told = nights.json("versions", "h1", "/f", "--content")
+        answer = nights.json("versions", "h1", "/f", "--content")
         assert opens.count() == 0
-    assert [(one["name"], one["found"]) for one in told["backups"]] == [
+    assert [(backup["name"], backup["found"]) for backup in answer["backups"]] == [
         (names[0], "there"),
         (names[1], "unreadable"),
         (names[3], "there"),
@@ -399,10 +402,10 @@ def test_34_backups_take_less_than_a_fifth_of_a_second_and_no_library_of_databas
         used = []
         for _ in range(5):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            said = nights.backupd("versions", "h1", path).stdout
+            output = nights.backupd("versions", "h1", path).stdout
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert f"{count} versions in 34 backups" in said or path == "/"
+        assert f"{count} versions in 34 backups" in output or path == "/"
         assert min(used) < 0.2
     loaded = work(sys.executable, "-X", "importtime", "-m", "backupd", "versions", "--help", cwd=TOP).stderr
     assert "backupd.files.versions" in loaded
@@ -429,13 +432,13 @@ def test_versions_of_real_backups_are_those_of_the_source(nights: Nights) -> Non
     write(source / "page", "<i>" * 10, 3000)
     nights.run()
     names, path = nights.names("web1"), str(source)
-    told = nights.json("versions", "web1", f"{path}/page")
-    assert [(one["entry"]["size"], one["first"], one["last"]) for one in told["versions"]] == [
+    answer = nights.json("versions", "web1", f"{path}/page")
+    assert [(version["entry"]["size"], version["first"], version["last"]) for version in answer["versions"]] == [
         (12000, names[0], names[0]),
         (15000, names[1], names[1]),
         (30, names[4], names[4]),
     ]
-    assert [(one["first"], one["came_back"], one["backups"]) for one in told["gone"]] == [(names[2], names[4], 2)]
+    assert [(absence["first"], absence["came_back"], absence["backups"]) for absence in answer["gone"]] == [(names[2], names[4], 2)]
     (linked,) = nights.json("versions", "web1", f"{path}/linked")["versions"]
     assert (linked["backups"], linked["certain"]) == (5, True)
     assert len({nights.data("web1", source / "linked", name).stat().st_ino for name in names}) > 1  # the guard split them

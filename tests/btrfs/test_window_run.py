@@ -41,8 +41,8 @@ def at(nights: Nights, now: str, *words: str, status: int = 0) -> dict[str, str]
 
 def test_outside_its_window_nothing_starts_and_it_is_said_when_it_opens(nights: Nights, tree: Path) -> None:
     assert at(nights, "2026-11-20T21:59:50Z") == {}
-    said = nights.backupd("run", "--dry-run", "--now", "2026-11-20T12:00:00Z").stdout
-    assert "2026-11-20T22:00:00Z" in said
+    output = nights.backupd("run", "--dry-run", "--now", "2026-11-20T12:00:00Z").stdout
+    assert "2026-11-20T22:00:00Z" in output
     assert at(nights, "2026-11-20T22:00:00Z") == {"web": "complete"}
     assert nights.names("web")[0].startswith("2026-11-20T2200")
 
@@ -73,8 +73,8 @@ def test_what_runs_when_the_window_closes_is_stopped_kept_and_ended_the_night_af
     wait_for(flag.exists)
     status, stdout, _ = ended(process, 100)
     assert status == 1
-    found = results(stdout)
-    stopped, skipped = (found[host] for host in sorted(found, key=lambda host: found[host]["outcome"]))
+    actual_results = results(stdout)
+    stopped, skipped = (actual_results[host] for host in sorted(actual_results, key=lambda host: actual_results[host]["outcome"]))
     assert (stopped["outcome"], skipped["outcome"]) == ("partial", "skipped")
     assert "window" in stopped["error"]
     assert "06:00" in stopped["error"]
@@ -139,11 +139,11 @@ def test_once_a_night_over_the_days_of_a_clock_change(nights: Nights, tree: Path
     if not shutil.which("systemd-analyze"):
         return
     # systemd knows the clock change too
-    found = work(
+    output = work(
         "systemd-analyze", "calendar", "--iterations=3", "--base-time=2026-10-23 00:00 UTC", "*-*-* 22:00 Europe/Berlin"
     ).stdout
     for moment in ("Fri 2026-10-23 20:00:00 UTC", "Sat 2026-10-24 20:00:00 UTC", "Sun 2026-10-25 21:00:00 UTC"):
-        assert moment in found
+        assert moment in output
 
 
 def test_once_a_night_over_the_day_that_has_23_hours(nights: Nights, tree: Path) -> None:

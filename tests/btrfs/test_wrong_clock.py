@@ -45,17 +45,17 @@ def fails(pool: Expiries) -> None:
 def test_status_and_alarms_go_by_the_nights_with_a_right_clock_and_name_the_other(pool: Expiries) -> None:
     good, ahead = pool.names("web1")[2], pool.names("web1")[3]
     fails(pool)
-    found = pool.status("web1")
+    answer = pool.status("web1")
     stamp = datetime.strptime(good, "%Y-%m-%dT%H%M%SZ").replace(tzinfo=UTC)
-    assert found["state"] == "failing"
-    assert datetime.fromisoformat(found["last_complete"]) == stamp
-    assert 86400 <= found["age"] < 2 * 86400
-    assert f"stamped {ahead[:4]}" in found["warnings"][0]
+    assert answer["state"] == "failing"
+    assert datetime.fromisoformat(answer["last_complete"]) == stamp
+    assert 86400 <= answer["age"] < 2 * 86400
+    assert f"stamped {ahead[:4]}" in answer["warnings"][0]
     (line,) = (line for line in pool.backupd("status").stdout.splitlines() if line.startswith("web1"))
-    assert found["error"] in line
-    assert found["warnings"][0] in line
-    told = json.loads(pool.backupd("notify", "--dry-run", "--json", check=False).stdout)
-    assert [one["subject"] for one in told["alarms"] if one["what"] == "failure"] == ["host web1"]
+    assert answer["error"] in line
+    assert answer["warnings"][0] in line
+    document = json.loads(pool.backupd("notify", "--dry-run", "--json", check=False).stdout)
+    assert [alarm["subject"] for alarm in document["alarms"] if alarm["what"] == "failure"] == ["host web1"]
     listed = pool.backupd("list", "web1").stdout.splitlines()
     assert ["stamped in the future" in line for line in listed if ahead in line] == [True]
     assert ahead not in pool.backupd("list").stdout

@@ -104,28 +104,28 @@ class Pool(Nights):
 
     def become(self, host: Host, moment: datetime) -> None:
         """The host's source as it is then. What changes every night is a file that says which night it is."""
-        what = host.on(moment.date())
-        there, gone = self.sources / host.name / "b", self.sources / host.name / "b, gone"
+        subject = host.on(moment.date())
+        present, gone = self.sources / host.name / "b", self.sources / host.name / "b, gone"
         (self.sources / host.name / "a" / "night").write_text(label(moment))
-        _present(self.sources / host.name / "a" / "big", here=what != SMALL, make=lambda path: path.write_bytes(b"*" * BIG))
-        _present(self.away / host.name, here=what == AWAY, make=Path.touch)
-        if what == HALF and there.exists():
-            there.rename(gone)
-        if what != HALF and gone.exists():
-            gone.rename(there)
+        _present(self.sources / host.name / "a" / "big", here=subject != SMALL, make=lambda path: path.write_bytes(b"*" * BIG))
+        _present(self.away / host.name, here=subject == AWAY, make=Path.touch)
+        if subject == HALF and present.exists():
+            present.rename(gone)
+        if subject != HALF and gone.exists():
+            gone.rename(present)
 
     # --- what is there, without asking us
 
     def labels(self, host: str) -> dict[str, Path]:
         """The host's final backups by label, as folders are named; each was made within minutes of when it was to be."""
-        found: dict[str, Path] = {}
+        by_name: dict[str, Path] = {}
         for name in self.names(host):
             moment = datetime.strptime(name, "%Y-%m-%dT%H%M%S%z")
             begun = moment.replace(minute=moment.minute - moment.minute % 30, second=0)
             assert moment - begun < timedelta(minutes=15), name
-            assert label(begun) not in found, name
-            found[label(begun)] = self.backup(host, name)
-        return found
+            assert label(begun) not in by_name, name
+            by_name[label(begun)] = self.backup(host, name)
+        return by_name
 
     def there(self) -> Backups:
         """Every backup of the pool, by the folders and files in it."""
@@ -143,9 +143,9 @@ def _present(path: Path, *, here: bool, make: Callable[[Path], object]) -> None:
 def _what(backup: Path) -> str:
     """What a backup is, by backup.json and notes.json."""
     notes = backup.parent / "notes.json"
-    said = json.loads(notes.read_text())["backups"].get(backup.name, {}) if notes.exists() else {}
-    state = "complete" if "accepted" in said else json.loads((backup / "backup.json").read_text())["state"]
-    return f"{state}, expired" if "expired" in said else state
+    answer = json.loads(notes.read_text())["backups"].get(backup.name, {}) if notes.exists() else {}
+    state = "complete" if "accepted" in answer else json.loads((backup / "backup.json").read_text())["state"]
+    return f"{state}, expired" if "expired" in answer else state
 
 
 # --- the golden list
@@ -153,13 +153,13 @@ def _what(backup: Path) -> str:
 
 def sections(nights: Sequence[date]) -> dict[str, list[str]]:
     """The lines of the golden list, of that of these nights, under each of its headings."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
     for line in reference.text(reference.live(nights)).splitlines():
         if line.startswith("== "):
-            lines = found[re.sub(r": \d+ backups$", "", line.removeprefix("== "))] = []
+            lines = by_name[re.sub(r": \d+ backups$", "", line.removeprefix("== "))] = []
         elif line and not line.startswith("#"):
             lines.append(line)
-    return found
+    return by_name
 
 
 def backups_in(lines: list[str]) -> Backups:
@@ -182,14 +182,18 @@ def test_the_golden_list_is_what_the_naive_reference_reckons() -> None:
 
 def test_some_nights_have_every_rule_state_and_refusal_of_the_whole_year() -> None:
     def kinds(nights: Sequence[date]) -> set[str]:
-        told = sections(nights)
+        actual_sections = sections(nights)
         rules = {
             re.sub(r"\d[\d:TZ-]*( of \d+)?$", "", why)
-            for name in told
-            for reasons in reasons_in(told[name]).values()
+            for name in actual_sections
+            for reasons in reasons_in(actual_sections[name]).values()
             for why in reasons.split(", ")
         }
-        return rules | {what for name in told for what in backups_in(told[name]).values()} | {name for name in told if told[name]}
+        return (
+            rules
+            | {text for name in actual_sections for text in backups_in(actual_sections[name]).values()}
+            | {name for name in actual_sections if actual_sections[name]}
+        )
 
     assert kinds(some_nights()) == kinds(every_night())
     assert 5 * len(some_nights()) < len(every_night())
@@ -267,11 +271,11 @@ def live(pool: Pool, nights: Sequence[date], golden: Mapping[str, list[str]]) ->
 
 def explained(pool: Pool, now: datetime | str) -> dict[str, str]:
     """What `retention explain` says of every backup, in the reference's words: moments are left out, names are labels."""
-    found = {}
-    for one in json.loads(pool.at(now, "retention", "explain", "--json")):
-        reasons = [re.sub(r"^(held( until)?)\b.*|(T\d{4})\d\dZ$", r"\1\3", reason) for reason in one["reasons"]]
-        found[f"{one['host']} {one['name'][:15]}"] = ", ".join(sorted(reasons)) if one["keep"] else "goes"
-    return found
+    by_name = {}
+    for row in json.loads(pool.at(now, "retention", "explain", "--json")):
+        reasons = [re.sub(r"^(held( until)?)\b.*|(T\d{4})\d\dZ$", r"\1\3", reason) for reason in row["reasons"]]
+        by_name[f"{row['host']} {row['name'][:15]}"] = ", ".join(sorted(reasons)) if row["keep"] else "goes"
+    return by_name
 
 
 def queued(pool: Pool) -> list[str]:
@@ -281,11 +285,11 @@ def queued(pool: Pool) -> list[str]:
     return work("btrfs", "subvolume", "list", "-d", pool.pool).stdout.splitlines()
 
 
-def compare(found: Mapping[str, str], wanted: Mapping[str, str], when: str) -> None:
+def compare(by_name: Mapping[str, str], wanted: Mapping[str, str], when: str) -> None:
     """Fails with what is different, line by line."""
-    names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-    told = [f"{name}: {found.get(name, 'not there')}, not {wanted.get(name, 'there')}" for name in names]
-    assert told == [], "\n".join([f"{when}:", *told])
+    names = sorted(name for name in {*by_name, *wanted} if by_name.get(name) != wanted.get(name))
+    lines = [f"{name}: {by_name.get(name, 'not there')}, not {wanted.get(name, 'there')}" for name in names]
+    assert lines == [], "\n".join([f"{when}:", *lines])
 
 
 @pytest.mark.slow
@@ -328,9 +332,9 @@ def see_nothing_to_do(pool: Pool) -> None:
     assert disagreements(pool) == []
     query = "select host || ' ' || substr(name, 1, 15), state from backup order by 1"
     assert dict(rows(pool, query)) == pool.there()
-    known = rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2")
+    actual_rows = rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2")
     pool.at(AFTERWARDS, "rebuild")
-    assert rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2") == known
+    assert rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2") == actual_rows
     before = subvolumes(pool)
     plan = json.loads(pool.at(AFTERWARDS, "expire", "--dry-run", "--json"))
     assert [plan[key] for key in ("mark", "revive", "delete", "wait")] == [[]] * 4

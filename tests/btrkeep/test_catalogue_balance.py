@@ -49,8 +49,8 @@ def start(catalogue: Catalogue, filesystem: str = ONE, at: datetime = EVENING) -
     return catalogue.start_balance(filesystem, "/srv/backup", at, 4242, "99", policy="benefit", budget=20 << 30)
 
 
-def ids(found: list[Balance]) -> list[int]:
-    return [balance.id for balance in found]
+def ids(balances: list[Balance]) -> list[int]:
+    return [balance.id for balance in balances]
 
 
 def test_a_score_comes_back_as_it_went_in(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
@@ -182,9 +182,9 @@ def test_measured_are_the_last_that_were_done_on_a_filesystem(catalogue: Catalog
     for balance in (second, other, first):
         for place, outcome in enumerate(("done", "gone", "no space", "done", "cancelled", "failed"), 1):
             catalogue.add_step(replace(STEP, balance=balance, number=place, outcome=outcome))
-    found = [(balance_step.balance, balance_step.number) for balance_step in catalogue.measured(ONE)]
-    assert found == [(second, 4), (second, 1), (first, 4), (first, 1)]
-    assert [(balance_step.balance, balance_step.number) for balance_step in catalogue.measured(ONE, limit=3)] == found[:3]
+    numbers = [(balance_step.balance, balance_step.number) for balance_step in catalogue.measured(ONE)]
+    assert numbers == [(second, 4), (second, 1), (first, 4), (first, 1)]
+    assert [(balance_step.balance, balance_step.number) for balance_step in catalogue.measured(ONE, limit=3)] == numbers[:3]
     assert {balance_step.outcome for balance_step in catalogue.measured(ONE)} == {"done"}
 
 

@@ -154,8 +154,8 @@ def test_a_host_is_dropped_with_all_its_backups_and_its_history_stays(catalogue:
 
 def test_a_renamed_host_takes_everything_along_and_leaves_nothing(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     odd = b"caf\xe9".decode("utf-8", "surrogateescape")
-    for one in (*nights(3), WORKING, *nights(2, "web2")):
-        catalogue.put_backup(one)
+    for item in (*nights(3), WORKING, *nights(2, "web2")):
+        catalogue.put_backup(item)
     runs = [begin(catalogue, host) for host in ("web1", "web2", "web1")]
     catalogue.put_progress(Progress("web1", runs[2], 1, None, "/srv/web1", 1, None, 2, None, None, EVENING))
     before = everything(sql)
@@ -205,8 +205,8 @@ def test_an_expiry_is_told_while_it_goes_on_and_when_it_ends(catalogue: Catalogu
     catalogue.update_expiry(
         first, deleted=4, waiting=100, most_waiting=100, rate=0.5, eta=12.5, paused="backups run", updated=later
     )
-    found = sql.execute("SELECT * FROM expiry")
-    row = dict(zip((column[0] for column in found.description), found.fetchone(), strict=True))
+    cursor = sql.execute("SELECT * FROM expiry")
+    row = dict(zip((column[0] for column in cursor.description), cursor.fetchone(), strict=True))
     assert {name: value for name, value in row.items() if value} == {
         "id": first, "started": "2026-11-20T22:00:03.123456Z", "pid": 4242, "pid_started": "99", "planned": 10, "deleted": 4,
         "waiting": 100, "most_waiting": 100, "rate": 0.5, "eta": 12.5, "paused": "backups run",

@@ -220,7 +220,7 @@ def test_readers_see_no_wrong_answer_and_no_error_while_writers_come_go_and_are_
                 elif chance.random() < 0.01:
                     process.kill()
                     killed += 1
-        told = [json.loads(reader.communicate()[0]) for reader in readers]
+        result = [json.loads(reader.communicate()[0]) for reader in readers]
     finally:
         for process in writers.values():
             process.kill()
@@ -228,10 +228,10 @@ def test_readers_see_no_wrong_answer_and_no_error_while_writers_come_go_and_are_
         for reader in readers:
             reader.kill()
             reader.wait()
-    assert [one["wrong"] for one in told] == [[], [], []]
-    assert all(sum(one["counts"].values()) > 3 for one in told)
-    assert all(one["longest"] < readonly.PATIENCE for one in told)
-    assert max(max(one["seen"].values(), default=0) for one in told) > 0
+    assert [item["wrong"] for item in result] == [[], [], []]
+    assert all(sum(item["counts"].values()) > 3 for item in result)
+    assert all(item["longest"] < readonly.PATIENCE for item in result)
+    assert max(max(item["seen"].values(), default=0) for item in result) > 0
     assert killed + number > 2
 
 

@@ -30,14 +30,14 @@ COUNTERS = {"boot": "b", "clock": 7.5, "devices": {"sda:1": [1, 2, 3, 4, 5]}, "p
 
 def test_a_sample_comes_back_as_it_went_in_and_can_be_read_with_sqlite3(catalogue: Catalogue, tmp_path: Path) -> None:
     score = {"score": 17.25, "scored": NOW - timedelta(hours=1)}
-    one = sample(NOW, **score, seconds=300.5, read=1 << 60, activity="scrub", pressure={"io some": 1.25}, counters=COUNTERS)
-    one = replace(one, spaces={"data raid1": [1, 2, 2000]}, devices={"1": [5, 4, 0, 1, 0, 0, 0]})
+    single = sample(NOW, **score, seconds=300.5, read=1 << 60, activity="scrub", pressure={"io some": 1.25}, counters=COUNTERS)
+    single = replace(single, spaces={"data raid1": [1, 2, 2000]}, devices={"1": [5, 4, 0, 1, 0, 0, 0]})
     assert catalogue.newest_sample(FILESYSTEM) is None
-    assert catalogue.add_sample(FILESYSTEM, lambda before: one if before is None else sample(NOW)) == one
-    assert catalogue.newest_sample(FILESYSTEM) == replace(one, id=1)
+    assert catalogue.add_sample(FILESYSTEM, lambda before: single if before is None else sample(NOW)) == single
+    assert catalogue.newest_sample(FILESYSTEM) == replace(single, id=1)
     assert catalogue.newest_sample("another") is None
     assert ask(tmp_path, "SELECT taken, span, allocated, spaces, read FROM sample") == [
-        ("2026-11-20T22:00:00.000000Z", "raw", one.allocated, '{"data raid1":[1,2,2000]}', 1 << 60)
+        ("2026-11-20T22:00:00.000000Z", "raw", single.allocated, '{"data raid1":[1,2,2000]}', 1 << 60)
     ]
 
 
@@ -53,11 +53,11 @@ def test_what_is_made_is_made_of_the_sample_that_was_kept_last_whatever_the_cloc
 
     for moment in (NOW, NOW - timedelta(days=1), NOW + timedelta(minutes=5)):
         next_one(moment)
-    assert [one.taken if one else None for one in before] == [None, NOW, NOW - timedelta(days=1)]
-    assert [one.taken for one in catalogue.samples(FILESYSTEM)] == sorted(
+    assert [item.taken if item else None for item in before] == [None, NOW, NOW - timedelta(days=1)]
+    assert [item.taken for item in catalogue.samples(FILESYSTEM)] == sorted(
         [NOW, NOW - timedelta(days=1), NOW + timedelta(minutes=5)]
     )
-    assert [one.taken for one in catalogue.samples(FILESYSTEM, NOW, NOW + timedelta(minutes=5))] == [NOW]
+    assert [item.taken for item in catalogue.samples(FILESYSTEM, NOW, NOW + timedelta(minutes=5))] == [NOW]
     assert catalogue.oldest_sample(FILESYSTEM, "raw") == NOW - timedelta(days=1)
     assert catalogue.oldest_sample(FILESYSTEM, "hour") is None
 
@@ -127,7 +127,7 @@ def test_samples_of_ten_years_with_twelve_devices_stay_below_100_mb(catalogue: C
     }
     waits = dict.fromkeys(kinds, 12.345)
     options = "rw,noatime,compress=zstd:3,nossd,space_cache=v2,commit=120,subvolid=5,subvol=/"
-    one: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "devices": devices,
         "counters": counters,
         "pressure": waits,
@@ -135,7 +135,7 @@ def test_samples_of_ten_years_with_twelve_devices_stay_below_100_mb(catalogue: C
         "score": 97412.618,
         "scored": NOW,
     }
-    raw = every_five_minutes(14 * 288, **one)
+    raw = every_five_minutes(14 * 288, **answer)
     hours = merged(raw, STEPS[0], UTC_ZONE)
     days = merged(hours, STEPS[1], UTC_ZONE)
     catalogue.replace_samples([], [replace(hours[0], taken=START + timedelta(hours=number)) for number in range(351 * 24)])

@@ -67,13 +67,13 @@ def shape(file: Path) -> dict[str, object]:
         def rows(pragma: str) -> list[tuple[Any, ...]]:
             return sorted(connection.execute(f"PRAGMA {pragma}").fetchall(), key=repr)
 
-        found: dict[str, object] = {}
+        answer: dict[str, object] = {}
         for name, sql in connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall():
             indexes = {row[1]: (row[2:], rows(f"index_xinfo({row[1]})")) for row in rows(f"index_list({name})")}
             checks = sorted(re.findall(r"CONSTRAINT (\w+)", sql)) + sorted(re.findall(r"CHECK \((.*\))\)", sql))
             keys = [row[2:] for row in rows(f"foreign_key_list({name})")]
-            found[name] = (rows(f"table_xinfo({name})"), indexes, keys, checks, "AUTOINCREMENT" in sql)
-        return found
+            answer[name] = (rows(f"table_xinfo({name})"), indexes, keys, checks, "AUTOINCREMENT" in sql)
+        return answer
 
 
 def test_a_missing_catalogue_is_made_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,21 +107,21 @@ def test_the_schema_has_a_column_for_each_field_of_a_row(tmp_path: Path) -> None
     Catalogue.open(tmp_path).close()
     assert {table.name for table in tables.TABLES} == ROWS.keys()
     for table, row in ROWS.items():
-        found = {
+        answer = {
             name: (kind, notnull)
             for _, name, kind, notnull, _, _ in ask(tmp_path / "catalogue.sqlite", f"PRAGMA table_info({table})")
         }
         wanted = {field.name: field.type for field in fields(row) if (table, field.name) != ("backup", "detail")}
-        assert found.keys() - {"id"} == wanted.keys() - {"id"}, table
+        assert answer.keys() - {"id"} == wanted.keys() - {"id"}, table
         for name, of_type in wanted.items():
-            known = [DECLARED[kind] for kind in (of_type, *get_args(of_type)) if kind in DECLARED and not is_document(of_type)]
-            assert found[name][0] in (known[0] if known else {"TEXT"}), (table, name)
+            rowses = [DECLARED[kind] for kind in (of_type, *get_args(of_type)) if kind in DECLARED and not is_document(of_type)]
+            assert answer[name][0] in (rowses[0] if rowses else {"TEXT"}), (table, name)
             may_be_null = isinstance(of_type, UnionType) and (table, name) != ("backup", "name")
-            assert found[name][1] == (0 if may_be_null or name in OPTIONAL else 1), (table, name)
+            assert answer[name][1] == (0 if may_be_null or name in OPTIONAL else 1), (table, name)
 
 
 @pytest.mark.parametrize(
-    ("table", "column", "known"),
+    ("table", "column", "recorded"),
     [
         ("backup", "state", BACKUP_STATES),
         ("run", "outcome", RUN_OUTCOMES),
@@ -133,11 +133,13 @@ def test_the_schema_has_a_column_for_each_field_of_a_row(tmp_path: Path) -> None
         ("damage", "found_by", FOUND_BY),
     ],
 )
-def test_the_database_knows_the_words_that_the_code_knows(tmp_path: Path, table: str, column: str, known: tuple[str, ...]) -> None:
+def test_the_database_knows_the_words_that_the_code_knows(
+    tmp_path: Path, table: str, column: str, recorded: tuple[str, ...]
+) -> None:
     Catalogue.open(tmp_path).close()
     ((sql,),) = ask(tmp_path / "catalogue.sqlite", f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
     (words,) = re.findall(rf"CHECK \({column} IN \((.*?)\)\)", sql, re.DOTALL)
-    assert tuple(re.findall(r"'([^']+)'", words)) == known
+    assert tuple(re.findall(r"'([^']+)'", words)) == recorded
 
 
 def test_the_schema_has_a_file_for_each_version() -> None:
@@ -148,8 +150,8 @@ def test_the_schema_has_a_file_for_each_version() -> None:
 def test_pragmas_are_said_where_the_database_is_known_only() -> None:
     folder = TOP / "btrkeep" / "catalogue"
     sources = {path.name: re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL) for path in folder.glob("*.py")}
-    found = {name for name, source in sources.items() if re.search(r"PRAGMA|sqlite_(master|schema)|sqlite3\.connect", source)}
-    assert found == {"dashboard_copy.py", "migrate.py", "readonly.py", "sqlite.py"}
+    lines = {name for name, source in sources.items() if re.search(r"PRAGMA|sqlite_(master|schema)|sqlite3\.connect", source)}
+    assert lines == {"dashboard_copy.py", "migrate.py", "readonly.py", "sqlite.py"}
 
 
 # Everything is imported before, so that the openings really meet; many folders, since each race is short.

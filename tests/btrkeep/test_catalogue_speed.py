@@ -108,8 +108,8 @@ def measured(code: str, large: Large, **limits: float) -> dict[str, float]:
         limits = {name: limit if name == "memory" else 5 * limit for name, limit in limits.items()}
     best: dict[str, float] = {}
     for _ in range(3):
-        told = json.loads(subprocess.run(argv, cwd=TOP, check=True, stdout=subprocess.PIPE).stdout)
-        best = {name: min(value, best.get(name, value)) for name, value in told.items()}
+        answer = json.loads(subprocess.run(argv, cwd=TOP, check=True, stdout=subprocess.PIPE).stdout)
+        best = {name: min(value, best.get(name, value)) for name, value in answer.items()}
         if all(best[name] < limit for name, limit in limits.items()):
             break
     assert {name: best[name] for name, limit in limits.items() if best[name] >= limit} == {}

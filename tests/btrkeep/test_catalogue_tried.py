@@ -26,8 +26,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def catalogue(state: Path) -> Iterator[Catalogue]:
-    with Catalogue.open(state) as found:
-        yield found
+    with Catalogue.open(state) as result:
+        yield result
 
 
 @pytest.fixture

@@ -38,10 +38,10 @@ def test_what_is_no_cause_is_none_and_what_is_one_has_words(code: CauseCode, fac
         assert isinstance(cause_words(cause), str)
 
 
-@pytest.mark.parametrize("found", [None, [], {}, "stopped", ["stopped", {}], {"code": "from-next-year"}, {"code": ["stopped"]}])
-def test_what_this_version_does_not_know_is_told_by_the_words_beside_it(found: object) -> None:
-    assert cause_of(found) is None
-    assert error_words("the words beside it", cause_of(found)) == "the words beside it"
+@pytest.mark.parametrize("result", [None, [], {}, "stopped", ["stopped", {}], {"code": "from-next-year"}, {"code": ["stopped"]}])
+def test_what_this_version_does_not_know_is_told_by_the_words_beside_it(result: object) -> None:
+    assert cause_of(result) is None
+    assert error_words("the words beside it", cause_of(result)) == "the words beside it"
 
 
 def test_a_copy_of_the_history_keeps_causes_and_rows_whose_cause_cannot_be_read() -> None:

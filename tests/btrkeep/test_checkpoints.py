@@ -50,10 +50,10 @@ def test_what_changes_nothing_announces_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_test_names_a_function_to_be_killed_at() -> None:
-    found = [
+    match = [
         f"{path.name}: {node.value}"
         for path in (TOP / "tests").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and FUNCTION.fullmatch(node.value)
     ]
-    assert found == []
+    assert match == []

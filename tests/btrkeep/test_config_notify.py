@@ -58,9 +58,9 @@ def test_without_the_section_nobody_is_told_and_none_ends_the_digest(tmp_path: P
     ],
 )
 def test_a_problem_shows_nothing_of_a_url(tmp_path: Path, notify: str) -> None:
-    said = problems(tmp_path, notify)
-    assert SECRET not in said
-    assert "notify" in said
+    actual_problems = problems(tmp_path, notify)
+    assert SECRET not in actual_problems
+    assert "notify" in actual_problems
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def of_host(folder: Path, line: str) -> list[str]:
     """The problems of a sound host with one more line; without `main.toml: host.a.`."""
     paths = "" if line.startswith("paths") else 'paths = ["/etc"]\n'
     address = "" if line.startswith("address") else 'address = "a"\n'
-    found = problems(folder, f"{POOL}[host.a]\n{paths}{address}{line}\n")
-    assert all(each.startswith("main.toml: host.a.") for each in found), found
-    return [each.removeprefix("main.toml: host.a.") for each in found]
+    actual_problems = problems(folder, f"{POOL}[host.a]\n{paths}{address}{line}\n")
+    assert all(each.startswith("main.toml: host.a.") for each in actual_problems), actual_problems
+    return [each.removeprefix("main.toml: host.a.") for each in actual_problems]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def of_host(folder: Path, line: str) -> list[str]:
     ],
 )
 def test_a_value_that_cannot_be_is_named_with_what_was_expected(tmp_path: Path, line: str, problem: str) -> None:
-    found = of_host(tmp_path, line)
-    assert found[0].startswith(problem), found[0]
+    lines = of_host(tmp_path, line)
+    assert lines[0].startswith(problem), lines[0]
 
 
 def test_neighbours_in_name_only_are_not_nested(tmp_path: Path) -> None:
@@ -133,18 +133,18 @@ def test_neighbours_in_name_only_are_not_nested(tmp_path: Path) -> None:
      "[::1", "[::1]:22", "a/b", "a\\\\b", "a\\nb", "a\\tb", "a\\u202eb", "u:pw@a", 'a\\"b'],
 )  # fmt: skip
 def test_addresses_that_ssh_or_rsync_would_take_for_something_else_are_refused(tmp_path: Path, address: str) -> None:
-    found = of_host(tmp_path, f'address = "{address}"')
-    assert len(found) == 1
-    assert found[0].startswith("address = ")
+    lines = of_host(tmp_path, f'address = "{address}"')
+    assert len(lines) == 1
+    assert lines[0].startswith("address = ")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".working", "-x", "a/b", "a b", "a\\tb", "a\\n", "\\u0000", "a\\u202eb", "a" * 201,
                                   "ж" * 101, "u\\u0308", "\\u212b", "a\\\\b", "@", "a:b"])  # fmt: skip
 @pytest.mark.parametrize("section", ["host", "group"])
 def test_names_that_are_no_folder_names_are_refused(tmp_path: Path, section: str, name: str) -> None:
-    found = problems(tmp_path, f'{POOL}[{section}."{name}"]\npaths = ["/etc"]')
-    assert len(found) == 1
-    assert found[0].startswith(f"main.toml: {section}.")
+    actual_problems = problems(tmp_path, f'{POOL}[{section}."{name}"]\npaths = ["/etc"]')
+    assert len(actual_problems) == 1
+    assert actual_problems[0].startswith(f"main.toml: {section}.")
 
 
 @pytest.mark.parametrize("pool", ["", "../x", ".x", "-x", "a b"])
@@ -230,15 +230,15 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
     ],
 )  # fmt: skip
 def test_sections_files_and_single_values_that_are_wrong_are_named(tmp_path: Path, text: str, problem: str) -> None:
-    found = problems(tmp_path, text)
-    assert any(line.startswith(f"main.toml: {problem}") for line in found), found
-    assert all(len(line) < 250 for line in found)
+    actual_problems = problems(tmp_path, text)
+    assert any(line.startswith(f"main.toml: {problem}") for line in actual_problems), actual_problems
+    assert all(len(line) < 250 for line in actual_problems)
 
 
 def test_all_problems_of_all_files_come_at_once(tmp_path: Path) -> None:
     main = f'{POOL}[backup]\nevery = "1x"\nstall = 3\n[host.a]\npaths = ["x", "/a", "y"]\nport = 0\n'
-    found = problems(tmp_path, main, b='[host.b]\ngroup = "g"\npaths = ["/b"]\n', c="[backup]\nattempts = 0\n")
-    assert [line.split(" = ")[0].split(': "')[0] for line in found] == [
+    actual_problems = problems(tmp_path, main, b='[host.b]\ngroup = "g"\npaths = ["/b"]\n', c="[backup]\nattempts = 0\n")
+    assert [line.split(" = ")[0].split(': "')[0] for line in actual_problems] == [
         "main.toml: backup.every",
         "main.toml: backup.stall",
         "main.toml: host.a.paths",
@@ -259,8 +259,8 @@ def test_what_may_stand_in_a_file_that_cannot_be_read_is_not_called_missing(tmp_
 
 @pytest.mark.parametrize("section", ["host", "group"])
 def test_one_name_in_two_files_names_both(tmp_path: Path, section: str) -> None:
-    found = problems(tmp_path, f'{POOL}[{section}.x]\npaths = ["/a"]', x=f'[{section}.x]\npaths = ["/b"]')
-    assert found == [f"main.d/x.toml: {section}.x: is in main.toml already; a {section} stands in one file"]
+    actual_problems = problems(tmp_path, f'{POOL}[{section}.x]\npaths = ["/a"]', x=f'[{section}.x]\npaths = ["/b"]')
+    assert actual_problems == [f"main.d/x.toml: {section}.x: is in main.toml already; a {section} stands in one file"]
 
 
 def test_what_is_missing_is_not_said_where_it_was_given_wrongly(tmp_path: Path) -> None:
@@ -288,10 +288,10 @@ def test_bytes_that_are_no_utf8_are_found_by_line_and_column(tmp_path: Path) -> 
 
 
 def test_what_others_wrote_cannot_move_the_cursor(tmp_path: Path) -> None:
-    found = problems(tmp_path, f'{POOL}"\\u001b[2J" = "\\u001b]0;x\\u0007"\n[host.a]\npaths = ["\\u001b/"]\n')
-    found += problems(tmp_path, POOL, **{"\x1b[2J": "["})
-    assert len(found) == 3
-    assert all(line.isprintable() for line in found)
+    actual_problems = problems(tmp_path, f'{POOL}"\\u001b[2J" = "\\u001b]0;x\\u0007"\n[host.a]\npaths = ["\\u001b/"]\n')
+    actual_problems += problems(tmp_path, POOL, **{"\x1b[2J": "["})
+    assert len(actual_problems) == 3
+    assert all(line.isprintable() for line in actual_problems)
 
 
 @pytest.mark.skipif(not shutil.which("rsync"), reason="rsync is not installed")

@@ -180,9 +180,9 @@ def test_a_state_folder_elsewhere_is_found_without_the_configuration_until_it_is
     point(config, usual, etc)
     assert not usual.exists()  # not installed here
     usual.mkdir()
-    for words, found in (("/srv/one", "/srv/one"), ("/srv/two", "/srv/two"), (f"{usual}/main", f"{usual}/main")):
+    for words, name in (("/srv/one", "/srv/one"), ("/srv/two", "/srv/two"), (f"{usual}/main", f"{usual}/main")):
         point(config_at(etc, "main", f'state = "{words}"\n'), usual, etc)
-        assert state_of("main", usual) == Path(found)
+        assert state_of("main", usual) == Path(name)
         assert state_of("other", usual) == usual / "other"
     assert list(usual.iterdir()) == []
 

@@ -65,9 +65,9 @@ def test_a_host_takes_each_key_from_itself_its_group_or_the_pool(loaded: Load) -
 @pytest.mark.parametrize(("key", "values"), [("daily", (1, 2, 3)), ("grace", ('"1h"', '"2h"', '"3h"')), ("min_keep", (4, 5, 6))])
 def test_the_nearest_of_three_places_wins(loaded: Load, places: tuple[bool, ...], key: str, values: tuple[object, ...]) -> None:
     heads = ("[retention]", "[group.g.retention]", "[host.a.retention]")
-    lines = [f"{head}\n{key} = {value}\n" for head, value, there in zip(heads, values, places, strict=True) if there]
+    lines = [f"{head}\n{key} = {value}\n" for head, value, is_true in zip(heads, values, places, strict=True) if is_true]
     config = loaded(POOL + "[group.g]\n" + host("a", 'group = "g"') + "".join(lines))
-    nearest = [value for value, there in zip(values, places, strict=True) if there][-1]
+    nearest = [value for value, is_true in zip(values, places, strict=True) if is_true][-1]
     expected = {'"1h"': 3600.0, '"2h"': 7200.0, '"3h"': 10800.0}.get(str(nearest), nearest)
     assert getattr(config.hosts["a"].retention, key) == expected
 

@@ -38,10 +38,10 @@ def best_of_three(folder: Path) -> tuple[float, float, int]:
     """
     ours, yardstick, peak = [], [], 0
     for _ in range(3):
-        seconds, said = _seconds(PROGRAM, folder)
+        seconds, output = _seconds(PROGRAM, folder)
         ours.append(seconds)
         yardstick.append(_seconds(YARDSTICK, folder)[0])
-        peak = int(said)
+        peak = int(output)
     return min(ours), min(yardstick), peak
 
 

@@ -66,13 +66,13 @@ def test_whatever_is_known_of_its_end_nothing_of_its_last_minutes_is_left_out(
 ) -> None:
     """What was seen was before the crash, or in the present boot; what was written in the ten minutes before is in doubt."""
     before = of(*(ago for ago in written if ago >= crash))
-    found = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash or ago < 20], None, MARGIN, BEGUN, NOW)
+    lines = written_last(before, [NOW - ago * MINUTE for ago in signs if ago >= crash or ago < 20], None, MARGIN, BEGUN, NOW)
     last = {
         (written_backup.host, written_backup.name)
         for written_backup in before
         if written_backup.written > NOW - crash * MINUTE - MARGIN
     }
-    assert last <= found
+    assert last <= lines
 
 
 class Facts(dict[str, str | None]):
@@ -98,7 +98,7 @@ def test_what_is_in_doubt_is_kept_for_those_who_cannot_look_into_the_pool() -> N
 
 
 def test_a_backup_in_doubt_says_so_unless_it_is_known_to_be_damaged() -> None:
-    known = verified(None, None, 0, NOW, in_doubt=NOW - MINUTE)
-    assert (known.state, known.at) == (VerificationState.IN_DOUBT, NOW - MINUTE)
-    assert verified_words(known, str) == f"written last before a crash of this server, seen {NOW - MINUTE}, and not read since"
+    recorded = verified(None, None, 0, NOW, in_doubt=NOW - MINUTE)
+    assert (recorded.state, recorded.at) == (VerificationState.IN_DOUBT, NOW - MINUTE)
+    assert verified_words(recorded, str) == f"written last before a crash of this server, seen {NOW - MINUTE}, and not read since"
     assert verified(None, None, 1, NOW, in_doubt=NOW).state == VerificationState.DAMAGED

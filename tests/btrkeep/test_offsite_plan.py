@@ -34,7 +34,10 @@ def test_what_the_policy_does_not_keep_goes_host_by_host() -> None:
 
 def test_a_machine_is_known_by_its_id_and_not_by_the_name_that_it_has() -> None:
     renamed, gone, nameless = (there("web1", *days) for days in ((9, 8), (5, 4), (2, 1)))
-    renamed, gone = ([replace(snapshot, machine=id_) for snapshot in some] for some, id_ in ((renamed, "r"), (gone, "g")))
+    renamed, gone = (
+        [replace(snapshot, machine=id_) for snapshot in offsite_snapshots]
+        for offsite_snapshots, id_ in ((renamed, "r"), (gone, "g"))
+    )
     snapshots = placed([*renamed, *gone, *nameless], {"old1": "r", "web1": None})
     assert [(snapshot.host, snapshot.label, snapshot.former) for snapshot in snapshots] == [
         *[("old1", "web1", False)] * 2,

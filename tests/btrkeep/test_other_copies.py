@@ -26,7 +26,7 @@ CONFIGURED: dict[str, CopySettings] = {
 
 
 @pytest.mark.parametrize(
-    ("host", "known", "offsite", "named"),
+    ("host", "known_copies", "offsite", "named"),
     [
         ("web1", KnownCopies(), {}, []),
         ("web1", KnownCopies(), {"far": {"web1": NEWEST}}, [("far", NEWEST)]),
@@ -39,9 +39,9 @@ CONFIGURED: dict[str, CopySettings] = {
     ],
 )  # fmt: skip
 def test_those_copies_are_named_that_are_known_to_have_the_host(
-    host: str, known: KnownCopies | None, offsite: dict[str, dict[str, str]], named: list[tuple[str, str | None]]
+    host: str, known_copies: KnownCopies | None, offsite: dict[str, dict[str, str]], named: list[tuple[str, str | None]]
 ) -> None:
-    assert [(copy.name, copy.newest) for copy in other_copies(CONFIGURED, known, offsite, host)] == named
+    assert [(copy.name, copy.newest) for copy in other_copies(CONFIGURED, known_copies, offsite, host)] == named
 
 
 def test_a_line_for_restic_shows_no_secret_and_is_quoted_for_the_shell() -> None:

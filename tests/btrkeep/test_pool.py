@@ -214,13 +214,13 @@ def test_a_subvolume_is_described_as_btrfs_shows_it(shared_btrfs: Path) -> None:
     snapshot(shared_btrfs / "origin", shared_btrfs / "copy")
     set_read_only(shared_btrfs / "copy")
     for name in ("origin", "copy"):
-        subvolume, told = describe(shared_btrfs / name), shown(shared_btrfs / name)
+        subvolume, by_name = describe(shared_btrfs / name), shown(shared_btrfs / name)
         assert subvolume
         assert (str(subvolume.id), subvolume.uuid, subvolume.parent_uuid or "-", str(subvolume.generation)) == (
-            told["Subvolume ID"], told["UUID"], told["Parent UUID"], told["Generation"],
+            by_name["Subvolume ID"], by_name["UUID"], by_name["Parent UUID"], by_name["Generation"],
         )  # fmt: skip
-        assert subvolume.read_only == ("readonly" in told["Flags"])
-        assert str(subvolume.created) == told["Gen at creation"]
+        assert subvolume.read_only == ("readonly" in by_name["Flags"])
+        assert str(subvolume.created) == by_name["Gen at creation"]
 
 
 def test_a_snapshot_holds_what_its_origin_held_and_leaves_it_alone(shared_btrfs: Path) -> None:
@@ -367,8 +367,8 @@ WAITS = """
 """
 
 
-@pytest.mark.parametrize("what", ["create", "snapshot", "delete"])
-def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_mount: Path, what: str) -> None:
+@pytest.mark.parametrize("subject", ["create", "snapshot", "delete"])
+def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_mount: Path, subject: str) -> None:
     create(btrfs_mount / "origin")
     origin = describe(btrfs_mount / "origin")
     assert origin is not None
@@ -376,12 +376,12 @@ def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_
     thaw = threading.Timer(100, subprocess.run, [("fsfreeze", "--unfreeze", btrfs_mount)], {"capture_output": True})
     thaw.start()  # where the other process cannot: nothing, not even a signal, ends one that waits for a frozen filesystem
     begun = time.monotonic()
-    done = work(sys.executable, "-c", textwrap.dedent(WAITS), btrfs_mount, what, str(origin.id), cwd=TOP, check=False)
+    done = work(sys.executable, "-c", textwrap.dedent(WAITS), btrfs_mount, subject, str(origin.id), cwd=TOP, check=False)
     thaw.cancel()
     assert time.monotonic() - begun < 90
     assert (done.stdout, done.stderr, done.returncode) == ("still waits\n", "", 0)
-    assert (describe(btrfs_mount / "new") is not None) == (what != "delete")
-    assert (describe(btrfs_mount / "origin") is None) == (what == "delete")
+    assert (describe(btrfs_mount / "new") is not None) == (subject != "delete")
+    assert (describe(btrfs_mount / "origin") is None) == (subject == "delete")
 
 
 # Room
@@ -389,11 +389,11 @@ def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_
 
 def usage(point: Path) -> dict[str, int]:
     """`btrfs filesystem usage -b`: the overall numbers, and size minus used of each kind of block group."""
-    said = work("btrfs", "filesystem", "usage", "-b", point).stdout
-    found = {key.strip(): int(number) for key, number in re.findall(r"^    ([^:\n]+):\s+(\d+)", said, re.MULTILINE)}
-    for kind, size, used in re.findall(r"^(\w+),\w+: Size:(\d+), Used:(\d+)", said, re.MULTILINE):
-        found[kind] = found.get(kind, 0) + int(size) - int(used)
-    return found
+    output = work("btrfs", "filesystem", "usage", "-b", point).stdout
+    answer = {key.strip(): int(number) for key, number in re.findall(r"^    ([^:\n]+):\s+(\d+)", output, re.MULTILINE)}
+    for kind, size, used in re.findall(r"^(\w+),\w+: Size:(\d+), Used:(\d+)", output, re.MULTILINE):
+        answer[kind] = answer.get(kind, 0) + int(size) - int(used)
+    return answer
 
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -409,16 +409,16 @@ def test_the_room_is_what_btrfs_filesystem_usage_counts(make_btrfs: Callable[...
     for size in (0, 30 * MIB):
         (point / "file").write_bytes(os.urandom(size))
         commit(point)
-        room, told = read_room(point), usage(point)
+        room, by_name = read_room(point), usage(point)
         copies = 2 if profile == "two devices" else 1
-        data = told.get("Data", 0) + told.get("Data+Metadata", 0)
-        slack = told["Device size"] // 20  # what the kernel keeps back for metadata, and parts too small for a block group
-        assert abs(room.total - told["Device size"] / copies) <= slack
-        assert abs(room.available - told["Free (estimated)"]) <= slack
+        data = by_name.get("Data", 0) + by_name.get("Data+Metadata", 0)
+        slack = by_name["Device size"] // 20  # what the kernel keeps back for metadata, and parts too small for a block group
+        assert abs(room.total - by_name["Device size"] / copies) <= slack
+        assert abs(room.available - by_name["Free (estimated)"]) <= slack
         if profile != "mixed":
             assert room.free == data
-            assert abs(room.unallocated - told["Device unallocated"] / copies) <= slack
-            assert abs(room.metadata_free - (told["Metadata"] - told["Global reserve"])) <= MIB
+            assert abs(room.unallocated - by_name["Device unallocated"] / copies) <= slack
+            assert abs(room.metadata_free - (by_name["Metadata"] - by_name["Global reserve"])) <= MIB
     counted = os.statvfs(point)
     assert room.available == counted.f_bavail * counted.f_frsize
 
@@ -450,9 +450,9 @@ def test_mount_options_are_those_that_findmnt_sees(make_btrfs: Callable[..., Pat
     create(point / "sub")
     for remount in ("nossd", "ssd", "ssd_spread", "ro", "rw"):
         beds.remount(point, remount)
-        told = set(work("findmnt", "-n", "-o", "OPTIONS", "--target", point).stdout.strip().split(","))
+        lines = set(work("findmnt", "-n", "-o", "OPTIONS", "--target", point).stdout.strip().split(","))
         for path in (point, point / "inner", point / "sub"):
-            assert told <= mount_options(path)
+            assert lines <= mount_options(path)
         assert ("ro" in mount_options(point)) is (remount == "ro")
         assert statfs_type(point / "sub") == "btrfs"
 

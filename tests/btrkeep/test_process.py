@@ -150,7 +150,7 @@ def test_a_member_inherits_the_lock_and_no_other_file_of_ours(tmp_path: Path) ->
 
 def test_the_end_is_the_end_of_the_whole_group_and_nothing_is_left_unreaped(tmp_path: Path) -> None:
     """A leader that dies leaves a member that goes on writing: as rsync's receiver does when rsync is killed."""
-    said = reaping(
+    output = reaping(
         """
         before = time.monotonic()
         pid, status, out = run_group("sh", "-c", "(sleep 0.7; echo late; echo written >$0) & echo early; kill -9 $$", sys.argv[1])
@@ -158,12 +158,12 @@ def test_the_end_is_the_end_of_the_whole_group_and_nothing_is_left_unreaped(tmp_
         """,
         tmp_path / "file",
     )
-    assert said == "-9 ['early', 'late'] ['written'] [] [] True\n"
+    assert output == "-9 ['early', 'late'] ['written'] [] [] True\n"
 
 
 def test_an_orphan_of_the_group_becomes_our_child() -> None:
     """Else it would be for init to reap it, and in a container there may be none that does."""
-    said = reaping(
+    output = reaping(
         """
         def parents(group):
             (orphan,) = [member for member in members(group.pid) if member.pid != group.pid]
@@ -177,17 +177,17 @@ def test_an_orphan_of_the_group_becomes_our_child() -> None:
         run_group("sh", "-c", "sleep 60 & exit 0", meanwhile=until_the_leader_ends)
         """
     )
-    assert said == "True\n"
+    assert output == "True\n"
 
 
 def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:
-    said = reaping('print(run_group("sh", "-c", "for i in 1 2 3 4 5; do sleep 0.2 & done; exit 3")[1], children())')
-    assert said == "3 []\n"
+    output = reaping('print(run_group("sh", "-c", "for i in 1 2 3 4 5; do sleep 0.2 & done; exit 3")[1], children())')
+    assert output == "3 []\n"
 
 
 def test_dead_members_are_not_waited_for_when_nobody_buries_them() -> None:
     """As in a container whose PID 1 waits for nobody: here the process around ours is the subreaper, and waits for ours alone."""
-    said = reaping(
+    output = reaping(
         """
         ours = os.fork()
         if ours == 0:
@@ -199,41 +199,41 @@ def test_dead_members_are_not_waited_for_when_nobody_buries_them() -> None:
         print(len(children()), "dead child")
         """
     )
-    assert said == "3 [] True\n1 dead child\n"
+    assert output == "3 [] True\n1 dead child\n"
 
 
 @pytest.mark.slow
 def test_who_outlives_the_leader_for_long_is_asked_to_end() -> None:
-    said = reaping(
+    output = reaping(
         """
         before = time.monotonic()
         pid, status, out = run_group("sh", "-c", "(trap 'echo asked; exit' TERM; for i in $(seq 999); do sleep 0.2; done) & exit 0")
         print(status, "asked" in out, members(pid), children(), 1.9 < time.monotonic() - before < 100)
         """
     )
-    assert said == "0 True [] [] True\n"
+    assert output == "0 True [] [] True\n"
 
 
 @pytest.mark.slow
 def test_who_does_not_listen_is_killed() -> None:
-    said = reaping(
+    output = reaping(
         """
         pid, status, out = run_group("sh", "-c", "(trap '' TERM; for i in $(seq 999); do sleep 0.2; done) & exit 0")
         print(status, members(pid), children())
         """
     )
-    assert said == "0 [] []\n"
+    assert output == "0 [] []\n"
 
 
 def test_a_signal_reaches_every_member() -> None:
-    said = reaping(
+    output = reaping(
         """
         stop = lambda group: group.signal(signal.SIGTERM)
         pid, status, out = run_group("sh", "-c", "sleep 20 & (sleep 20; sleep 20) & sleep 20", meanwhile=stop)
         print(status, members(pid), children())
         """
     )
-    assert said == "-15 [] []\n"
+    assert output == "-15 [] []\n"
 
 
 def test_a_signal_to_a_group_that_is_gone_does_nothing() -> None:
@@ -277,9 +277,9 @@ def test_members_are_those_that_pgrep_finds(sleeper: Callable[..., subprocess.Po
     wait_for(lambda: len(work("pgrep", "-g", str(process.pid)).stdout.split()) == 5)
     group_members = members(process.pid)
     assert {member.pid for member in group_members} == set(map(int, work("pgrep", "-g", str(process.pid)).stdout.split()))
-    told = [line.split() for line in work("ps", "-o", "pid=,ppid=,comm=", "-g", str(process.pid)).stdout.splitlines()]
+    rows = [line.split() for line in work("ps", "-o", "pid=,ppid=,comm=", "-g", str(process.pid)).stdout.splitlines()]
     assert sorted((member.pid, member.parent, member.name) for member in group_members) == sorted(
-        (int(pid), int(parent), name) for pid, parent, name in told
+        (int(pid), int(parent), name) for pid, parent, name in rows
     )
 
 

@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 def allocated(profile: str, sizes: list[int], unit: int) -> int:
     """Places chunks with stripes of `unit` on the devices with the most space, as long as one fits."""
-    known, data = PROFILES[profile], 0
+    recorded, data = PROFILES[profile], 0
     while True:
         sizes = sorted(sizes, reverse=True)
         able = [size for size in sizes if size >= unit]
@@ -21,12 +21,12 @@ def allocated(profile: str, sizes: list[int], unit: int) -> int:
             sizes[0] -= 2 * unit
             data += unit
             continue
-        count = len(able) - len(able) % known.copies if known.striped else known.least
-        if len(able) < max(known.least, 1) or count < known.least:
+        count = len(able) - len(able) % recorded.copies if recorded.striped else recorded.least
+        if len(able) < max(recorded.least, 1) or count < recorded.least:
             return data
         for index in range(count):
             sizes[index] -= unit
-        data += unit * (count - known.parity) // known.copies
+        data += unit * (count - recorded.parity) // recorded.copies
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))

@@ -47,5 +47,5 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 @pytest.mark.slow
 @given(st.lists(WORDS, max_size=4))
 def test_a_pasted_line_gives_the_shell_the_very_words(words: list[str]) -> None:
-    said = subprocess.run(["sh", "-c", paste_line(["printf", r"%s\0", *words])], capture_output=True, check=True).stdout
-    assert said == b"".join(word.encode() + b"\0" for word in words or [""])
+    output = subprocess.run(["sh", "-c", paste_line(["printf", r"%s\0", *words])], capture_output=True, check=True).stdout
+    assert output == b"".join(word.encode() + b"\0" for word in words or [""])

@@ -15,10 +15,10 @@ POOL = Pool(Path("/nowhere"), "id", "00000000-0000-4000-8000-000000000000", rehe
 places = st.tuples(st.integers(5, (1 << 20) - 1), st.integers(256, (1 << 28) - 1))
 
 
-@given(one=places, other=places)
-def test_no_two_folders_have_the_same_group_and_none_that_is_a_subvolumes(one: tuple[int, int], other: tuple[int, int]) -> None:
-    assert (quota.group_number(*one) == quota.group_number(*other)) == (one == other)
-    level, _, number = quota.group_name(quota.group_number(*one)).partition("/")
+@given(single=places, other=places)
+def test_no_two_folders_have_the_same_group_and_none_that_is_a_subvolumes(single: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (quota.group_number(*single) == quota.group_number(*other)) == (single == other)
+    level, _, number = quota.group_name(quota.group_number(*single)).partition("/")
     assert level == "1"
     assert int(number) >= 5 << 28, "one that somebody numbers by hand is smaller"
 

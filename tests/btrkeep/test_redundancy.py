@@ -69,10 +69,10 @@ def test_what_has_one_good_copy_left_is_told_from_what_never_had_more() -> None:
         ChunkUse("data", "single", 4 * MIB, (2,)),
         ChunkUse("metadata", "single", 5 * MIB, (1,)),
     )
-    known = redundancy(uses, {2})
-    assert (known.lost, known.reduced, known.single) == (4 * MIB, 13 * MIB, 18 * MIB)
-    assert known.copies == {"data": {1: 13 * MIB, 2: 20 * MIB, 0: 4 * MIB}, "metadata": {1: 5 * MIB}}
-    words = redundancy_words(known)
+    recorded = redundancy(uses, {2})
+    assert (recorded.lost, recorded.reduced, recorded.single) == (4 * MIB, 13 * MIB, 18 * MIB)
+    assert recorded.copies == {"data": {1: 13 * MIB, 2: 20 * MIB, 0: 4 * MIB}, "metadata": {1: 5 * MIB}}
+    words = redundancy_words(recorded)
     assert "4.00 MiB cannot be read" in words
     assert "18.0 MiB" not in words, "metadata never had a second copy"
     assert "13.0 MiB have one good copy left" in words

@@ -14,8 +14,8 @@ def said(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """What has come since it was asked last."""
     name = str(tmp_path / "notify") if request.param == "/path" else f"@btrkeep-{tmp_path.name}-{id(tmp_path)}"
     monkeypatch.setenv("NOTIFY_SOCKET", name)
-    with notified(name) as said:
-        yield said
+    with notified(name) as output:
+        yield output
 
 
 def test_a_line_is_sent_as_one_status(said: Said) -> None:

@@ -182,8 +182,8 @@ def test_a_deletion_on_a_full_pool_is_tried_again_after_a_commit_and_any_other_e
     monkeypatch.setattr("btrfs.ioctl.sync", commits.append)
     monkeypatch.setattr(subvolume, "_PAUSE", 0)
     monkeypatch.setattr("btrfs.ioctl.ino_lookup", lambda _fd: SimpleNamespace(treeid=5))
-    there = struct.pack("<Q", tmp_path.stat().st_ino)
-    monkeypatch.setattr(subvolume, "search_v2", lambda *_: [(None, there)])
+    data = struct.pack("<Q", tmp_path.stat().st_ino)
+    monkeypatch.setattr(subvolume, "search_v2", lambda *_: [(None, data)])
     if succeeds:
         subvolume.delete(tmp_path, 300)
     else:

@@ -142,12 +142,12 @@ def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_
         (snapshot / f"another name {number}").hardlink_to(snapshot / "old" / f"folder{number}" / "inner" / "file9")
     work("btrfs", "filesystem", "sync", snapshot)
     with opened(snapshot) as fd:
-        told = {each.ino: each for each in linked_inodes(fd, since=created(snapshot))}
+        by_name = {each.ino: each for each in linked_inodes(fd, since=created(snapshot))}
     linked = {ino for ino, _, _ in found(snapshot) - before}  # asked afterwards: to read a folder changes its time of access
     assert len(linked) == 2 * 3 + 4
-    assert linked <= told.keys()
-    assert len(told) < len(before) / 8
-    new_names = {name for each in told.values() for folder, name in each.names if folder == 256}
+    assert linked <= by_name.keys()
+    assert len(by_name) < len(before) / 8
+    new_names = {name for each in by_name.values() for folder, name in each.names if folder == 256}
     assert {f"another name {number}".encode() for number in range(0, 200, 50)} <= new_names
 
 
@@ -167,8 +167,8 @@ def test_names_of_an_inode_that_is_passed_over_are_not_taken_for_another_s(share
     with opened(snapshot) as fd:
         later = list(linked_inodes(fd, since=created(snapshot)))
         truth = {(ino, name) for ino, _, name in found(snapshot)}
-        told = {(each.ino, name) for each in later for _, name in each.names}
-    assert told <= truth
+        numbers = {(each.ino, name) for each in later for _, name in each.names}
+    assert numbers <= truth
     assert {ino for ino, _ in truth} == {each.ino for each in later}
 
 
@@ -187,8 +187,8 @@ def test_a_folder_that_is_not_there_is_said(shared_btrfs: Path) -> None:
 
 def created(path: Path) -> int:
     """The generation that a subvolume was made in, says btrfs."""
-    told = work("btrfs", "subvolume", "show", path).stdout
-    return int(next(line.split(":")[1] for line in told.splitlines() if line.strip().startswith("Gen at creation")))
+    output = work("btrfs", "subvolume", "show", path).stdout
+    return int(next(line.split(":")[1] for line in output.splitlines() if line.strip().startswith("Gen at creation")))
 
 
 def subvolume_id(path: Path) -> str:
@@ -221,15 +221,17 @@ def test_the_files_that_were_written_since_a_snapshot_are_those_that_were_writte
     work("btrfs", "filesystem", "sync", shared_btrfs)
     with opened(second) as fd:
         since = created(second)
-        found = [(second / f"file{number:03}").stat().st_ino for number in range(0, 600, 7)]
-        assert list(written_files(fd, since, 8192, buffer_size=buffer_size)) == sorted([*found, (second / "pieces").stat().st_ino])
+        numbers = [(second / f"file{number:03}").stat().st_ino for number in range(0, 600, 7)]
+        assert list(written_files(fd, since, 8192, buffer_size=buffer_size)) == sorted(
+            [*numbers, (second / "pieces").stat().st_ino]
+        )
         assert list(written_files(fd, since, 65536, buffer_size=buffer_size)) == [(second / "pieces").stat().st_ino]
         sizes = {
-            **dict.fromkeys(found, 8192),
+            **dict.fromkeys(numbers, 8192),
             (second / "file001").stat().st_ino: 4096,
             (second / "pieces").stat().st_ino: 32 * 4096,
         }
         assert dict(written_sizes(fd, since, buffer_size=buffer_size)) == sizes
-        assert written_bytes(fd, since, buffer_size=buffer_size) == len(found) * 8192 + 4096 + 32 * 4096
+        assert written_bytes(fd, since, buffer_size=buffer_size) == len(numbers) * 8192 + 4096 + 32 * 4096
     with opened(first) as fd:
         assert written_bytes(fd, created(first) - 1, buffer_size=buffer_size) == 600 * 8192

@@ -89,15 +89,15 @@ def rows_of(*columns: Any) -> list[tuple[int, ...]]:
 
 def runs(bits: list[int], vaddr: int, sector: int) -> list[tuple[int, int]]:
     """Bit by bit: where runs of ones begin, and how long they are."""
-    found: list[tuple[int, int]] = []
+    numbers: list[tuple[int, int]] = []
     before = 0
     for number, bit in enumerate(bits):
         if bit and not before:
-            found.append((vaddr + number * sector, sector))
+            numbers.append((vaddr + number * sector, sector))
         elif bit:
-            found[-1] = (found[-1][0], found[-1][1] + sector)
+            numbers[-1] = (numbers[-1][0], numbers[-1][1] + sector)
         before = bit
-    return found
+    return numbers
 
 
 @st.composite
@@ -121,9 +121,9 @@ def packed(bits: list[int]) -> bytes:
 def test_bitmaps_are_unpacked_as_a_loop_over_their_bits_does(rows: list[list[int]], sector: int) -> None:
     starts = [number * 2048 * sector * 3 + 2**40 for number in range(len(rows))]
     words = np.frombuffer(b"".join(map(packed, rows)), "<u8").reshape(-1, 32)
-    found = unpacked(np.array(starts, "<u8"), words, sector)
-    assert pairs(*found) == [run for bits, start in zip(rows, starts, strict=True) for run in runs(bits, start, sector)]
-    assert {part.dtype for part in found} == {np.dtype("<u8")}
+    result = unpacked(np.array(starts, "<u8"), words, sector)
+    assert pairs(*result) == [run for bits, start in zip(rows, starts, strict=True) for run in runs(bits, start, sector)]
+    assert {part.dtype for part in result} == {np.dtype("<u8")}
 
 
 def test_a_run_to_the_last_bit_ends_there_and_one_from_the_first_bit_of_the_next_bitmap_is_another() -> None:
@@ -148,10 +148,10 @@ def test_headers_are_found_whatever_the_sizes_of_items(sizes: list[int], start: 
         buffer += struct.pack("=QQQLL", 3, number * 2**40, TOP - number, number % 256, size) + b"\xff" * size
     at = positions(buffer, start, len(sizes))
     assert at.tolist() == places
-    told = headers(buffer, at)
-    assert told["objectid"].tolist() == [number * 2**40 for number in range(len(sizes))]
-    assert told["offset"].tolist() == [TOP - number for number in range(len(sizes))]
-    assert told["len"].tolist() == sizes
+    actual_headers = headers(buffer, at)
+    assert actual_headers["objectid"].tolist() == [number * 2**40 for number in range(len(sizes))]
+    assert actual_headers["offset"].tolist() == [TOP - number for number in range(len(sizes))]
+    assert actual_headers["len"].tolist() == sizes
 
 
 def test_what_was_taken_out_of_a_buffer_stays_when_the_buffer_is_filled_again() -> None:
@@ -177,13 +177,15 @@ def test_a_search_goes_on_behind_any_key(keys: list[tuple[int, int, int]], room:
     kernel = Kernel(tree2=[(key, b"12345678") for key in keys])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("btrkeep.treescan.search.ioctl", kernel.ioctl)
-        tree, found = search.TreeSearch(0, 2, buffer_size=room), list[tuple[int, int, int]]()
+        tree, numbers = search.TreeSearch(0, 2, buffer_size=room), list[tuple[int, int, int]]()
         while count := tree.fill():
             at = positions(tree.buffer, tree.first_header, count)
-            told = headers(tree.buffer, at)
-            found += zip(told["objectid"].tolist(), told["type"].tolist(), told["offset"].tolist(), strict=True)
+            actual_headers = headers(tree.buffer, at)
+            numbers += zip(
+                actual_headers["objectid"].tolist(), actual_headers["type"].tolist(), actual_headers["offset"].tolist(), strict=True
+            )
             tree.resume_after(int(at[-1]))
-    assert found == sorted(keys)
+    assert numbers == sorted(keys)
 
 
 # Free space
@@ -208,9 +210,11 @@ def block_groups_with_free_space(draw: st.DrawFn) -> tuple[list[Item], list[tupl
                 expected += runs(bits, start + at * SECTOR, SECTOR)
         else:
             edges = sorted(draw(st.sets(st.integers(0, sectors), max_size=20)))
-            found = [(start + one * SECTOR, (two - one) * SECTOR) for one, two in zip(edges[::2], edges[1::2], strict=False)]
-            items += [((vaddr, EXTENT, length), b"") for vaddr, length in found]
-            expected += found
+            numbers = [
+                (start + number * SECTOR, (two - number) * SECTOR) for number, two in zip(edges[::2], edges[1::2], strict=False)
+            ]
+            items += [((vaddr, EXTENT, length), b"") for vaddr, length in numbers]
+            expected += numbers
         start += sectors * SECTOR
     return items, expected, groups
 
@@ -228,9 +232,9 @@ def test_the_free_space_tree_is_read_as_it_was_written(
         batches = list(free_space(0, buffer_size=room))
         assert [pair for batch in batches for pair in pairs(batch.vaddr, batch.length)] == expected
         assert [pair for batch in batches for pair in pairs(batch.group_vaddr, batch.group_length)] == groups
-        one, length = groups[-1]
-        last = list(free_space(0, one, one + length - 1, buffer_size=room))
-        in_last = [each for each in expected if each[0] >= one]
+        count, length = groups[-1]
+        last = list(free_space(0, count, count + length - 1, buffer_size=room))
+        in_last = [each for each in expected if each[0] >= count]
         assert [pair for batch in last for pair in pairs(batch.vaddr, batch.length)] == in_last
 
 
@@ -302,7 +306,7 @@ def test_no_byte_is_free_twice_when_the_tree_changes_under_the_scan(play: Any, m
     """A piece is taken from the begin of an extent that was just read; then the whole block group becomes bitmaps."""
     before = [((number * 16 * SECTOR, EXTENT, 8 * SECTOR), b"") for number in range(20)]
     kernel = play(Kernel(tree10=before))
-    found: list[tuple[int, int]] = []
+    numbers: list[tuple[int, int]] = []
     answer, turn = kernel.ioctl, 0
 
     def changing(fd: int, number: int, buffer: bytearray) -> int:
@@ -314,8 +318,8 @@ def test_no_byte_is_free_twice_when_the_tree_changes_under_the_scan(play: Any, m
 
     monkeypatch.setattr("btrkeep.treescan.search.ioctl", changing)
     for batch in free_space(0, buffer_size=room):
-        found += pairs(batch.vaddr, batch.length)
-    see_that_they_are_apart(found)
+        numbers += pairs(batch.vaddr, batch.length)
+    see_that_they_are_apart(numbers)
     if room < 64:
         assert turn > 20  # else every extent came in one answer, and this test shows nothing
 
@@ -325,16 +329,16 @@ def test_no_byte_is_free_twice_when_extents_become_a_bitmap_within_one_answer(pl
     items.append(((4 * 16 * SECTOR + SECTOR, BITMAP, BITMAP_REACH), packed(([1] * 7 + [0] * 8 + [1]) * 128)))
     play(Kernel(tree10=items))
     [batch] = free_space(0)
-    found = pairs(batch.vaddr, batch.length)
-    see_that_they_are_apart(found)
-    bits = {sector for vaddr, length in found for sector in range(vaddr // SECTOR, (vaddr + length) // SECTOR)}
+    actual_pairs = pairs(batch.vaddr, batch.length)
+    see_that_they_are_apart(actual_pairs)
+    bits = {sector for vaddr, length in actual_pairs for sector in range(vaddr // SECTOR, (vaddr + length) // SECTOR)}
     assert bits == {sector for sector in range(65 + 2048) if sector % 16 < 8}
 
 
-def see_that_they_are_apart(found: list[tuple[int, int]]) -> None:
-    assert found
-    assert all(length > 0 for _, length in found)
-    assert all(one + length <= two for (one, length), (two, _) in pairwise(found))
+def see_that_they_are_apart(numbers: list[tuple[int, int]]) -> None:
+    assert numbers
+    assert all(length > 0 for _, length in numbers)
+    assert all(count + length <= two for (count, length), (two, _) in pairwise(numbers))
 
 
 # Chunks, device extents, block groups
@@ -346,9 +350,9 @@ def chunk_item(vaddr: int, length: int, kind: int, stripes: list[tuple[int, int]
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 5)), min_size=1, max_size=30), st.sampled_from([300, 4096, 2**18]))
-def test_chunks_have_their_stripes_however_many(told: list[tuple[int, int]], room: int) -> None:
+def test_chunks_have_their_stripes_however_many(numbers: list[tuple[int, int]], room: int) -> None:
     expected, items, vaddr = [], [((1, 216, 1), b"d" * 98)], MIB
-    for number, (size, count) in enumerate(told):
+    for number, (size, count) in enumerate(numbers):
         stripes = [(each + 1, (number * 8 + each) << 30) for each in range(count)]
         expected.append((vaddr, size * 65536, 1 << number % 11, stripes))
         items.append(chunk_item(*expected[-1]))
@@ -356,19 +360,19 @@ def test_chunks_have_their_stripes_however_many(told: list[tuple[int, int]], roo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree3=items).ioctl)
         patch.setattr("btrkeep.treescan.block_groups.TreeSearch", lambda *words: search.TreeSearch(*words, buffer_size=room))
-        found = chunks(0)
-    assert rows_of(found.vaddr, found.length, found.type) == [each[:3] for each in expected]
-    assert found.stripes.tolist() == [len(stripes) for *_, stripes in expected]
+        actual_chunks = chunks(0)
+    assert rows_of(actual_chunks.vaddr, actual_chunks.length, actual_chunks.type) == [each[:3] for each in expected]
+    assert actual_chunks.stripes.tolist() == [len(stripes) for *_, stripes in expected]
     told_stripes = [(number, *stripe) for number, (*_, stripes) in enumerate(expected) for stripe in stripes]
-    assert rows_of(found.stripe_chunk, found.stripe_devid, found.stripe_paddr) == told_stripes
+    assert rows_of(actual_chunks.stripe_chunk, actual_chunks.stripe_devid, actual_chunks.stripe_paddr) == told_stripes
 
 
 def test_device_extents_are_told_from_a_device_s_other_items(play: Any) -> None:
     extent = struct.pack("=QQQQ16s", 3, 256, 5 * MIB, 8 * MIB, b"u" * 16)
     items = [((0, 249, 1), b"s" * 40), ((1, 204, MIB), extent), ((1, 249, 0), b"x" * 40), ((2, 204, 3 * MIB), extent)]
     play(Kernel(tree4=items))
-    found = device_extents(0)
-    assert rows_of(found.devid, found.paddr, found.vaddr, found.length) == [
+    results = device_extents(0)
+    assert rows_of(results.devid, results.paddr, results.vaddr, results.length) == [
         (1, MIB, 5 * MIB, 8 * MIB),
         (2, 3 * MIB, 5 * MIB, 8 * MIB),
     ]
@@ -397,8 +401,8 @@ def test_used_is_the_rest_but_where_a_copy_of_the_superblock_lies_it_is_looked_u
     rest = [length - 3 * SECTOR for _, length in places]
     expected = [rest[0], 4242, rest[2], 4242, rest[4]]
     assert used_from_free_space(0, chunk, chunk.vaddr, free).tolist() == expected
-    some = np.array([1, 2, 4])
-    assert used_from_free_space(0, chunk, chunk.vaddr[some], free[some]).tolist() == [expected[number] for number in some]
+    several = np.array([1, 2, 4])
+    assert used_from_free_space(0, chunk, chunk.vaddr[several], free[several]).tolist() == [expected[number] for number in several]
 
 
 # Extents
@@ -433,17 +437,17 @@ def test_extents_have_their_length_references_and_owner(names: list[str], room: 
     items: list[Item] = [((2, 192, MIB), bytes(24))]
     expected = []
     for number, name in enumerate(names):
-        vaddr, ((kind, offset, payload), told) = (number + 3) * MIB, KINDS_OF_EXTENTS[name]
+        vaddr, ((kind, offset, payload), result) = (number + 3) * MIB, KINDS_OF_EXTENTS[name]
         items += [((vaddr, kind, offset), payload), ((vaddr, 178, 1), b"\xa8" * 28), ((vaddr, 192, MIB), bytes(24))]
-        expected.append((vaddr, *told))
+        expected.append((vaddr, *result))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ioctl, "fs_info", answering(nodesize=16384))
         patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree2=items).ioctl)
-        found = [row for batch in extents(0, buffer_size=room) for row in extent_rows(batch)]
-        assert found == expected
+        rows = [row for batch in extents(0, buffer_size=room) for row in extent_rows(batch)]
+        assert rows == expected
         middle = expected[len(expected) // 2 :]
-        some = [row for batch in extents(0, middle[0][0], middle[0][0], buffer_size=room) for row in extent_rows(batch)]
-        assert some == middle[:1]
+        values = [row for batch in extents(0, middle[0][0], middle[0][0], buffer_size=room) for row in extent_rows(batch)]
+        assert values == middle[:1]
 
 
 def extent_rows(batch: Extents) -> list[tuple[int, ...]]:
@@ -473,12 +477,12 @@ def test_gaps_are_what_no_extent_covers(places: list[tuple[int, int]], edges: se
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ioctl, "fs_info", answering(nodesize=16384))
         patch.setattr("btrkeep.treescan.search.ioctl", Kernel(tree2=items).ioctl)
-        found = [pair for batch in gaps(0, vaddr, length, buffer_size=room) for pair in pairs(*batch)]
+        numbers = [pair for batch in gaps(0, vaddr, length, buffer_size=room) for pair in pairs(*batch)]
     expected = []
     for begin, size in groups:
         bits = [int(sector not in covered) for sector in range(begin, begin + size)]
         expected += runs(bits, begin * SECTOR, SECTOR)
-    assert found == expected
+    assert numbers == expected
 
 
 def test_without_block_groups_there_are_no_gaps() -> None:

@@ -103,9 +103,9 @@ def test_sizes_are_shown_with_three_digits_and_a_binary_unit() -> None:
 )  # fmt: skip
 def test_durations_are_read_as_systemd_reads_them(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
-    said = work("systemd-analyze", "timespan", text, check=False).stdout
-    if said:  # where systemd is installed
-        assert int(re.findall(r"μs: (\d+)", said)[0]) == seconds * 1_000_000
+    output = work("systemd-analyze", "timespan", text, check=False).stdout
+    if output:  # where systemd is installed
+        assert int(re.findall(r"μs: (\d+)", output)[0]) == seconds * 1_000_000
 
 
 @pytest.mark.parametrize("text", ["", "30", "m", "1x", "-1h", "1h-", "1h, 2m", "1H", "h1", "1d x", "1month", "\u0967h"])
@@ -188,17 +188,19 @@ def test_a_time_comes_back_as_the_same_second_in_utc(moment: datetime) -> None:
 
 
 @given(TIMES, TIMES)
-def test_written_times_and_names_sort_as_the_moments_do(one: datetime, other: datetime) -> None:
-    one, other = (moment.replace(microsecond=0).astimezone(UTC) for moment in (one, other))
-    assert (format_time(one) < format_time(other)) is (one < other)
-    assert (backup_name(one) < backup_name(other)) is (one < other)
+def test_written_times_and_names_sort_as_the_moments_do(single: datetime, other: datetime) -> None:
+    single, other = (moment.replace(microsecond=0).astimezone(UTC) for moment in (single, other))
+    assert (format_time(single) < format_time(other)) is (single < other)
+    assert (backup_name(single) < backup_name(other)) is (single < other)
 
 
 def test_times_are_written_as_gnu_date_writes_them() -> None:
     moments = [random.Random(7).randrange(0, 4_000_000_000) for _ in range(50)]
-    told = lines("date", "-u", "-f", "-", "+%Y-%m-%dT%H:%M:%SZ %Y-%m-%dT%H%M%SZ", given=[f"@{moment}" for moment in moments])
+    actual_lines = lines(
+        "date", "-u", "-f", "-", "+%Y-%m-%dT%H:%M:%SZ %Y-%m-%dT%H%M%SZ", given=[f"@{moment}" for moment in moments]
+    )
     ours = [datetime.fromtimestamp(moment, ZoneInfo("Australia/Lord_Howe")) for moment in moments]
-    assert [f"{format_time(moment)} {backup_name(moment)}" for moment in ours] == told
+    assert [f"{format_time(moment)} {backup_name(moment)}" for moment in ours] == actual_lines
 
 
 @pytest.mark.parametrize(

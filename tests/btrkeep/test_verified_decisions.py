@@ -41,15 +41,15 @@ BACKUP = Backup("web1", "n1", "hosts/web1/n1", "complete", NOW - 9 * DAY, NOW - 
 
 
 def state(
-    finished: datetime | None, found: Verification | None, scrub: FinishedScrub | None, damages: int = 0
+    finished: datetime | None, verification: Verification | None, scrub: FinishedScrub | None, damages: int = 0
 ) -> tuple[object, ...]:
     has_read = scrub is not None and scrub.has_read(finished, 300, latest(NOW))
-    known = verified(found, scrub if has_read else None, damages, NOW)
-    return known.state, known.by, known.at
+    recorded = verified(verification, scrub if has_read else None, damages, NOW)
+    return recorded.state, recorded.by, recorded.at
 
 
 @pytest.mark.parametrize(
-    ("finished", "found", "scrub", "said"),
+    ("finished", "verification", "scrub", "output"),
     [
         (NOW - 3 * DAY, None, None, (VerificationState.NEVER, None, None)),
         (NOW - 3 * DAY, None, SCRUB, (VerificationState.WHOLE, VerifiedBy.SCRUB, SCRUB.finished)),
@@ -68,9 +68,9 @@ def state(
     ],
 )
 def test_the_newest_look_that_read_all_of_it_counts(
-    finished: datetime | None, found: Verification | None, scrub: FinishedScrub | None, said: tuple[object, ...]
+    finished: datetime | None, verification: Verification | None, scrub: FinishedScrub | None, output: tuple[object, ...]
 ) -> None:
-    assert state(finished, found, scrub) == said
+    assert state(finished, verification, scrub) == output
 
 
 def test_damage_counts_before_every_look_and_however_new_that_is() -> None:
@@ -82,7 +82,7 @@ COMPARED = ComparedBackup("web1", "n1", NOW - 3 * DAY, 200, 198, 2, 0)
 
 
 @pytest.mark.parametrize(
-    ("found", "scrub", "source", "said"),
+    ("verification", "scrub", "source", "output"),
     [
         (None, None, COMPARED, (VerificationState.IN_PART, VerifiedBy.SOURCE, COMPARED.at)),
         (None, None, replace(COMPARED, alike=0, changed=200), (VerificationState.NEVER, None, None)),
@@ -96,15 +96,15 @@ COMPARED = ComparedBackup("web1", "n1", NOW - 3 * DAY, 200, 198, 2, 0)
     ],
 )
 def test_what_the_host_says_makes_no_backup_whole_and_counts_where_nothing_more_is_known(
-    found: Verification | None, scrub: FinishedScrub | None, source: ComparedBackup, said: tuple[object, ...]
+    verification: Verification | None, scrub: FinishedScrub | None, source: ComparedBackup, output: tuple[object, ...]
 ) -> None:
-    known = verified(found, scrub, 0, NOW, source)
-    assert (known.state, known.by, known.at) == said
-    assert verified(found, scrub, 1, NOW, source).state == VerificationState.DAMAGED
+    recorded = verified(verification, scrub, 0, NOW, source)
+    assert (recorded.state, recorded.by, recorded.at) == output
+    assert verified(verification, scrub, 1, NOW, source).state == VerificationState.DAMAGED
 
 
 @pytest.mark.parametrize(
-    ("looks", "damaged", "said"),
+    ("looks", "damaged", "output"),
     [
         ({"a": None}, 0, ""),
         ({}, 0, ""),
@@ -113,16 +113,16 @@ def test_what_the_host_says_makes_no_backup_whole_and_counts_where_nothing_more_
         ({"a": None}, 1200, "1,200 backups damaged"),
     ],
 )  # fmt: skip
-def test_all_hosts_are_told_of_in_one_sentence(looks: dict[str, datetime | None], damaged: int, said: str) -> None:
-    assert verification_sentence(looks, damaged, NOW) == said
+def test_all_hosts_are_told_of_in_one_sentence(looks: dict[str, datetime | None], damaged: int, output: str) -> None:
+    assert verification_sentence(looks, damaged, NOW) == output
 
 
 def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
     def day(moment: datetime) -> str:
         return f"{moment:%d.%m.}"
 
-    told = {}
-    for known in (
+    by_name = {}
+    for item in (
         Verified(VerificationState.NEVER),
         Verified(VerificationState.DAMAGED, at=NOW, damages=2),
         Verified(VerificationState.DAMAGED, at=NOW, damages=3, damaged="/srv/a\nb"),
@@ -133,8 +133,8 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         Verified(VerificationState.IN_PART, VerifiedBy.SOURCE, NOW, source=replace(COMPARED, at=NOW, changed=0, files=198)),
         Verified(VerificationState.DAMAGED, damages=1, source=replace(COMPARED, files=198, alike=197, changed=0, differing=1)),
     ):
-        told[verified_words(known, day)] = verified_briefly(known, day)
-    assert told == {
+        by_name[verified_words(item, day)] = verified_briefly(item, day)
+    assert by_name == {
         "never verified": "never",
         "damaged: 2 files": "damaged 20.03.",
         "damaged: /srv/a\\nb, 3 files": "damaged 20.03.",
@@ -238,17 +238,17 @@ CASES = st.lists(
 )
 
 
-def truth(one: Case, scrub: FinishedScrub | None) -> str:
+def truth(case: Case, scrub: FinishedScrub | None) -> str:
     """The sentences of docs/verification.rst, the strongest first."""
-    came = one.finished is not None and one.subvolume_id == 300
-    scrubbed = came and scrub is not None and scrub.is_whole and scrub.finished < NOW and one.finished < scrub.begun  # type: ignore[operator]
-    at, read, whole = one.read if one.read and one.read[0] < NOW else (None, 0, None)
+    came = case.finished is not None and case.subvolume_id == 300
+    scrubbed = came and scrub is not None and scrub.is_whole and scrub.finished < NOW and case.finished < scrub.begun  # type: ignore[operator]
+    at, read, whole = case.read if case.read and case.read[0] < NOW else (None, 0, None)
     all_read = at is not None and whole is not None and whole < NOW
-    _, alike, differing = one.compared if one.compared and one.compared[0] < NOW else (None, 0, 0)
+    _, alike, differing = case.compared if case.compared and case.compared[0] < NOW else (None, 0, 0)
     sentences = {
-        "damaged": one.damages > 0,
-        "in doubt": one.in_doubt,
-        "never": one.outcome == "failed" and one.files in (None, 0),
+        "damaged": case.damages > 0,
+        "in doubt": case.in_doubt,
+        "never": case.outcome == "failed" and case.files in (None, 0),
         "whole": scrubbed or all_read,
         "in part": read > 0 or (alike > 0 and differing == 0),
     }
@@ -268,28 +268,30 @@ def test_the_catalogue_counts_states_as_they_are_decided_one_by_one(
     names = [f"n{number}" for number in range(len(cases))]
     with TemporaryDirectory(dir=tmp_path) as folder, Catalogue.open(Path(folder)) as catalogue:
         every = [
-            replace(BACKUP, name=name, outcome=one.outcome, files=one.files, finished=one.finished, subvolume_id=one.subvolume_id)
-            for name, one in zip(names, cases, strict=True)
+            replace(
+                BACKUP, name=name, outcome=case.outcome, files=case.files, finished=case.finished, subvolume_id=case.subvolume_id
+            )
+            for name, case in zip(names, cases, strict=True)
         ]
         catalogue.replace_backups("p", [*every, replace(BACKUP, name=None, state="running")])
         catalogue.put_verifications(
-            VerifiedBackup("web1", name, one.read[0], one.read[0], one.read[1], 0, one.read[2])
-            for name, one in zip(names, cases, strict=True)
-            if one.read
+            VerifiedBackup("web1", name, case.read[0], case.read[0], case.read[1], 0, case.read[2])
+            for name, case in zip(names, cases, strict=True)
+            if case.read
         )
         catalogue.put_comparisons(
-            ComparedBackup("web1", name, one.compared[0], sum(one.compared[1:]), one.compared[1], 0, one.compared[2])
-            for name, one in zip(names, cases, strict=True)
-            if one.compared
+            ComparedBackup("web1", name, case.compared[0], sum(case.compared[1:]), case.compared[1], 0, case.compared[2])
+            for name, case in zip(names, cases, strict=True)
+            if case.compared
         )
         catalogue.put_damages(
             Damage("web1", name, f"/{number}", 0, 0, "verify", NOW)
-            for name, one in zip(names, cases, strict=True)
-            for number in range(one.damages)
+            for name, case in zip(names, cases, strict=True)
+            for number in range(case.damages)
         )
         if scrub:
             note_scrub(catalogue, scrub)
-        doubtful = frozenset(("web1", name) for name, one in zip(names, cases, strict=True) if one.in_doubt)
+        doubtful = frozenset(("web1", name) for name, case in zip(names, cases, strict=True) if case.in_doubt)
         note_in_doubt(catalogue, BackupsInDoubt(NOW, doubtful) if doubtful else None)
         one_by_one = VerifiedBackups(catalogue, NOW)
         assert [str(one_by_one.of(backup).state) for backup in every] == [truth(case, scrub) for case in cases]

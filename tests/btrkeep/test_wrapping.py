@@ -9,7 +9,7 @@ from tests.beds import TOP
 from tests.beds.terminal import at_a_terminal
 
 TEXT = " ".join(["the source is missing, or cannot be entered:", "/srv/" + "a" * 90] * 2)
-LINE = [sys.executable, "-c", f"from btrkeep.cli.progress import prose; prose('    ' + {TEXT!r}, '      ')"]
+LINE = [sys.executable, "-c", f"from btrkeep.cli.progress import print_wrapped; print_wrapped('    ' + {TEXT!r}, '      ')"]
 
 
 def test_prose_is_broken_between_words_at_a_terminal_and_a_long_word_is_left_whole() -> None:
@@ -34,10 +34,10 @@ def test_an_error_and_its_hint_are_broken_between_words_and_never_in_a_command()
         terminal.ends()
         shown = click.unstyle(terminal.text).splitlines()
     piped = subprocess.run(line, cwd=TOP, check=True, capture_output=True, text=True).stderr
-    assert [len(one) <= 50 for one in shown] == [True] * len(shown)
-    assert " ".join(one.strip() for one in shown) == " ".join(piped.splitlines())
+    assert [len(name) <= 50 for name in shown] == [True] * len(shown)
+    assert " ".join(name.strip() for name in shown) == " ".join(piped.splitlines())
     assert piped.count("\n") == 2
-    assert sum("`backupd --pool main check --json`" in one for one in shown) == 1
+    assert sum("`backupd --pool main check --json`" in name for name in shown) == 1
 
 
 def test_what_is_piped_is_one_line() -> None:

@@ -82,4 +82,4 @@ def run_apart(steps: Sequence[str], pool: Path, place: Path) -> list[Done]:
         "NO_COLOR": "1",
     }
     done = work(*walled("bash", "-c", _SET_UP, proc=True), env=environment, timeout=280)
-    return [Done(*told) for told in json.loads(done.stdout)]
+    return [Done(*row) for row in json.loads(done.stdout)]

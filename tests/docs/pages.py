@@ -50,9 +50,9 @@ class Page:
         return cls(path.stem, ET.parse(path).getroot())
 
     def section(self, title: str) -> "Page":
-        found = [section for section in self.root.iter("section") if text_of(section[0]) == title]
-        assert len(found) == 1, f"{self.name} has {len(found)} sections {title!r}"
-        return Page(f"{self.name}: {title}", found[0])
+        elements = [section for section in self.root.iter("section") if text_of(section[0]) == title]
+        assert len(elements) == 1, f"{self.name} has {len(elements)} sections {title!r}"
+        return Page(f"{self.name}: {title}", elements[0])
 
     def table(self, number: int = 0) -> list[list[str]]:
         """The rows of a table, without its head."""
@@ -61,8 +61,8 @@ class Page:
 
     def blocks(self, language: str = "") -> list[str]:
         """The blocks of code in that language, of all languages without one."""
-        found = (block for block in self.root.iter("literal_block") if language in ("", block.get("language")))
-        return ["".join(block.itertext()) for block in found]
+        elements = (block for block in self.root.iter("literal_block") if language in ("", block.get("language")))
+        return ["".join(block.itertext()) for block in elements]
 
     def block(self, language: str) -> str:
         (only,) = self.blocks(language)
@@ -78,7 +78,7 @@ class Page:
     def commands(self) -> list[str]:
         """Calls of backupd, in the text and in blocks: their words after the name."""
         lines = [*self.literals(), *(line for block in self.blocks() for line in block.splitlines())]
-        found = (
+        matches = (
             re.fullmatch(r"(?:.* |.*/)?backupd((?: +[^|>#]*)?)(?:[|>#].*)?", line) for line in lines if not line.startswith("ln ")
         )
-        return [match[1].strip() for match in found if match]
+        return [match[1].strip() for match in matches if match]

@@ -31,36 +31,36 @@ def hidden(tree: ast.Module) -> Iterator[int]:
     """Texts that nobody is shown: docstrings, those of commands left out, which are their help."""
     for node in ast.walk(tree):
         body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
-        decorated = isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(one) for one in node.decorator_list)
-        for one in body[1:] if decorated else body:
-            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
-                yield id(one.value)
+        decorated = isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(item) for item in node.decorator_list)
+        for item in body[1:] if decorated else body:
+            if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
+                yield id(item.value)
 
 
 @cache
 def texts() -> list[tuple[Path, str]]:
     """What programs may show: their strings, and all other files that are installed."""
-    found = []
+    result = []
     for path, tree in modules():
         unseen = set(hidden(tree))
         constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in unseen)
-        found += [(path, node.value) for node in constants if isinstance(node.value, str)]
+        result += [(path, node.value) for node in constants if isinstance(node.value, str)]
     for path in tracked_files():
         if path.parts[0] in ("man", "systemd", "web") and path.suffix not in (".py", ".rst", ".svg"):
-            found.append((path, (TOP / path).read_text(encoding="utf-8")))
-    return found
+            result.append((path, (TOP / path).read_text(encoding="utf-8")))
+    return result
 
 
 def imports_page(tree: ast.Module) -> bool:
-    found = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "btrkeep.config")
-    return any(name.name == "page" for node in found for name in node.names)
+    result = (node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "btrkeep.config")
+    return any(name.name == "page" for node in result for name in node.names)
 
 
 @pytest.mark.slow
 def test_no_message_names_a_file_that_only_the_source_has() -> None:
     usage = {"btrkeep/config/__main__.py", "backupd/doctor/__main__.py", "backupd/metrics/__main__.py"}  # of developers
-    found = {(str(path), name) for path, text in texts() for name in NAMED.findall(text)}
-    assert {one for one in found if one[0] not in usage} == set()
+    result = {(str(path), name) for path, text in texts() for name in NAMED.findall(text)}
+    assert {item for item in result if item[0] not in usage} == set()
 
 
 def test_every_page_that_is_named_is_there() -> None:
@@ -83,7 +83,7 @@ def test_every_manual_page_of_ours_that_is_named_is_there() -> None:
         }
     ours = {(name, number) for name, number in named if name.startswith(("backupd", "btrkeep", "btrfs-heatmap", "btrfs-balancer"))}
     assert {("btrkeep.toml", ""), ("btrkeep.toml", "5"), ("backupd", "8")} <= ours
-    assert [one for one in ours if one[0] not in OURS or one[1] not in ("", OURS[one[0]])] == []
+    assert [item for item in ours if item[0] not in OURS or item[1] not in ("", OURS[item[0]])] == []
 
 
 def test_a_checkout_names_its_own_files(tmp_path: Path) -> None:

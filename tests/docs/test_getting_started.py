@@ -102,25 +102,25 @@ def test_who_follows_the_page_has_backups_and_gets_a_file_back(page: Read, make_
     steps = {**this_machine(start), **web1(start), **afterwards(start), **another_host_key(page("restricted-keys"))}
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps.values()], make_btrfs(size="1G"), place)
-    told = dict(zip(steps, done, strict=True))
-    assert [str(done) for name, done in told.items() if done.status and not (name in ATTENTION and done.status == 1)] == []
+    result = dict(zip(steps, done, strict=True))
+    assert [str(done) for name, done in result.items() if done.status and not (name in ATTENTION and done.status == 1)] == []
 
-    assert len(re.findall(r"^ok ", told["check"].out, re.MULTILINE)) >= 4
-    assert not re.search(r"^error ", told["check"].out, re.MULTILINE)
-    assert "here: complete" in told["run"].out
-    assert {"hosts", "passwd", "latest"} <= set(told["look"].out.split())
-    assert len(re.findall(r"^here +\S+Z +complete ", told["again"].out, re.MULTILINE)) == 2
-    assert len(set(told["compare"].out.splitlines())) == 1
-    assert "256 SHA256:" in told["scan"].out
-    assert re.search(r"^ok +web1 +reached", told["connect"].out, re.MULTILINE), str(told["connect"])
-    assert re.search(r"^web1 +ok ", told["run web1"].out, re.MULTILINE), str(told["run web1"])
-    assert re.search(r"daily 1 of 14, weekly 1 of 13, monthly 1 of 12", told["keep"].out), str(told["keep"])
-    assert len(re.findall(r"^here +\S+Z +complete ", told["delete"].out, re.MULTILINE)) == 1
-    before, after = (json.loads(told[name].out) for name in ("listed", "listed again"))
+    assert len(re.findall(r"^ok ", result["check"].out, re.MULTILINE)) >= 4
+    assert not re.search(r"^error ", result["check"].out, re.MULTILINE)
+    assert "here: complete" in result["run"].out
+    assert {"hosts", "passwd", "latest"} <= set(result["look"].out.split())
+    assert len(re.findall(r"^here +\S+Z +complete ", result["again"].out, re.MULTILINE)) == 2
+    assert len(set(result["compare"].out.splitlines())) == 1
+    assert "256 SHA256:" in result["scan"].out
+    assert re.search(r"^ok +web1 +reached", result["connect"].out, re.MULTILINE), str(result["connect"])
+    assert re.search(r"^web1 +ok ", result["run web1"].out, re.MULTILINE), str(result["run web1"])
+    assert re.search(r"daily 1 of 14, weekly 1 of 13, monthly 1 of 12", result["keep"].out), str(result["keep"])
+    assert len(re.findall(r"^here +\S+Z +complete ", result["delete"].out, re.MULTILINE)) == 1
+    before, after = (json.loads(result[name].out) for name in ("listed", "listed again"))
     # A backup's file is written before its last commit, so a rebuilt catalogue does not know how long that took.
-    took = [(one.pop("duration"), same.pop("duration")) for one, same in zip(before, after, strict=True)]
+    took = [(item.pop("duration"), same.pop("duration")) for item, same in zip(before, after, strict=True)]
     assert after == before
     assert len(took) == 2
     assert all(0 < rebuilt <= whole for whole, rebuilt in took)
-    assert "the host key is unknown or changed" in told["key unknown"].out
-    assert '"reached, 2 paths can be listed"' in told["key learnt"].out
+    assert "the host key is unknown or changed" in result["key unknown"].out
+    assert '"reached, 2 paths can be listed"' in result["key learnt"].out

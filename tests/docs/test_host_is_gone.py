@@ -114,15 +114,15 @@ def test_who_follows_the_page_has_the_host_back(page: Read, make_btrfs: Callable
     steps = {**prepared(), **followed(gone), **by_hand(gone)}
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps.values()], pool, place)
-    told = dict(zip(steps, done, strict=True))
-    assert [str(done) for done in told.values() if done.status] == []
+    result = dict(zip(steps, done, strict=True))
+    assert [str(done) for done in result.values() if done.status] == []
 
-    assert "may only read" in told["refused"].err
-    assert " new" in told["look"].out
-    assert re.search(r"0 differences", told["do"].out), str(told["do"])
-    assert "# the old one" in told["names"].out
-    assert "web1: complete" in told["backup again"].out
-    assert re.search(r", 0 B new|, \d+(\.\d+)? (B|KiB) new", told["backup again"].out), str(told["backup again"])
+    assert "may only read" in result["refused"].err
+    assert " new" in result["look"].out
+    assert re.search(r"0 differences", result["do"].out), str(result["do"])
+    assert "# the old one" in result["names"].out
+    assert "web1: complete" in result["backup again"].out
+    assert re.search(r", 0 B new|, \d+(\.\d+)? (B|KiB) new", result["backup again"].out), str(result["backup again"])
     for name in ("tmp", "proc", "var/tmp"):
         assert (pool / "disk" / name).is_dir()
     assert (pool / "disk" / "tmp").stat().st_mode & 0o7777 == 0o1777

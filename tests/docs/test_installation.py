@@ -20,9 +20,11 @@ Read = Callable[[str], Page]
 
 
 def test_every_option_and_place_that_the_page_names_is_one_of_install_sh(page: Read) -> None:
-    told = page("installation")
-    said = work(TOP / "install.sh", "--help").stdout
-    options = {word for block in told.blocks("sh") for line in block.splitlines() if "install.sh" in line for word in line.split()}
+    result = page("installation")
+    output = work(TOP / "install.sh", "--help").stdout
+    options = {
+        word for block in result.blocks("sh") for line in block.splitlines() if "install.sh" in line for word in line.split()
+    }
     assert {word for word in options if word.startswith("--")} == {
         "--enable",
         "--fetch-wheels",
@@ -31,14 +33,14 @@ def test_every_option_and_place_that_the_page_names_is_one_of_install_sh(page: R
         "--web",
         "--wheels",
     }
-    for option in re.findall(r"--[a-z-]+", " ".join(told.literals())):
-        assert option in said or option in BACKUPDS, option
+    for option in re.findall(r"--[a-z-]+", " ".join(result.literals())):
+        assert option in output or option in BACKUPDS, option
     script = (TOP / "install.sh").read_text(encoding="utf-8")
     lines = dict(re.findall(r"^([A-Z_]+)=(\S+)$", script, re.MULTILINE))
     assert (lines["BIN"], lines["LIB"], lines["SHARE"]) == ("/usr/local/sbin", "/usr/local/lib", "/usr/local/share")
     packages = re.search(r"^RUN_PACKAGES=\((.*)\)$", (TOP / "scripts" / "ground.sh").read_text(encoding="utf-8"), re.MULTILINE)
     assert packages
-    assert told.section("What is installed").table()[0][1].startswith(", ".join(packages[1].split()))
+    assert result.section("What is installed").table()[0][1].startswith(", ".join(packages[1].split()))
 
 
 def test_every_call_of_our_command_on_the_page_can_be_made(page: Read) -> None:
@@ -81,7 +83,7 @@ def test_who_types_setup_and_host_as_the_page_has_them_has_a_pool_and_two_hosts(
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps], make_btrfs(size="1G"), place)
     # web1 is added by the first call, which cannot reach it yet; the second one says that it is there
-    assert [one.status for one in done] == [0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0], "\n".join(map(str, done))
+    assert [item.status for item in done] == [0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0], "\n".join(map(str, done))
     assert "here: complete" in done[0].out
     assert re.search(r"^ok +web1 +reached, 2 paths", done[7].out, re.MULTILINE)
     assert [line.split()[0] for line in done[9].out.splitlines()] == ["HOST", "here", "web1"]

@@ -40,24 +40,24 @@ def shape(value: Any) -> Any:
 
 
 def _merged(shapes: list[Any]) -> Any:
-    known = [one for one in shapes if one is not None]
-    assert all(agree(known[0], one) for one in known), known
-    return known[0] if known else None
+    recorded = [item for item in shapes if item is not None]
+    assert all(agree(recorded[0], item) for item in recorded), recorded
+    return recorded[0] if recorded else None
 
 
-def agree(one: Any, other: Any) -> bool:
-    if one in (None, [], {}) or other in (None, [], {}):  # nothing that could differ
+def agree(answer: Any, other: Any) -> bool:
+    if answer in (None, [], {}) or other in (None, [], {}):  # nothing that could differ
         return True
-    if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(agree(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return agree(one[0], other[0])
-    return one == other
+    if isinstance(answer, dict) and isinstance(other, dict):
+        return list(answer) == list(other) and all(agree(answer[key], other[key]) for key in answer)
+    if isinstance(answer, list) and isinstance(other, list):
+        return agree(answer[0], other[0])
+    return answer == other
 
 
 def test_shapes_that_differ_are_told_apart() -> None:
-    def same(one: Any, other: Any) -> bool:
-        return agree(shape(one), shape(other))
+    def same(answer: Any, other: Any) -> bool:
+        return agree(shape(answer), shape(other))
 
     assert same([{"a": 1, "b": None}], [{"a": 2.5, "b": "x"}, {"a": 3, "b": None}])
     assert same({"2026-11-20T150629Z": 1}, {"2027-11-20T150629Z": 1})
@@ -77,39 +77,41 @@ def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, A
         (www / f"{number}.jpg").write_bytes(bytes([number]) * 40_000)
     nights.host("web1", www)
     other = nights.top / "other.toml"
-    said: dict[str, Any] = {"init": json.loads(nights.backupd("--config", other, "init", nights.top / "other", "--json").stdout)}
-    said["check"] = json.loads(nights.backupd("check", "--json", check=False).stdout)
-    said |= about_coming(nights)
-    said["doctor"] = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
-    said["doctor --fix"] = nights.json("doctor", "--fix", "atime", "--dry-run")
-    said["doctor --fix room"] = nights.json("doctor", "--fix", "room")
-    said["run --dry-run"] = nights.json("run", "--dry-run")
+    answer: dict[str, Any] = {"init": json.loads(nights.backupd("--config", other, "init", nights.top / "other", "--json").stdout)}
+    answer["check"] = json.loads(nights.backupd("check", "--json", check=False).stdout)
+    answer |= about_coming(nights)
+    answer["doctor"] = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
+    answer["doctor --fix"] = nights.json("doctor", "--fix", "atime", "--dry-run")
+    answer["doctor --fix room"] = nights.json("doctor", "--fix", "room")
+    answer["run --dry-run"] = nights.json("run", "--dry-run")
     nights.run("web1")
     for number in range(5):
         (www / f"{number}.jpg").unlink()
-    said["run"] = [nights.run("web1", status=1)["web1"]]
-    said["usage"] = nights.json("usage", "web1", "--method", "sampled", "--time", "1s")
-    said["dedupe --dry-run"] = nights.json("dedupe", "--dry-run")
-    said["dedupe"] = nights.json("dedupe")
-    said["quota"] = nights.json("quota", "show")
-    said["drill --dry-run"], said["drill"] = nights.json("drill", "--dry-run"), nights.json("drill")
-    said["notify"] = nights.json("notify", "--dry-run")
-    said["metrics"] = [family for family in nights.json("metrics") if family["name"] == "btrkeep_hosts"]  # each has its own labels
-    said["list"], said["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")
-    said["backup.json"] = nights.record("web1")
-    said |= about_offsite(nights)
-    said["accept"], said["rebuild"] = nights.json("accept", "web1", "latest", "--why", "moved to web2"), nights.json("rebuild")
-    said["browse"], said["versions"] = nights.json("browse", "web1", str(www)), nights.json("versions", "web1", f"{www}/0.jpg")
-    said["compare"] = nights.json("compare", "web1", str(www), nights.names("web1")[0])
-    said["restore --dry-run"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"), "--dry-run")
-    said["restore"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"))
-    said["restore --tar"] = nights.json("restore", "web1", str(www), "--tar", str(nights.top / "out.tar"))
-    said["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
-    said["seals.json"] = json.loads((nights.backup("web1", "seals.json")).read_text())
-    said["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
-    said["status"] = status_while_running(nights, www, backupd_running)
-    said["rehearse --dry-run"] = nights.json("rehearse", "--question", "balance", "--dry-run", "--on", str(nights.state.parent))
-    return said | about_keeping(nights)
+    answer["run"] = [nights.run("web1", status=1)["web1"]]
+    answer["usage"] = nights.json("usage", "web1", "--method", "sampled", "--time", "1s")
+    answer["dedupe --dry-run"] = nights.json("dedupe", "--dry-run")
+    answer["dedupe"] = nights.json("dedupe")
+    answer["quota"] = nights.json("quota", "show")
+    answer["drill --dry-run"], answer["drill"] = nights.json("drill", "--dry-run"), nights.json("drill")
+    answer["notify"] = nights.json("notify", "--dry-run")
+    answer["metrics"] = [
+        family for family in nights.json("metrics") if family["name"] == "btrkeep_hosts"
+    ]  # each has its own labels
+    answer["list"], answer["log"] = nights.json("list", "web1"), nights.json("log", "web1", "-n", "1")
+    answer["backup.json"] = nights.record("web1")
+    answer |= about_offsite(nights)
+    answer["accept"], answer["rebuild"] = nights.json("accept", "web1", "latest", "--why", "moved to web2"), nights.json("rebuild")
+    answer["browse"], answer["versions"] = nights.json("browse", "web1", str(www)), nights.json("versions", "web1", f"{www}/0.jpg")
+    answer["compare"] = nights.json("compare", "web1", str(www), nights.names("web1")[0])
+    answer["restore --dry-run"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"), "--dry-run")
+    answer["restore"] = nights.json("restore", "web1", str(www), "--to", str(nights.top / "out"))
+    answer["restore --tar"] = nights.json("restore", "web1", str(www), "--tar", str(nights.top / "out.tar"))
+    answer["notes.json"] = json.loads((nights.backup("web1", "notes.json")).read_text())
+    answer["seals.json"] = json.loads((nights.backup("web1", "seals.json")).read_text())
+    answer["pool.json"] = json.loads((nights.pool / ".btrkeep" / "pool.json").read_text())
+    answer["status"] = status_while_running(nights, www, backupd_running)
+    answer["rehearse --dry-run"] = nights.json("rehearse", "--question", "balance", "--dry-run", "--on", str(nights.state.parent))
+    return answer | about_keeping(nights)
 
 
 def about_coming(nights: Nights) -> dict[str, Any]:
@@ -119,13 +121,13 @@ def about_coming(nights: Nights) -> dict[str, Any]:
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
     known_hosts.write_text(f"[127.0.0.1]:9 {key.with_suffix('.pub').read_text()}")
     nights.settings("ssh", key=str(key), known_hosts=str(known_hosts), command="ssh")
-    said = {"host add": json.loads(nights.backupd("host", "add", "shop", *words, "--json", check=False).stdout)}
-    said["host"] = nights.json("host", "list")
-    said["setup"] = json.loads(nights.backupd("setup", "--host", "shop", "--no-run", "--json", check=False).stdout)
-    said["host set"] = nights.json("host", "set", "shop", "port=2222")
-    said["host remove"] = nights.json("host", "remove", "shop")
+    answer = {"host add": json.loads(nights.backupd("host", "add", "shop", *words, "--json", check=False).stdout)}
+    answer["host"] = nights.json("host", "list")
+    answer["setup"] = json.loads(nights.backupd("setup", "--host", "shop", "--no-run", "--json", check=False).stdout)
+    answer["host set"] = nights.json("host", "set", "shop", "port=2222")
+    answer["host remove"] = nights.json("host", "remove", "shop")
     nights.settings("ssh", command=shlex.quote(str(FAKESSH)))
-    return said
+    return answer
 
 
 def about_offsite(nights: Nights) -> dict[str, Any]:
@@ -136,30 +138,30 @@ def about_offsite(nights: Nights) -> dict[str, Any]:
     nights.tables["offsite.far"] = {"repository": str(nights.state.parent / "far"), "password_file": str(password)}
     nights.write()
     nights.backupd("offsite", "init", "far")
-    said = {f"offsite {words}": nights.json("offsite", *words.split()) for words in ("run --dry-run", "run")}
-    return said | {"offsite": nights.json("offsite", "list")}
+    answer = {f"offsite {words}": nights.json("offsite", *words.split()) for words in ("run --dry-run", "run")}
+    return answer | {"offsite": nights.json("offsite", "list")}
 
 
 def about_keeping(nights: Nights) -> dict[str, Any]:
     """What those commands say that keep backups, and give them up; web1 gets another name and is not configured any more."""
     first, second = nights.names("web1")
-    said = {"hold": nights.json("hold", "web1", first, "--until", "2099-01-01", "--why", "before the migration")}
-    said["release"] = nights.json("release", "web1", first)
-    said |= {command: nights.json(command) for command in ("verify", "damaged")}
+    answer = {"hold": nights.json("hold", "web1", first, "--until", "2099-01-01", "--why", "before the migration")}
+    answer["release"] = nights.json("release", "web1", first)
+    answer |= {command: nights.json(command) for command in ("verify", "damaged")}
     at = "2026-11-20T15:06:31Z"
     write_down(nights, "web1", backups={second: {"expired": {"at": at, "why": "no rule keeps it"}}})
-    said["retention"] = nights.json("retention", "explain", "web1", "--policy", "daily=1,min_keep=1")
-    said["unexpire"] = nights.json("unexpire", "web1", second)
+    answer["retention"] = nights.json("retention", "explain", "web1", "--policy", "daily=1,min_keep=1")
+    answer["unexpire"] = nights.json("unexpire", "web1", second)
     nights.backupd("release", "web1", second)
-    said["discard"] = nights.json("discard", "web1", "--yes")  # what was stopped for `status`
-    said["delete"] = nights.json("delete", f"web1@{first}", "--reason", "has private files in it", "--force")
-    said["rename"] = nights.json("rename", "web1", "web2", "--yes")
-    said["forget"] = nights.json("forget", "web2", "--yes")
-    said["expire --dry-run"], said["expire"] = nights.json("expire", "--dry-run"), nights.json("expire")
-    said["progress"] = nights.json("progress", "--once")
+    answer["discard"] = nights.json("discard", "web1", "--yes")  # what was stopped for `status`
+    answer["delete"] = nights.json("delete", f"web1@{first}", "--reason", "has private files in it", "--force")
+    answer["rename"] = nights.json("rename", "web1", "web2", "--yes")
+    answer["forget"] = nights.json("forget", "web2", "--yes")
+    answer["expire --dry-run"], answer["expire"] = nights.json("expire", "--dry-run"), nights.json("expire")
+    answer["progress"] = nights.json("progress", "--once")
     nights.json("sample")
-    said |= {command: nights.json(command) for command in ("sample", "trend", "day", "forecast", "scrub")}
-    return said
+    answer |= {command: nights.json(command) for command in ("sample", "trend", "day", "forecast", "scrub")}
+    return answer
 
 
 def status_while_running(nights: Nights, www: Path, backupd_running: Callable[..., Any]) -> Any:
@@ -178,11 +180,11 @@ def status_while_running(nights: Nights, www: Path, backupd_running: Callable[..
 
 def test_every_example_is_of_the_shape_of_real_output(page: Read, told: dict[str, Any]) -> None:
     assert told["run"][0]["outcome"] == "suspect"
-    for what, real in told.items():
-        title = what if what.endswith(".json") else f"backupd {what}"
+    for row, real in told.items():
+        title = row if row.endswith(".json") else f"backupd {row}"
         section = page("json").section(title)
         example = json.loads(section.blocks("json")[0])
-        assert agree(shape(example), shape(real)), (what, shape(example), shape(real))
+        assert agree(shape(example), shape(real)), (row, shape(example), shape(real))
 
 
 def test_the_script_hands_back_names_whatever_is_in_them(page: Read, shared_btrfs: Path) -> None:

@@ -28,16 +28,16 @@ def options_of(command: click.Command) -> set[str]:
 
 @cache
 def command_of(name: str) -> click.Command:
-    found = group.get_command(click.Context(group), name)
-    assert found is not None
-    return found
+    result = group.get_command(click.Context(group), name)
+    assert result is not None
+    return result
 
 
 def faults(call: str) -> list[str]:
     """What is wrong with the words after `backupd`: an option or a command that there is not."""
-    words, known = call.split(), options_of(group)
+    words, recorded = call.split(), options_of(group)
     while words and words[0].startswith("-"):
-        if words[0] not in known:
+        if words[0] not in recorded:
             return [f"backupd has no option {words[0]}"]
         words = words[2:] if words[0] in ("--pool", "--config") else words[1:]
     if not words:
@@ -58,8 +58,8 @@ def test_every_call_of_our_command_on_a_page_can_be_made(page: Read, name: str) 
 
 def test_every_call_of_our_command_in_the_readme_and_on_all_pages_can_be_made() -> None:
     pages = "".join(path.read_text(encoding="utf-8") for path in (TOP / "README.rst", *(TOP / "docs").glob("*.rst")))
-    found = re.findall(r"``(?:sudo )?backupd\s+([^`]+)``|^ +(?:[#$] )?(?:sudo )?backupd +(.*)$", pages, re.MULTILINE)
-    calls = {re.split(r"  | \| | >", text.replace("\n", " ") or line)[0] for text, line in found}
+    matches = re.findall(r"``(?:sudo )?backupd\s+([^`]+)``|^ +(?:[#$] )?(?:sudo )?backupd +(.*)$", pages, re.MULTILINE)
+    calls = {re.split(r"  | \| | >", text.replace("\n", " ") or line)[0] for text, line in matches}
     assert len(calls) > 200
     assert {call: wrong for call in calls if (wrong := faults(call))} == {}
 
@@ -119,5 +119,5 @@ def test_every_option_setting_and_variable_on_a_page_is_one_that_there_is(page: 
 
 
 def test_what_hooks_find_in_their_environment_is_told(page: Read) -> None:
-    told = {word for word in page("how-a-backup-becomes-complete").literals() if word.startswith("BTRKEEP_")}
-    assert told == set(re.findall(r'"(BTRKEEP_\w+)"', (TOP / "backupd" / "run" / "hooks.py").read_text(encoding="utf-8")))
+    result = {word for word in page("how-a-backup-becomes-complete").literals() if word.startswith("BTRKEEP_")}
+    assert result == set(re.findall(r'"(BTRKEEP_\w+)"', (TOP / "backupd" / "run" / "hooks.py").read_text(encoding="utf-8")))

@@ -69,10 +69,10 @@ def test_the_tables_of_rsyncs_exit_statuses_and_of_sshs_words_are_the_codes(page
     section = page("states-and-exit-codes").section("What rsync's exit status means")
     assert section.table() == [[str(status), meaning.words, FOLLOWS[meaning.kind]] for status, meaning in MEANING.items()]
     assert section.table(1) == [[meaning.words, FOLLOWS[meaning.kind]] for _, meaning in (*_SSH_SAYS, *_SHELL_SAYS, *_RSYNC_SAYS)]
-    told = {
+    content = {
         text.strip() for text in re.findall(r"^(\w+(?: \w+)?)$", (DOCS / "states-and-exit-codes.rst").read_text(), re.MULTILINE)
     }
-    assert set(FOLLOWS.values()) <= told
+    assert set(FOLLOWS.values()) <= content
 
 
 def test_the_states_are_all_told(page: Read) -> None:
@@ -92,7 +92,7 @@ def all_commands() -> list[tuple[str, ...]]:
     )
     kinds = [(inplace, based) for inplace in ("always", "large", "never") for based in (True, False)]
     return [
-        rsync_command(remote, ssh, "/srv", "/data", one, ()) for inplace, based in kinds for one in passes(inplace, based=based)
+        rsync_command(remote, ssh, "/srv", "/data", item, ()) for inplace, based in kinds for item in passes(inplace, based=based)
     ]
 
 

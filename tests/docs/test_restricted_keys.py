@@ -49,8 +49,8 @@ def web1(shared_btrfs: Path, sshd: Sshd) -> Nights:
 
 def test_with_the_line_a_host_is_checked_and_backed_up(web1: Nights, sshd: Sshd, options: str) -> None:
     web1.settings("ssh", key=str(sshd.authorize(here(options))))
-    found = web1.backupd("check", "--connect", "--json", check=False).stdout
-    assert '"reached, 1 path can be listed"' in found
+    output = web1.backupd("check", "--connect", "--json", check=False).stdout
+    assert '"reached, 1 path can be listed"' in output
     assert web1.run("web1")["web1"]["outcome"] == "complete"
     (web1.source / "www" / "index.html").write_text("welcome again")
     assert web1.run("web1")["web1"]["outcome"] == "complete"

@@ -16,12 +16,12 @@ Read = Callable[[str], Page]
 
 
 def test_every_verb_stands_there_with_its_arguments(page: Read) -> None:
-    told = {verb: set(arguments.split()) for verb, arguments, _ in page("serve").section("Verbs").table()}
-    there = {
-        verb: {name if argument.default is REQUIRED else f"[{name}]" for name, argument in known.arguments.items()}
-        for verb, known in VERBS.items()
+    result = {verb: set(arguments.split()) for verb, arguments, _ in page("serve").section("Verbs").table()}
+    present = {
+        verb: {name if argument.default is REQUIRED else f"[{name}]" for name, argument in item.arguments.items()}
+        for verb, item in VERBS.items()
     }
-    assert told == there
+    assert result == present
 
 
 def test_every_kind_of_failure_stands_there(page: Read) -> None:

@@ -66,15 +66,15 @@ def peer(wishes: Sequence[Words], folder: Path, python: str = DEBIANS_PYTHON) ->
     lines = work(python, "-c", _DRIVER, json.dumps(commands)).stdout.splitlines()
     drew = []
     for number, line in enumerate(lines):
-        said, failed = json.loads(line)
+        answer, failed = json.loads(line)
         path = folder / f"{number}.png"
-        drew.append(Drew(None if failed else pixels(path), said.replace(str(path), "PICTURE"), failed))
+        drew.append(Drew(None if failed else pixels(path), answer.replace(str(path), "PICTURE"), failed))
     return drew
 
 
 def ours(words: Words, path: Path) -> Drew:
     """The same of ours, in this process."""
-    said = StringIO()
-    with redirect_stdout(said):
+    string_i_o = StringIO()
+    with redirect_stdout(string_i_o):
         group.main([*words, "-o", str(path)], prog_name="btrfs-heatmap", standalone_mode=False)
-    return Drew(pixels(path), said.getvalue().replace(str(path), "PICTURE"))
+    return Drew(pixels(path), string_i_o.getvalue().replace(str(path), "PICTURE"))

@@ -122,11 +122,11 @@ def at(state: FilesystemState, moment: datetime) -> FilesystemState:
     return replace(state, taken=moment)
 
 
-def entries_at(found: Mapping[str, Any], x: int, y: int) -> list[int]:
+def entries_at(answer: Mapping[str, Any], x: int, y: int) -> list[int]:
     """Which entries of a map are in the pixel (x, y) of the picture that was written: indices, none where nothing is allocated."""
-    down = int(found["size"]) - int(found["order"])
-    place = step(found["curve"], int(found["order"]), x >> down, y >> down)
-    start, end = found["entries"]["start"], found["entries"]["end"]
+    down = int(answer["size"]) - int(answer["order"])
+    place = step(answer["curve"], int(answer["order"]), x >> down, y >> down)
+    start, end = answer["entries"]["start"], answer["entries"]["end"]
     at, here = bisect_right(start, place), []
     while at and end[at - 1] > place:
         at -= 1

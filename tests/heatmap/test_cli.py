@@ -31,9 +31,9 @@ def fails(*words: str | Path, status: int = 1) -> tuple[str, str]:
 
 
 def command_of(name: str) -> click.Command:
-    found = group.get_command(click.Context(group), name)
-    assert found is not None
-    return found
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    return command
 
 
 @pytest.mark.slow
@@ -47,17 +47,17 @@ def test_help_fits_a_terminal_of_80_columns_and_names_every_option_and_command()
             assert all(name in text for name in param.opts)
             assert param.help
     wide = heatmap("--help", COLUMNS="100").stdout
-    for name, what in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(what)}$", wide, re.MULTILINE)
+    for name, word in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(word)}$", wide, re.MULTILINE)
         assert heatmap(name, "--help").stdout.startswith(f"Usage: btrfs-heatmap {name} ")
 
 
 def test_the_examples_of_the_help_can_be_given() -> None:
     lines = re.findall(r"^ +btrfs-heatmap (.*)$", heatmap("--help").stdout, re.MULTILINE)
     assert len(lines) == 3
-    known = {name for param in command_of(PICTURE).params for name in param.opts}
+    names = {name for param in command_of(PICTURE).params for name in param.opts}
     for line in lines:
-        assert {word for word in line.partition(" |")[0].split() if word.startswith("-") and word != "-"} <= known
+        assert {word for word in line.partition(" |")[0].split() if word.startswith("-") and word != "-"} <= names
 
 
 def test_help_imports_neither_numpy_nor_pillow_nor_python_btrfs() -> None:
@@ -87,9 +87,9 @@ def test_a_picture_imports_no_more_than_it_needs() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_a_word_that_is_not_understood_is_an_error_of_one_line_and_a_hint(words: list[str], error: str, hint: str) -> None:
-    said = fails(*words, status=2)
-    assert error in said[0]
-    assert hint in said[1]
+    failure_text = fails(*words, status=2)
+    assert error in failure_text[0]
+    assert hint in failure_text[1]
 
 
 @pytest.mark.parametrize(
@@ -218,23 +218,23 @@ def test_a_picture_that_nobody_names_is_named_as_the_peer_names_it(point: Path, 
             folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
             begun = int(time.time())
-            said = work(*program, "--order", "3", *words, point, cwd=folder, env={"PYTHONPATH": str(TOP)}).stdout
+            output = work(*program, "--order", "3", *words, point, cwd=folder, env={"PYTHONPATH": str(TOP)}).stdout
             [path] = folder.iterdir()
             match = re.fullmatch(r"(fsid_.*_at_)(\d+)(\.png)", path.name)
             assert match
             assert begun <= int(match[2]) <= time.time()
             names.append((match[1], match[3]))
-            outputs.append(said.replace(match[2], ""))
-            assert said.splitlines()[2] == f"pngfile {path.name}"
+            outputs.append(output.replace(match[2], ""))
+            assert output.splitlines()[2] == f"pngfile {path.name}"
         assert names[0][0].startswith(f"fsid_{fsid_of(point)}_")
         assert len({*names}) == len({*outputs}) == 1
 
 
 @pytest.mark.btrfs
 def test_a_folder_gets_a_picture_with_a_name_of_its_own(point: Path, tmp_path: Path) -> None:
-    said = heatmap("-o", tmp_path, "--order", "2", point).stdout.splitlines()
+    lines = heatmap("-o", tmp_path, "--order", "2", point).stdout.splitlines()
     [path] = tmp_path.iterdir()
-    assert said[2] == f"pngfile {path}"
+    assert lines[2] == f"pngfile {path}"
     assert pixels(path).shape == (1024, 1024, 3)
 
 
@@ -267,23 +267,23 @@ def test_standard_output_gets_nothing_but_the_picture(point: Path, tmp_path: Pat
 @pytest.mark.btrfs
 def test_verbosity_is_as_much_as_the_peers(point: Path, tmp_path: Path) -> None:
     """-q says nothing, -v a line more for each device extent."""
-    said = {}
+    by_name = {}
     for words in ([], ["-q"], ["-qq"], ["-v"], ["-v", "-q"]):
-        said[" ".join(words)] = heatmap(*words, "-o", tmp_path / "x.png", point).stdout
+        by_name[" ".join(words)] = heatmap(*words, "-o", tmp_path / "x.png", point).stdout
         if PEER.exists():
-            assert said[" ".join(words)] == work(PEER, *words, "-o", tmp_path / "x.png", point).stdout
-    assert said["-q"] == said["-qq"] == ""
-    assert said["-v -q"] == said[""]
-    assert len(re.findall("^dev_extent devid 1 paddr", said["-v"], re.MULTILINE)) >= 5
+            assert by_name[" ".join(words)] == work(PEER, *words, "-o", tmp_path / "x.png", point).stdout
+    assert by_name["-q"] == by_name["-qq"] == ""
+    assert by_name["-v -q"] == by_name[""]
+    assert len(re.findall("^dev_extent devid 1 paddr", by_name["-v"], re.MULTILINE)) >= 5
 
 
 @pytest.mark.btrfs
 def test_a_block_group_that_is_not_there_is_an_error_that_names_the_nearest(point: Path) -> None:
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", btrfs.devices_of(point)[0]).stdout
-    there = [int(vaddr) for vaddr in re.findall(r"FIRST_CHUNK_TREE CHUNK_ITEM (\d+)", text)]
-    error, hint = fails("--blockgroup", str(there[1] + 4096), point)
-    assert error == f"no block group begins at {there[1] + 4096}: it lies inside of the one at {there[1]}"
-    assert hint == f"the nearest are at {there[0]}, {there[1]}, {', '.join(map(str, there[2:4]))}"
+    numbers = [int(vaddr) for vaddr in re.findall(r"FIRST_CHUNK_TREE CHUNK_ITEM (\d+)", text)]
+    error, hint = fails("--blockgroup", str(numbers[1] + 4096), point)
+    assert error == f"no block group begins at {numbers[1] + 4096}: it lies inside of the one at {numbers[1]}"
+    assert hint == f"the nearest are at {numbers[0]}, {numbers[1]}, {', '.join(map(str, numbers[2:4]))}"
     assert fails("--blockgroup", "0x1", point)[0] == "no block group begins at 1"
     assert fails("--blockgroup", str(2**64 - 1), point)[0] == f"no block group begins at {2**64 - 1}"
 

@@ -36,8 +36,8 @@ def lab(*rgb: tuple[int, int, int]) -> np.ndarray:
 
 def test_oklab_is_as_its_author_gives_it() -> None:
     """https://bottosson.github.io/posts/oklab: white is (1, 0, 0); red, green and blue as CSS Color 4 implementations have them."""
-    known: Any = [[1, 0, 0], [0.62796, 0.22486, 0.12585], [0.86644, -0.23389, 0.17950], [0.45201, -0.03246, -0.31153]]
-    assert np.allclose(lab(WHITE, (255, 0, 0), (0, 255, 0), (0, 0, 255)), known, atol=2e-4)
+    answer: Any = [[1, 0, 0], [0.62796, 0.22486, 0.12585], [0.86644, -0.23389, 0.17950], [0.45201, -0.03246, -0.31153]]
+    assert np.allclose(lab(WHITE, (255, 0, 0), (0, 255, 0), (0, 0, 255)), answer, atol=2e-4)
 
 
 def test_all_bytes_survive_the_way_to_light_and_back() -> None:
@@ -130,7 +130,7 @@ def test_each_profile_has_a_colour_of_its_own_and_the_key_names_those_that_are_t
     rgb = COLOUR_SCHEMES["profile"].paint(state).rgb
     assert len(np.unique(rgb, axis=0)) == len(PROFILES)
     assert {name: colour for colour, name in COLOUR_SCHEMES["profile"].key(state).swatches} == {
-        name: tuple(one) for name, one in zip(PROFILES.values(), rgb.tolist(), strict=True)
+        name: tuple(row) for name, row in zip(PROFILES.values(), rgb.tolist(), strict=True)
     }
     assert [name for _, name in COLOUR_SCHEMES["profile"].key(STATE).swatches] == ["single"]
 

@@ -21,9 +21,9 @@ ORDERS = range(10)
 
 def places(curve: str, order: int) -> NDArray[Any]:
     """i64[4**order]: the pixel, counted line by line, at each place along the curve."""
-    found = np.empty(4**order, np.int64)
-    found[laid_out(curve, order, np.arange(4**order)).ravel()] = np.arange(4**order)
-    return found
+    result = np.empty(4**order, np.int64)
+    result[laid_out(curve, order, np.arange(4**order)).ravel()] = np.arange(4**order)
+    return result
 
 
 def point(order: int, distance: int) -> tuple[int, int]:
@@ -93,11 +93,11 @@ def test_whatever_lies_along_a_curve_is_laid_out_in_its_places(curve: str, kind:
 
 @pytest.mark.parametrize("curve", [HILBERT, SNAKE])
 def test_neighbours_along_a_curve_without_jumps_are_neighbours_in_the_picture(curve: str) -> None:
-    found = [divmod(place, 512) for place in places(curve, 9).tolist()]
-    assert all(abs(one[0] - two[0]) + abs(one[1] - two[1]) == 1 for one, two in pairwise(found))
+    rows = [divmod(place, 512) for place in places(curve, 9).tolist()]
+    assert all(abs(row[0] - two[0]) + abs(row[1] - two[1]) == 1 for row, two in pairwise(rows))
 
 
 def test_a_hilbert_curve_goes_from_the_lower_left_to_the_lower_right() -> None:
     for order in ORDERS:
-        edge, found = 1 << order, places(HILBERT, order)
-        assert (found[0], found[-1]) == ((edge - 1) * edge, edge * edge - 1)
+        edge, result = 1 << order, places(HILBERT, order)
+        assert (result[0], result[-1]) == ((edge - 1) * edge, edge * edge - 1)

@@ -54,20 +54,25 @@ def _some_room() -> None:
 
 
 def test_what_changed_is_found_and_nothing_else() -> None:
-    found = as_json(difference(BEFORE, changed()))
+    answer = as_json(difference(BEFORE, changed()))
     vaddr = BEFORE.bg_vaddr.tolist()
-    assert [(one["change"], one["vaddr"], one["used_after"] - one["used_before"]) for one in found["block_groups"]] == [
+    assert [
+        (block_group["change"], block_group["vaddr"], block_group["used_after"] - block_group["used_before"])
+        for block_group in answer["block_groups"]
+    ] == [
         ("gone", vaddr[3], -int(BEFORE.bg_used[3])),
         ("fuller", vaddr[5], 4096),
         ("emptier", vaddr[6], -8192),
     ]
     old, new = int(BEFORE.st_paddr[7]), int(BEFORE.st_paddr[7]) + 512 * MIB
-    assert [(one["change"], one["vaddr"], one["paddr"]) for one in found["device_extents"]] == [
+    assert [
+        (device_extent["change"], device_extent["vaddr"], device_extent["paddr"]) for device_extent in answer["device_extents"]
+    ] == [
         ("left", vaddr[7], old),
         ("came", vaddr[7], new),
     ]
-    assert found["devices"] == []
-    assert found["summary"]["gone"] == {"block_groups": 1, "used": -int(BEFORE.bg_used[3])}
+    assert answer["devices"] == []
+    assert answer["summary"]["gone"] == {"block_groups": 1, "used": -int(BEFORE.bg_used[3])}
 
 
 def test_the_other_way_round_what_was_gone_is_new() -> None:
@@ -163,13 +168,13 @@ def test_a_real_filesystem_that_was_filled_emptied_and_balanced(make_btrfs: Call
     (point / "comes").write_bytes(bytes(20 * MIB))
     work("btrfs", "balance", "start", "--full-balance", point)
     after = _recorded(point, tmp_path / "two.heatmap")
-    found = json.loads(heatmap("diff", tmp_path / "one.heatmap", tmp_path / "two.heatmap", "--json").stdout)
+    answer = json.loads(heatmap("diff", tmp_path / "one.heatmap", tmp_path / "two.heatmap", "--json").stdout)
     for key, numbers in (("before", before), ("after", after)):
-        assert found[key]["used"] == numbers["used"]
-        assert found[key]["length"] == numbers["total"]
-        assert found[key]["allocated"] == numbers["allocated"]
-    gone = {one["vaddr"] for one in found["block_groups"] if one["change"] == "gone"}
-    new = {one["vaddr"] for one in found["block_groups"] if one["change"] == "new"}
+        assert answer[key]["used"] == numbers["used"]
+        assert answer[key]["length"] == numbers["total"]
+        assert answer[key]["allocated"] == numbers["allocated"]
+    gone = {block_group["vaddr"] for block_group in answer["block_groups"] if block_group["change"] == "gone"}
+    new = {block_group["vaddr"] for block_group in answer["block_groups"] if block_group["change"] == "new"}
     assert gone == before["vaddr"] - after["vaddr"]
     assert new == after["vaddr"] - before["vaddr"]
     assert gone

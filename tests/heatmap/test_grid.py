@@ -56,10 +56,10 @@ def painted(order: int, total: int, fills: list[Fill], cuts: list[int], least: f
     canvas = Canvas(Grid("linear", order, order, total), least)
     ends = sorted({min(cut, len(fills)) for cut in cuts} | {len(fills)})
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
-        some = fills[begin:end]
-        first_byte, length = (np.array([getattr(fill, name) for fill in some], np.int64) for name in ("first_byte", "length"))
-        colour = np.array([fill.colour for fill in some], np.uint8).reshape(-1, 3)
-        canvas.fill(first_byte, length, np.array([fill.share for fill in some], np.float64), colour)
+        rows = fills[begin:end]
+        first_byte, length = (np.array([getattr(fill, name) for fill in rows], np.int64) for name in ("first_byte", "length"))
+        colour = np.array([fill.colour for fill in rows], np.uint8).reshape(-1, 3)
+        canvas.fill(first_byte, length, np.array([fill.share for fill in rows], np.float64), colour)
     return canvas.finish()
 
 

@@ -36,7 +36,7 @@ def test_every_pixel_is_what_the_map_says(sort: str, curve: str, order: int, siz
     picture = drawn(sort=sort, curve=curve, order=order, size=size)
     save(image_of(picture.runs, picture.grid), str(tmp_path / "x.png"))
     save_pixel_map(STATE, picture, str(tmp_path / "x.json"))
-    found = json.loads((tmp_path / "x.json").read_text())
+    answer = json.loads((tmp_path / "x.json").read_text())
     colours = numbered(STATE).rgb.tolist()
     group_at = {vaddr: number for number, vaddr in enumerate(STATE.bg_vaddr.tolist())}
     seen: set[int] = set()
@@ -44,19 +44,19 @@ def test_every_pixel_is_what_the_map_says(sort: str, curve: str, order: int, siz
     with Image.open(tmp_path / "x.png") as image:
         pixels = np.asarray(image.convert("RGB"))
     for y, x in np.ndindex(*pixels.shape[:2]):
-        here = entries_at(found, x, y)
+        here = entries_at(answer, x, y)
         seen.update(here)
         rgb = pixels[y, x].tolist()
         if not here:
             assert rgb == [0, 0, 0]
         elif rgb in colours:
-            assert colours.index(rgb) in {group_at[found["entries"]["vaddr"][entry]] for entry in here}
+            assert colours.index(rgb) in {group_at[answer["entries"]["vaddr"][entry]] for entry in here}
         else:  # a mixture, or a pixel that is not full
             mixed += 1
             down = size - order
             assert here == _touching(step(curve, order, x >> down, y >> down), picture)
     assert mixed < pixels.size / 3 / 2 or order < 4
-    assert seen == set(range(len(found["entries"]["start"])))
+    assert seen == set(range(len(answer["entries"]["start"])))
 
 
 def _touching(place: int, picture: Drawing) -> list[int]:
@@ -76,7 +76,7 @@ def test_an_entry_has_the_numbers_of_its_block_group_and_place() -> None:
     at = np.searchsorted(STATE.bg_vaddr, entries["vaddr"])
     assert entries["used"] == STATE.bg_used[at].tolist()
     assert STATE.score is not None
-    assert [np.nan if one is None else one for one in entries["score"]] == pytest.approx(STATE.score[at], abs=0.051, nan_ok=True)
+    assert [np.nan if row is None else row for row in entries["score"]] == pytest.approx(STATE.score[at], abs=0.051, nan_ok=True)
 
 
 def test_places_are_sorted_and_do_not_overlap_but_in_one_pixel() -> None:

@@ -25,9 +25,9 @@ GOLDEN = Path(__file__).with_name("golden") / "state-1.heatmap"
 SMALL = Pool((40 * GIB, 24 * GIB)).state()
 
 
-def assert_same(one: FilesystemState, two: FilesystemState) -> None:
+def assert_same(filesystem_state: FilesystemState, two: FilesystemState) -> None:
     for field in fields(FilesystemState):
-        ours, theirs = getattr(one, field.name), getattr(two, field.name)
+        ours, theirs = getattr(filesystem_state, field.name), getattr(two, field.name)
         if isinstance(ours, np.ndarray):
             assert ours.dtype == theirs.dtype, field.name
             assert ours.tobytes() == theirs.tobytes(), field.name
@@ -166,7 +166,7 @@ def test_a_state_of_the_first_version_is_still_read() -> None:
     assert state.generation is not None
     assert state.generation.tolist() == GOLDEN_NUMBERS["generation"]
     assert state.score is not None
-    assert [None if np.isnan(one) else round(float(one), 3) for one in state.score] == GOLDEN_NUMBERS["score"]
+    assert [None if np.isnan(row) else round(float(row), 3) for row in state.score] == GOLDEN_NUMBERS["score"]
 
 
 def fail_with(error: type[BaseException], path: Path) -> None:

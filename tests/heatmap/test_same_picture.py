@@ -49,11 +49,11 @@ def fill(point: Path) -> None:
 
 def groups(read: Read) -> dict[str, list[int]]:
     """The addresses of the block groups of each kind, by python-btrfs."""
-    found: dict[str, list[int]] = {}
+    by_name: dict[str, list[int]] = {}
     for group in read.theirs.block_groups():
         kind = {DATA: "data", SYSTEM: "system", METADATA: "metadata", DATA | METADATA: "mixed"}[group.flags & 7]
-        found.setdefault(kind, []).append(group.vaddr)
-    return found
+        by_name.setdefault(kind, []).append(group.vaddr)
+    return by_name
 
 
 def wishes(read: Read) -> list[Words]:

@@ -27,7 +27,7 @@ def see_it_all(read: Read, state: FilesystemState) -> None:
     assert rows(state.de_devid, state.de_paddr, state.de_vaddr, state.de_length) == extents
     chunks = [(chunk.vaddr, chunk.length, chunk.type, len(chunk.stripes)) for chunk in theirs.chunks()]
     assert rows(state.ch_vaddr, state.ch_length, state.ch_type, state.ch_stripes) == chunks
-    stripes = [(at, each.devid, each.offset) for at, one in enumerate(theirs.chunks()) for each in one.stripes]
+    stripes = [(at, each.devid, each.offset) for at, row in enumerate(theirs.chunks()) for each in row.stripes]
     assert rows(state.st_chunk, state.st_devid, state.st_paddr) == stripes
 
 
@@ -47,12 +47,12 @@ def see_scores(read: Read, state: FilesystemState) -> None:
 def see_generations(read: Read, state: FilesystemState) -> None:
     assert state.generation is not None
     for vaddr, length, generation in rows(state.bg_vaddr, state.bg_length, state.generation):
-        found = [
+        items = [
             (getattr(extent, "length", state.nodesize), extent.generation)
             for extent in read.theirs.extents(vaddr, vaddr + length - 1)
         ]
-        size = sum(size for size, _ in found)
-        assert generation == (round(sum(size * number for size, number in found) / size) if size else 0)
+        size = sum(size for size, _ in items)
+        assert generation == (round(sum(size * number for size, number in items) / size) if size else 0)
 
 
 @pytest.mark.parametrize("name", ["dup", "raid10", "mixed", "no free space tree"])

@@ -52,9 +52,9 @@ def shown(text: str) -> NDArray[np.uint8]:
                 rows[0].append(over)
                 rows[1].append(under)
             elif sequence != "0":
-                found = re.fullmatch(r"38;(2;\d+;\d+;\d+|5;\d+);48;(2;\d+;\d+;\d+|5;\d+)", sequence)
-                assert found
-                over, under = colour(found[1]), colour(found[2])
+                match = re.fullmatch(r"38;(2;\d+;\d+;\d+|5;\d+);48;(2;\d+;\d+;\d+|5;\d+)", sequence)
+                assert match
+                over, under = colour(match[1]), colour(match[2])
         assert line.endswith("\x1b[0m")
         lines += rows
     return np.array(lines, np.uint8)
@@ -74,9 +74,9 @@ def test_256_colours_show_the_nearest_of_them() -> None:
     every = np.array([colour(f"5;{number}") for number in range(16, 256)])
     wanted = np.asarray(picture).astype(int)
     least = ((wanted[:, :, None] - every) ** 2).sum(-1).min(-1)
-    found = ((shown("".join(drawn(picture, 16, true_colour=False))).astype(int) - wanted) ** 2).sum(-1)
-    assert (found == least).mean() > 0.97  # the nearest grey is looked for by brightness alone
-    assert found.max() < least.max() * 1.5
+    answer = ((shown("".join(drawn(picture, 16, true_colour=False))).astype(int) - wanted) ** 2).sum(-1)
+    assert (answer == least).mean() > 0.97  # the nearest grey is looked for by brightness alone
+    assert answer.max() < least.max() * 1.5
 
 
 def test_what_is_larger_is_averaged_and_what_is_smaller_keeps_its_squares() -> None:
@@ -134,8 +134,8 @@ def test_the_lines_beside_a_picture_are_broken_between_words_at_a_terminal_and_n
     words = [sys.executable, "-m", "heatmap", "draw", str(state), "-o", str(tmp_path / "made.png")]
     with at_a_terminal([*words, "--show"], {"TERM": "xterm-256color"}, cwd=TOP, width=80) as terminal:
         assert terminal.ends() == 0
-        said = [line for line in terminal.text.splitlines() if "\u2580" not in line]
+        lines = [line for line in terminal.text.splitlines() if "\u2580" not in line]
     piped = heatmap("draw", state, "-o", tmp_path / "made.png").stdout
     assert max(map(len, piped.splitlines())) > 80
-    assert max(len(line) for line in said if len(line.split()) > 1) <= 80
-    assert " ".join(word for line in said for word in line.split()) == " ".join(piped.split())
+    assert max(len(line) for line in lines if len(line.split()) > 1) <= 80
+    assert " ".join(word for line in lines for word in line.split()) == " ".join(piped.split())

@@ -48,11 +48,11 @@ def _count(image: Image.Image) -> int:
 
 def frames(path: Path) -> list[NDArray[np.uint8]]:
     with Image.open(path) as image:
-        found = []
+        rows = []
         for number in range(_count(image)):
             image.seek(number)
-            found.append(np.array(image.convert("RGB")))
-    return found
+            rows.append(np.array(image.convert("RGB")))
+    return rows
 
 
 def made(folder: Path, name: str, **wishes: object) -> tuple[TimelapseSummary, list[NDArray[np.uint8]]]:
@@ -207,7 +207,7 @@ def test_states_without_scores_are_refused_before_anything_is_written(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         (("nowhere", "-o", "x.gif"), "error: nowhere cannot be read: No such file or directory"),
         ((".", "-o", "x.avi"), "error: x.avi: an animation is a .gif, a .webp or an .mp4"),
@@ -215,13 +215,13 @@ def test_states_without_scores_are_refused_before_anything_is_written(tmp_path: 
     ],
 )
 def test_errors_are_one_line_a_hint_and_status_1(
-    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = heatmap("timelapse", *words, check=False)
     assert done.returncode == 1
     error, hint = done.stderr.splitlines()
-    assert error == said
+    assert error == output
     assert hint.startswith("hint: ")
 
 
@@ -306,11 +306,11 @@ def test_many_colours_find_a_near_one() -> None:
 def test_a_place_stays_where_it_was_when_a_filesystem_grows(folder: Path) -> None:
     sources = gather(folder).sources
     assert sources[0].taken == FIRST_DAY
-    found = frame_sequence(sources, USAGE, sort="physical", curve="linear", size=6, dated=False)
-    assert found.scale is not None
-    assert found.scale.total_bytes.tolist() == [64 * GIB, 32 * GIB]
+    result = frame_sequence(sources, USAGE, sort="physical", curve="linear", size=6, dated=False)
+    assert result.scale is not None
+    assert result.scale.total_bytes.tolist() == [64 * GIB, 32 * GIB]
     for number, state in enumerate(DAYS):
-        lines: Any = found.frame(number).any((1, 2))
+        lines: Any = result.frame(number).any((1, 2))
         assert lines[:20].all()
         assert lines[43:].any() == (2 in state.de_devid)  # line by line the second device is the last third
     assert {2 in state.de_devid for state in DAYS} == {False, True}
@@ -319,8 +319,8 @@ def test_a_place_stays_where_it_was_when_a_filesystem_grows(folder: Path) -> Non
 @pytest.mark.slow
 def test_the_benchmark_runs_through_and_leaves_nothing(tmp_path: Path) -> None:
     words = ("--frames", "2", "--tib", "1", "--quiet", "0", "--image-dir", tmp_path, "--json")
-    told = json.loads(work(sys.executable, "-m", "bench.timelapse", *words, cwd=TOP).stdout)
-    assert [(run["format"], run["frames"], run["pixels"][0]) for run in told["runs"]] == [
+    answer = json.loads(work(sys.executable, "-m", "bench.timelapse", *words, cwd=TOP).stdout)
+    assert [(run["format"], run["frames"], run["pixels"][0]) for run in answer["runs"]] == [
         ("gif", 2, 1024),
         ("gif", 2, 1024),
         ("webp", 2, 1024),

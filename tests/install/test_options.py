@@ -59,7 +59,7 @@ def told(*steps: str) -> dict[str, Done]:
     """Runs the steps on this machine apart from it, where nothing is installed; by their text."""
     done = run_here([SET_UP, *steps], {"PYTHON": "/python"})
     assert done[0].status == 0, str(done[0])
-    return {str(number): one for number, one in enumerate(done)}
+    return {str(number): item for number, item in enumerate(done)}
 
 
 def all_of(done: dict[str, Done]) -> str:
@@ -67,7 +67,7 @@ def all_of(done: dict[str, Done]) -> str:
 
 
 def outcomes(done: dict[str, Done]) -> list[int]:
-    return [one.status for one in done.values()][1:]
+    return [item.status for item in done.values()][1:]
 
 
 def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:
@@ -130,9 +130,9 @@ def test_again_it_changes_nothing_and_an_upgrade_replaces_what_there_was() -> No
     )
     assert outcomes(done) == [0] * 6, all_of(done)
     assert done["4"].out == done["2"].out
-    version, said, configured, *manuals = done["6"].out.splitlines()
+    version, output, configured, *manuals = done["6"].out.splitlines()
     assert version.startswith("9.9-")
-    assert said == f"backupd /opt/btrkeep/versions/{version}/bin x"
+    assert output == f"backupd /opt/btrkeep/versions/{version}/bin x"
     assert (configured, "backupd.8" in manuals, "btrfs-balancer.8" in manuals) == ("# mine", False, True)
 
 

@@ -63,33 +63,35 @@ EXPECTED = {"no network": 1, "nothing": 2, "bare": 1, "nothing yet": 2, "check":
 @pytest.mark.parametrize(("suite", "offline"), [("bookworm", True), ("trixie", False)])
 def test_in_a_clean_tree_it_installs_runs_and_goes_again(suite: str, offline: bool) -> None:
     steps = STEPS | OFFLINE if offline else STEPS
-    told = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
+    by_name = dict(zip(steps, run_in(suite, list(steps.values())), strict=True))
     expected = EXPECTED | {"tampered": int(offline)}
-    assert {name: done.status for name, done in told.items()} == {name: expected.get(name, 0) for name in steps}, everything(told)
-    assert "missing, Debian packages: rsync bubblewrap btrfs-progs" in told["bare"].err
-    assert told["nothing yet"].out == told["nothing"].out
-    assert ("waitress" in told["tampered"].err) == offline
-    assert (told["dry"].err, told["still untouched"].out) == ("", told["untouched"].out)
-    assert "these packages could not be installed" in told["no network"].err
-    assert "Nothing else was changed" in told["no network"].err
-    assert told["nothing"].out.replace("/opt/btrkeep:", "").replace("/usr/local/sbin:", "").strip() == ""
-    assert told["programs"].out.count("Usage: ") == len(PROGRAMS)
-    assert told["owners"].out.count("['btrkeep']") == 5
-    assert "is not a pool" in told["check"].out
-    assert "--pool-path, --retention, --host" in told["setup"].err
-    assert "`man btrkeep.toml` explains every key" in told["documents"].err
-    assert "/usr/local/share/doc/btrkeep/monitoring.html shows some" in told["documents"].err
-    assert "building the documentation" in told["install"].out
-    assert "is up to date" in told["again"].out
-    assert float(told["again"].err.split()[1]) < 15
-    assert "expire" in told["bash"].out.splitlines()[-1].split()
-    assert told["readable"].out == "/etc/btrkeep/main.toml 600\n"
-    assert {"source", "log"}.isdisjoint(told["leftovers"].out.split())
-    see_what_is_gone(told)
+    assert {name: done.status for name, done in by_name.items()} == {name: expected.get(name, 0) for name in steps}, everything(
+        by_name
+    )
+    assert "missing, Debian packages: rsync bubblewrap btrfs-progs" in by_name["bare"].err
+    assert by_name["nothing yet"].out == by_name["nothing"].out
+    assert ("waitress" in by_name["tampered"].err) == offline
+    assert (by_name["dry"].err, by_name["still untouched"].out) == ("", by_name["untouched"].out)
+    assert "these packages could not be installed" in by_name["no network"].err
+    assert "Nothing else was changed" in by_name["no network"].err
+    assert by_name["nothing"].out.replace("/opt/btrkeep:", "").replace("/usr/local/sbin:", "").strip() == ""
+    assert by_name["programs"].out.count("Usage: ") == len(PROGRAMS)
+    assert by_name["owners"].out.count("['btrkeep']") == 5
+    assert "is not a pool" in by_name["check"].out
+    assert "--pool-path, --retention, --host" in by_name["setup"].err
+    assert "`man btrkeep.toml` explains every key" in by_name["documents"].err
+    assert "/usr/local/share/doc/btrkeep/monitoring.html shows some" in by_name["documents"].err
+    assert "building the documentation" in by_name["install"].out
+    assert "is up to date" in by_name["again"].out
+    assert float(by_name["again"].err.split()[1]) < 15
+    assert "expire" in by_name["bash"].out.splitlines()[-1].split()
+    assert by_name["readable"].out == "/etc/btrkeep/main.toml 600\n"
+    assert {"source", "log"}.isdisjoint(by_name["leftovers"].out.split())
+    see_what_is_gone(by_name)
 
 
-def see_what_is_gone(told: dict[str, Done]) -> None:
-    before, after = (set(told[name].out.splitlines()) for name in ("before", "after"))
+def see_what_is_gone(by_name: dict[str, Done]) -> None:
+    before, after = (set(by_name[name].out.splitlines()) for name in ("before", "after"))
     assert not after - before
     ours = ("/opt/btrkeep", "/usr/local/sbin/", "/usr/local/lib/", "/usr/local/share/")
     assert [path for path in before - after if not path.startswith(ours)] == []
@@ -97,5 +99,5 @@ def see_what_is_gone(told: dict[str, Done]) -> None:
     assert [path for path in after if "btrkeep" in path and not path.startswith(("/etc/btrkeep", "/var/lib"))] == []
 
 
-def everything(told: dict[str, Done]) -> str:
-    return "\n".join(str(done)[:3000] for done in told.values())
+def everything(by_name: dict[str, Done]) -> str:
+    return "\n".join(str(done)[:3000] for done in by_name.values())

@@ -120,7 +120,7 @@ def _run(root: Path, place: Path, binds: list[tuple[str, str]], steps: Sequence[
         "environment": env,
     }
     done = work(*walled(sys.executable, "-I", "-c", _RUNNER), input=json.dumps(given), timeout=560)
-    return [Done(*told) for told in json.loads(done.stdout)]
+    return [Done(*row) for row in json.loads(done.stdout)]
 
 
 def _binds(suite: str, place: Path) -> list[tuple[str, str]]:

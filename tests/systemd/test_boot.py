@@ -56,14 +56,14 @@ def night(no_leftovers: None) -> Iterator[Booted]:
 def test_a_backup_keeps_everything_through_the_hardened_unit(rights: Booted) -> None:
     source = rights.read("source").splitlines()
     assert rights.read("backup-has").splitlines() == source
-    told = [line.split() for line in source if line.startswith("home/alice/")]
-    of_alice = {words[0].rpartition("/")[2]: words[1:5] for words in told if len(words) > 5}  # by find
+    rows = [line.split() for line in source if line.startswith("home/alice/")]
+    of_alice = {words[0].rpartition("/")[2]: words[1:5] for words in rows if len(words) > 5}  # by find
     assert of_alice["setuid"] == ["f", "4755", "4242", "4242"]  # what was to be backed up was there
     assert of_alice["zero"][0] == of_alice["unknown"][0] == "c"
     assert of_alice["disk"][0] == "b"
     assert rights.read("capabilities").strip().endswith("alice/capable cap_net_raw=ep")
     for line in ("home/alice/unknown 1ff:7", "user:4243:rw-", 'user.note="kept"', "usr/lib/modules/6.0/kernel/a.ko", "etc/shadow"):
-        assert any(line in found for found in source), line
+        assert any(line in name for name in source), line
 
 
 def test_a_host_is_reached_over_ssh(rights: Booted) -> None:
@@ -176,7 +176,7 @@ def test_the_hardened_root_service_sees_what_root_sees(served: Booted) -> None:
         return {finding["name"] for finding in json.loads(served.read(name))["findings"]}
 
     assert found("doctor-inside") == found("doctor-outside")
-    blind = {one["name"] for one in json.loads(served.read("doctor-inside"))["not_looked_at"]}
+    blind = {row["name"] for row in json.loads(served.read("doctor-inside"))["not_looked_at"]}
     assert blind == {"clock"}, "its sandbox keeps it from asking the kernel, and that is no clock that is well"
     assert "policy" in json.loads(served.read("planned"))
     assert json.loads(served.read("held"))["why"] == "kept (alice)"
@@ -197,12 +197,12 @@ def test_a_restore_that_is_asked_for_keeps_everything_through_its_hardened_unit(
     job = json.loads(served.read("restored"))
     assert (job["state"], job["result"]["good"], job["unit"]) == ("done", True, f"btrkeep-restore@main:{job['job']}.service"), job
     assert json.loads(served.read("previewed"))["new"]["count"] > 5
-    there = served.read("hard").splitlines()
-    assert served.read("hard-restored").splitlines() == there
+    lines = served.read("hard").splitlines()
+    assert served.read("hard-restored").splitlines() == lines
     assert (served.read("powerful"), served.read("in-folder") != "") == ("", True)
-    assert any("./setuid f 4755 4242 4243  2 " in line for line in there)
-    assert {"user:4243:rw-", 'trusted.note="kept"', "./zero 1:5"} <= set(there)
-    assert any(line.startswith("security.capability=") for line in there)
+    assert any("./setuid f 4755 4242 4243  2 " in line for line in lines)
+    assert {"user:4243:rw-", 'trusted.note="kept"', "./zero 1:5"} <= set(lines)
+    assert any(line.startswith("security.capability=") for line in lines)
 
 
 def test_a_restore_to_a_host_is_confined_in_its_hardened_unit(served: Booted) -> None:
@@ -220,11 +220,11 @@ def test_of_many_that_are_asked_for_few_have_a_unit_and_the_others_begin_without
 
 
 def test_every_request_is_in_the_journal(served: Booted) -> None:
-    said = served.read("journal-serve")
-    assert 'run {"host": "here"} for alice' in said
-    assert "may not ask" in said
-    assert "job {" not in said  # which is asked again and again
-    assert "Traceback" not in said
+    output = served.read("journal-serve")
+    assert 'run {"host": "here"} for alice' in output
+    assert "may not ask" in output
+    assert "job {" not in output  # which is asked again and again
+    assert "Traceback" not in output
 
 
 def test_a_mistake_in_the_configuration_is_told_and_does_not_end_the_service_for_good(served: Booted) -> None:
@@ -255,12 +255,12 @@ def test_the_dashboard_runs_as_its_user_and_shows_every_page(web: Booted) -> Non
 
 
 def test_what_hardened_jobs_write_can_be_read_by_the_dashboard_and_nothing_else_changes_hands(web: Booted) -> None:
-    found = {name: (mode, group) for name, mode, group in (line.rsplit(" ", 2) for line in web.read("state").splitlines())}
-    assert found["main"] == ("2750", "btrkeep")
-    assert found["main/catalogue.sqlite"] == ("600", "btrkeep")
-    assert found["main/dashboard.sqlite"] == ("640", "btrkeep")
-    assert found["main/pictures"] == ("2750", "btrkeep")
-    pictures = {value for name, value in found.items() if name.startswith("main/pictures/")}
+    by_name = {name: (mode, group) for name, mode, group in (line.rsplit(" ", 2) for line in web.read("state").splitlines())}
+    assert by_name["main"] == ("2750", "btrkeep")
+    assert by_name["main/catalogue.sqlite"] == ("600", "btrkeep")
+    assert by_name["main/dashboard.sqlite"] == ("640", "btrkeep")
+    assert by_name["main/pictures"] == ("2750", "btrkeep")
+    pictures = {value for name, value in by_name.items() if name.startswith("main/pictures/")}
     assert pictures == {("640", "btrkeep")}
 
 
@@ -293,9 +293,9 @@ def test_a_dashboard_that_was_taken_over_does_what_its_present_users_may_and_not
     assert web.read("users-after") == web.read("users-before")
     assert "bob" in web.read("users-after")
     assert web.read("holds").count('"hold":') == 1  # olga's
-    said = web.read("journal-serve")
-    assert re.search(r'browse .*"here".* for carol \(session [0-9a-f]{8}, user \d+\): there is no such host', said)
-    assert "no user is logged in" in said
+    output = web.read("journal-serve")
+    assert re.search(r'browse .*"here".* for carol \(session [0-9a-f]{8}, user \d+\): there is no such host', output)
+    assert "no user is logged in" in output
 
 
 def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopped(web: Booted) -> None:
@@ -305,15 +305,15 @@ def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopp
 
 
 def test_a_second_pool_has_a_dashboard_too_wherever_its_state_folder_is_once_it_has_a_port_of_its_own(web: Booted) -> None:
-    said = web.read("journal-clash")
-    assert "127.0.0.1:8765 cannot be listened on: Address already in use" in said
-    assert "choose another port with `listen` in [web]" in said
+    output = web.read("journal-clash")
+    assert "127.0.0.1:8765 cannot be listened on: Address already in use" in output
+    assert "choose another port with `listen` in [web]" in output
     pages = [line.split()[:2] for line in web.read("visited-other").splitlines()]
     assert pages == [[page, "200"] for page in ("/login", "/", "/hosts", "/hosts/there")]
 
 
 def test_the_journal_says_who_logged_in_and_no_password(web: Booted) -> None:
-    said = web.read("journal-web")
-    assert "login: alice from 127.0.0.1" in said
-    assert "four words" not in said
-    assert "Traceback" not in said
+    output = web.read("journal-web")
+    assert "login: alice from 127.0.0.1" in output
+    assert "four words" not in output
+    assert "Traceback" not in output

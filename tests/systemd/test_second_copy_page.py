@@ -26,8 +26,8 @@ def _typed() -> list[str]:
     """The literal blocks of the section, in their order."""
     text = (TOP / "docs/second-copy.rst").read_text(encoding="utf-8")
     section = text.partition("\nA disk at home\n")[2].partition("\n\nThe first copies, carried on a disk\n")[0]
-    found = re.findall(r"::\n\n((?: +\S.*\n|\n)+)", section)
-    return [re.sub(r"(?m)^ {3,4}", "", block).strip() + "\n" for block in found]
+    matches = re.findall(r"::\n\n((?: +\S.*\n|\n)+)", section)
+    return [re.sub(r"(?m)^ {3,4}", "", block).strip() + "\n" for block in matches]
 
 
 @pytest.fixture(scope="module")

@@ -40,25 +40,25 @@ def section(title: str) -> str:
 
 def blocks(title: str) -> list[str]:
     """The literal blocks of a section, in their order."""
-    found = re.finditer(r"::\n\n(?P<block>(?P<indent> +)\S.*\n(?:(?P=indent).*\n|\n)*)", section(title))
-    return [textwrap.dedent(one["block"]).strip() + "\n" for one in found]
+    matches = re.finditer(r"::\n\n(?P<block>(?P<indent> +)\S.*\n(?:(?P=indent).*\n|\n)*)", section(title))
+    return [textwrap.dedent(match["block"]).strip() + "\n" for match in matches]
 
 
 def line(title: str, text: str) -> str:
     """A command that the section names, if it does."""
-    assert text in {" ".join(one.split()) for one in re.findall(r"``([^`]+)``", section(title))}, text
+    assert text in {" ".join(row.split()) for row in re.findall(r"``([^`]+)``", section(title))}, text
     return text
 
 
 def typed() -> dict[str, str]:
     """What is typed, by name."""
-    make, pull_line, known, replica, fetched_by = blocks("Two servers")
+    make, pull_line, output, replica, fetched_by = blocks("Two servers")
     push_line, push_replica, push, _ = blocks("A first server that cannot be reached")
     gone, back = "When the first server is gone", "When the first server comes back"
     return {
         "make": make,
         "pull-line": pull_line,
-        "known": known,
+        "known": output,
         "replica": replica,
         "fetched-by": fetched_by,
         "push-line": push_line,
@@ -117,8 +117,8 @@ def read(walked: Path, name: str) -> str:
 
 
 def copies(walked: Path, name: str) -> list[tuple[str, str, str]]:
-    found: list[dict[str, Any]] = json.loads(read(walked, name))["copies"]
-    return [(one["kind"], one["replica"], one["state"]) for one in found]
+    answer: list[dict[str, Any]] = json.loads(read(walked, name))["copies"]
+    return [(row["kind"], row["replica"], row["state"]) for row in answer]
 
 
 @pytest.mark.parametrize("who", ["second-2", "second-3", "first-3", "second-4", "new-5", "second-6", "second-7"])
@@ -143,4 +143,4 @@ def test_without_the_section_nothing_is_said_of_a_server_that_is_gone(walked: Pa
 
 def test_no_backup_was_lost_on_the_way(walked: Path) -> None:
     assert len(json.loads(read(walked, "second-list"))) == 7
-    assert {one["state"] for one in json.loads(read(walked, "second-list"))} == {"complete"}
+    assert {row["state"] for row in json.loads(read(walked, "second-list"))} == {"complete"}

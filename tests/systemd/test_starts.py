@@ -43,10 +43,10 @@ def test_each_command_shows_whether_runs_start_in_time(starts: Booted, state: st
     assert words in checked["message"]
     assert checked["level"] == ("warning" if is_missed else "ok")
     shown = json.loads(starts.read(f"status-{state}"))["pool"]
-    assert ("schedule" in [one["check"] for one in shown["findings"]]) is is_missed
+    assert ("schedule" in [finding["check"] for finding in shown["findings"]]) is is_missed
     assert "schedule" not in shown["not_looked_at"]
     diagnosed = json.loads(starts.read(f"doctor-{state}"))
-    assert ("schedule" in [one["name"] for one in diagnosed["findings"]]) is is_missed
+    assert ("schedule" in [finding["name"] for finding in diagnosed["findings"]]) is is_missed
     (graded,) = re.findall(r'^btrkeep_pool_health\{check="schedule",.*\} (\S+)$', starts.read(f"metrics-{state}"), re.MULTILINE)
     assert float(graded) == is_missed
 

@@ -101,8 +101,8 @@ def read(shared: Path) -> Read:
 
 
 def backups(text: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(text)
-    return found
+    answer: list[dict[str, Any]] = json.loads(text)
+    return answer
 
 
 def test_what_was_fetched_is_what_the_host_had(read: Read) -> None:

@@ -57,7 +57,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies that call programs which are there: systemd looks for them."""
     top = tmp_path_factory.mktemp("units")
     for program in {
-        found for name in SERVICES for found in re.findall(r"/usr/local/sbin/([\w-]+)", text_of(f"btrkeep-{name}@.service"))
+        row for name in SERVICES for row in re.findall(r"/usr/local/sbin/([\w-]+)", text_of(f"btrkeep-{name}@.service"))
     }:
         (top / program).write_text("#!/bin/sh\n")
         (top / program).chmod(0o755)
@@ -74,8 +74,8 @@ def verified(folder: Path) -> list[str]:
     names = [*map(instance, SERVICES), *(f"btrkeep-{job}@main.timer" for job in JOBS), "btrkeep-serve@main.socket", "btrkeep.slice"]
     words = ("systemd-analyze", "verify", "--man=no", "--recursive-errors=yes", *names)
     done = work(*words, env={"SYSTEMD_UNIT_PATH": f"{folder}:"}, check=False, cwd=folder)
-    said = [line for line in f"{done.stdout}{done.stderr}".splitlines() if "btrkeep" in line]
-    return said or ([f"exit status {done.returncode}"] if done.returncode else [])
+    lines = [line for line in f"{done.stdout}{done.stderr}".splitlines() if "btrkeep" in line]
+    return lines or ([f"exit status {done.returncode}"] if done.returncode else [])
 
 
 def test_systemd_has_nothing_to_complain_about(installed: Path) -> None:
@@ -105,17 +105,17 @@ def test_no_unit_is_more_exposed_than_its_work_asks_for(installed: Path, name: s
     words = ("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE[name] + TOLERANCE}")
     done = work(*words, instance(name), env={"SYSTEMD_UNIT_PATH": f"{installed}:"}, check=False, cwd=installed)
     assert done.returncode == 0, done.stdout
-    (told,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
-    assert abs(round(float(told) * 10) - EXPOSURE[name]) <= TOLERANCE, (
-        f"{name} is at {told}: put that down here and in docs/systemd.rst"
+    (answer,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert abs(round(float(answer) * 10) - EXPOSURE[name]) <= TOLERANCE, (
+        f"{name} is at {answer}: put that down here and in docs/systemd.rst"
     )
 
 
 def test_what_is_left_open_is_what_the_units_say(installed: Path) -> None:
     """Of balance, whose work is the plainest: root with CAP_SYS_ADMIN, which sees other processes and writes to the pool."""
     words = ("systemd-analyze", "security", "--offline=true", "--json=short", instance("balance"))
-    told = json.loads(work(*words, env={"SYSTEMD_UNIT_PATH": f"{installed}:"}, cwd=installed).stdout)
-    opened = {check["json_field"] for check in told if not check["set"]}
+    answer = json.loads(work(*words, env={"SYSTEMD_UNIT_PATH": f"{installed}:"}, cwd=installed).stdout)
+    opened = {check["json_field"] for check in answer if not check["set"]}
     assert opened == {
         "CapabilityBoundingSet_CAP_SYS_ADMIN",
         "DeviceAllow",  # null, zero and their like; and the clock for reading, which is how ProtectClock= keeps it from being set
@@ -153,8 +153,8 @@ def test_a_service_ends_tells_how_far_it_is_and_has_its_place(name: str) -> None
     given = dict(settings(f"btrkeep-{name}@.service"))
     kind = "notify" if name in ("serve", "web") else "oneshot"
     assert (given["Type"], given["NotifyAccess"], given["Slice"]) == (kind, "main", "btrkeep.slice")
-    told = given.get("OnFailure")
-    assert told == (None if name in UNTOLD else "btrkeep-notify@%n.service")
+    output = given.get("OnFailure")
+    assert output == (None if name in UNTOLD else "btrkeep-notify@%n.service")
 
 
 def test_what_reads_what_others_say_has_a_limit_of_memory() -> None:
@@ -215,12 +215,12 @@ def test_jobs_wait_for_the_end_of_those_before_them() -> None:
 )
 def test_timers_go_off_when_they_should_and_make_up_for_what_was_missed(job: str, expected: list[str]) -> None:
     given = settings(f"btrkeep-{job}@.timer")
-    found: list[str] = []
+    lines: list[str] = []
     for spec in (value for key, value in given if key == "OnCalendar"):
         words = ("systemd-analyze", "calendar", "--iterations=2", "--base-time=2026-11-20 12:00:00 UTC", f"{spec} UTC")
-        found += re.findall(r"(?:Next elapse|Iter\. #2|Iteration #2): \w+ (\S+ \S+) UTC", work(*words, env={"TZ": "UTC"}).stdout)
+        lines += re.findall(r"(?:Next elapse|Iter\. #2|Iteration #2): \w+ (\S+ \S+) UTC", work(*words, env={"TZ": "UTC"}).stdout)
     limit = "2026-12-31" if job == "scrub" else "2026-11-21 21"
-    assert sorted(moment for moment in found if moment < limit) == expected
+    assert sorted(moment for moment in lines if moment < limit) == expected
     assert ("Persistent", "true") in given
     assert any(key == "RandomizedDelaySec" for key, _ in given)
 

@@ -114,32 +114,32 @@ def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(said
 @pytest.mark.takes(480)
 def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(said_of_little_memory: str) -> None:
     """A run, an import, a verify, a replicate and an expire, each with four limits that come near to what it takes."""
-    said = said_of_little_memory
-    tried = re.findall(r"^(\w+) within (\d+): status (\d+), ended (\d+)$", said, re.MULTILINE)
+    output = said_of_little_memory
+    tried = re.findall(r"^(\w+) within (\d+): status (\d+), ended (\d+)$", output, re.MULTILINE)
     commands = ["run", "import", "verify", "replicate", "expire"]
-    assert list(dict.fromkeys(name for name, _, _, _ in tried)) == commands, said
-    ended = {name: sum(int(number) for what, _, _, number in tried if what == name) for name in commands}
+    assert list(dict.fromkeys(name for name, _, _, _ in tried)) == commands, output
+    ended = {name: sum(int(number) for row, _, _, number in tried if row == name) for name in commands}
     assert min(ended.values()) >= 1, ended
-    assert re.findall(r"^(\w+) with enough: status (\d+)$", said, re.MULTILINE) == [(name, "0") for name in commands], said
-    assert re.findall(r"^wrong: .*", said, re.MULTILINE) == []
-    assert re.findall(r"^(\w+) catalogue (.*)", said, re.MULTILINE) == [("main", "ok equal"), ("second", "ok equal")]
-    assert "no rsync is left\n" in said
+    assert re.findall(r"^(\w+) with enough: status (\d+)$", output, re.MULTILINE) == [(name, "0") for name in commands], output
+    assert re.findall(r"^wrong: .*", output, re.MULTILINE) == []
+    assert re.findall(r"^(\w+) catalogue (.*)", output, re.MULTILINE) == [("main", "ok equal"), ("second", "ok equal")]
+    assert "no rsync is left\n" in output
 
 
 @pytest.mark.takes(150)
 def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_wakes(said_of_sleep: str) -> None:
     """Suspended to memory, with the clock of its board ahead when it wakes; within the window the transfer goes on."""
-    said = said_of_sleep
-    slept = re.findall(r"^slept (\d+) awake (\d+) at (\S+ \d\d)$", said, re.MULTILINE)
+    output = said_of_sleep
+    slept = re.findall(r"^slept (\d+) awake (\d+) at (\S+ \d\d)$", output, re.MULTILINE)
     assert [(int(seconds) // 3600, int(awake) < 60, at) for seconds, awake, at in slept] == [
         (0, True, "2026-11-20 22"),
         (8, True, "2026-11-21 07"),
         (14, True, "2026-11-21 22"),
-    ], said
-    assert "it goes on\n" in said
-    ended = re.findall(r"^run morning (\d+) (\d+) (\w+) (.*)$", said, re.MULTILINE)
+    ], output
+    assert "it goes on\n" in output
+    ended = re.findall(r"^run morning (\d+) (\d+) (\w+) (.*)$", output, re.MULTILINE)
     assert [(status, int(seconds) < 15, state, "window" in why) for status, seconds, state, why in ended] == [
         ("1", True, "partial", True)
-    ], said
-    assert "next morning complete\n" in said
-    assert re.findall(r"^wrong: .*", said, re.MULTILINE) == []
+    ], output
+    assert "next morning complete\n" in output
+    assert re.findall(r"^wrong: .*", output, re.MULTILINE) == []

@@ -58,17 +58,17 @@ class Page(HTMLParser):
         self.feed(answer.text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
+        by_name = {name: value or "" for name, value in attrs}
         self.tags.append(tag)
         if tag in ("td", "th", "li", "dt", "dd", "p"):
             self._text.append(" ")
-        self.styles += "style" in found or any(name.startswith("on") for name in found)
+        self.styles += "style" in by_name or any(name.startswith("on") for name in by_name)
         if tag == "a":
-            self.links.append(found)
+            self.links.append(by_name)
         elif tag in ("input", "select", "button"):
-            self.fields.append(found)
+            self.fields.append(by_name)
         elif tag == "script":
-            self.scripts.append(found.get("src", ""))
+            self.scripts.append(by_name.get("src", ""))
 
     def handle_data(self, data: str) -> None:
         self._text.append(data)
@@ -100,7 +100,7 @@ def raw(web: Dashboard, request: bytes, until: int = 1 << 30) -> bytes:
     """What comes back on a connection, to its end or so many bytes, without any understanding of HTTP."""
     with socket.create_connection(("127.0.0.1", web.port), 30) as line:
         line.sendall(request)
-        found = bytearray()
-        while len(found) < until and (piece := line.recv(1 << 16)):
-            found += piece
-        return bytes(found)
+        data = bytearray()
+        while len(data) < until and (piece := line.recv(1 << 16)):
+            data += piece
+        return bytes(data)

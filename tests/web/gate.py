@@ -119,8 +119,8 @@ class Gate:
         page = self.get(address)
         if page.location == "/":  # the login's, of somebody who is logged in
             page = self.get("/account")
-        found = re.search(r'name="csrf_token" value="([^"]+)"', page.text)
-        return found[1] if found else ""
+        match = re.search(r'name="csrf_token" value="([^"]+)"', page.text)
+        return match[1] if match else ""
 
     def post(self, address: str, form: dict[str, str], page: str = "/account") -> TestResponse:
         """A form as its page would send it."""

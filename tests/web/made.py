@@ -96,8 +96,8 @@ def write(
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
     publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, PoolVerdict())))
-    for one in backups:
-        catalogue.put_backup(one)
+    for item in backups:
+        catalogue.put_backup(item)
     add_runs(catalogue, runs)
     return catalogue
 
@@ -109,13 +109,13 @@ def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
     Store(data).add_user(User("somebody", role, hosts, CHEAP.hash(PASSWORD), NOW, NOW))
     state = data / "state"
     write(state).close()
-    found = dashboard(Settings("main", state, data, state / "nobody.sock", testing=True)).test_client()
-    words = {"name": "somebody", "password": PASSWORD, "csrf_token": token(found.get("/login").text)}
+    flask_client = dashboard(Settings("main", state, data, state / "nobody.sock", testing=True)).test_client()
+    words = {"name": "somebody", "password": PASSWORD, "csrf_token": token(flask_client.get("/login").text)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passwords, "_HASHER", CHEAP)  # to log in takes a while, on purpose
-        assert found.post("/login", data=words).status_code == 303
-    found.get("/account")  # now there is a token against forgery in it
-    cookie = found.get_cookie("btrkeep")
+        assert flask_client.post("/login", data=words).status_code == 303
+    flask_client.get("/account")  # now there is a token against forgery in it
+    cookie = flask_client.get_cookie("btrkeep")
     assert cookie
     return data, cookie.value
 
@@ -130,9 +130,9 @@ def client(
 ) -> FlaskClient:
     """The dashboard of that catalogue, for somebody who is logged in."""
     data, cookie = _somebody(role, hosts)
-    found = dashboard(Settings(pool, state, data, socket or state / "nobody.sock", testing=True)).test_client()
-    found.set_cookie("btrkeep", cookie)
-    return found
+    flask_client = dashboard(Settings(pool, state, data, socket or state / "nobody.sock", testing=True)).test_client()
+    flask_client.set_cookie("btrkeep", cookie)
+    return flask_client
 
 
 def token(page: str) -> str:

@@ -71,7 +71,7 @@ def test_two_backups_of_a_minute_do_not_look_the_same() -> None:
 
 def test_two_backups_of_the_hour_that_comes_twice_do_not_look_the_same() -> None:
     summer, winter = datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-    assert [local_time(one, BERLIN) for one in (summer, winter)] == ["2026-10-25 02:30:00 CEST", "2026-10-25 02:30:00 CET"]
+    assert [local_time(moment, BERLIN) for moment in (summer, winter)] == ["2026-10-25 02:30:00 CEST", "2026-10-25 02:30:00 CET"]
     assert local_time(winter + timedelta(hours=2), BERLIN) == "2026-10-25 04:30:00"
 
 
@@ -88,8 +88,8 @@ def sample(taken: datetime, **more: Any) -> Sample:
     return Sample(FILESYSTEM, taken, "raw", spaces={}, devices={}, **{**values, **rest, **peaks, **more})
 
 
-def add(catalogue: Catalogue, one: Sample) -> None:
-    catalogue.add_sample(FILESYSTEM, lambda _: one)
+def add(catalogue: Catalogue, single: Sample) -> None:
+    catalogue.add_sample(FILESYSTEM, lambda _: single)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_a_chart_of_three_bars_is_narrow() -> None:
 def test_the_score_of_the_pool_is_the_last_one_whoever_scored(tmp_path: Path) -> None:
     with Catalogue.open(tmp_path) as catalogue:
         catalogue.add_sample(FILESYSTEM, lambda _: sample(NOW, score=1139.0, scored=NOW - DAY))
-        found = pool_now(catalogue, FILESYSTEM)
-        assert found
-        assert found.score == 1139
+        result = pool_now(catalogue, FILESYSTEM)
+        assert result
+        assert result.score == 1139
         catalogue.add_score(FreeSpaceScore(FILESYSTEM, NOW, 1, 100, 60, 5, 33, 22.0, 0, 9, 8, ()))
-        found = pool_now(catalogue, FILESYSTEM)
-        assert found
-        assert (found.score, found.scored) == (22, NOW)
+        result = pool_now(catalogue, FILESYSTEM)
+        assert result
+        assert (result.score, result.scored) == (22, NOW)
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_what_has_expired_on_the_made_up_site_is_what_its_retention_lets_go(tmp_
     source = RequestContext(Settings("main", made.state, made.state, made.state), Caches())
     pages = [host_page(source, Viewer("a", "viewer"), row.host) for row in every_row(source)]
     source.close()
-    assert sum(one.state == "expired" for page in pages if page for one in page.backups) > 0
+    assert sum(backup_row.state == "expired" for page in pages if page for backup_row in page.backups) > 0
     assert [page.row.host for page in pages if page and page.in_doubt] == []
 
 
@@ -166,10 +166,10 @@ def test_a_path_of_thousands_of_characters_does_not_push_the_others_off_the_page
     assert "100% of the names" in text
 
 
-def _with(one: Any, **changes: Any) -> Any:
+def _with(answer: Any, **changes: Any) -> Any:
     from dataclasses import replace
 
-    return replace(one, **changes)
+    return replace(answer, **changes)
 
 
 @pytest.fixture

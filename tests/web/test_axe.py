@@ -61,7 +61,7 @@ def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme
 
 def looked(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str, size: Any, rules: Any) -> list[str]:
     """What axe says of each, a line for each rule."""
-    found = []
+    lines = []
     with visit(browser, web.url, color_scheme=scheme, viewport=size) as (page, _):
         enter(page, web.url, web.cookie)
         for path in paths:
@@ -70,7 +70,7 @@ def looked(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str
             page.goto(path)
             if path == "/login":
                 enter(page, web.url, web.cookie)
-            for one in Axe().run(page, options={"resultTypes": ["violations"], "runOnly": rules}).response["violations"]:
-                places = "; ".join(node["html"][:200] for node in one["nodes"][:2])
-                found.append(f"{path} {one['id']} x{len(one['nodes'])}: {one['help']}: {places}")
-    return found
+            for violation in Axe().run(page, options={"resultTypes": ["violations"], "runOnly": rules}).response["violations"]:
+                places = "; ".join(node["html"][:200] for node in violation["nodes"][:2])
+                lines.append(f"{path} {violation['id']} x{len(violation['nodes'])}: {violation['help']}: {places}")
+    return lines

@@ -96,8 +96,8 @@ def test_every_page_fits_a_telephone_a_small_one_and_a_laptop(site: Dashboard, b
             page.goto(path)
             for width in (PHONE["width"], 320, 768, 1024, 1280):
                 page.set_viewport_size({"width": width, "height": 800})
-                if (found := page.evaluate("document.documentElement.scrollWidth")) > width:
-                    wide[path, width] = found
+                if (answer := page.evaluate("document.documentElement.scrollWidth")) > width:
+                    wide[path, width] = answer
         assert wide == {}
         noticed.nothing()
 
@@ -134,10 +134,10 @@ def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> 
         noticed.nothing()
 
 
-def _with(one: Progress, **changes: object) -> Progress:
+def _with(progress: Progress, **changes: object) -> Progress:
     from dataclasses import replace
 
-    return replace(one, **changes)  # type: ignore[arg-type]
+    return replace(progress, **changes)  # type: ignore[arg-type]
 
 
 def test_pages_work_without_javascript(site: Dashboard, browser: Browser) -> None:

@@ -33,10 +33,10 @@ def asked(web: Dashboard, statement: str) -> list[str]:
 def test_every_page_opens_and_the_hosts_are_found_filtered_and_sorted(large: Dashboard, browser: Browser) -> None:
     assert large.made
     hosts = sorted((*large.made.hosts, *large.made.fetched))
-    one = hosts[123]
+    output = hosts[123]
     with visit(browser, large.url) as (page, noticed):
         enter(page, large.url, large.cookie)
-        for path in ("/", *(f"/pool{one}" for one in POOL_PAGES), "/copies", "/jobs", "/log"):
+        for path in ("/", *(f"/pool{name}" for name in POOL_PAGES), "/copies", "/jobs", "/log"):
             answer = page.goto(path)
             assert answer is not None
             assert answer.status == 200, path
@@ -47,12 +47,12 @@ def test_every_page_opens_and_the_hosts_are_found_filtered_and_sorted(large: Das
         page.goto(f"/hosts?sort=host&page={len(hosts) // 100 + 1}")
         expect(rows).to_have_count(len(hosts) % 100)
         expect(rows.last).to_contain_text(hosts[-1])
-        page.get_by_role("searchbox").fill(one)
+        page.get_by_role("searchbox").fill(output)
         page.get_by_role("button", name="Search").click()
         expect(rows).to_have_count(1)
-        rows.first.get_by_role("link", name=one).click()
-        expect(page.get_by_role("heading", level=1)).to_contain_text(one)
-        kept = asked(large, f"SELECT name FROM backup WHERE host = '{one}' AND name IS NOT NULL")
+        rows.first.get_by_role("link", name=output).click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text(output)
+        kept = asked(large, f"SELECT name FROM backup WHERE host = '{output}' AND name IS NOT NULL")
         assert len(kept) == BACKUPS
         assert set(kept) <= set(re.findall(r"2\d{3}-\d\d-\d\dT\d{6}Z", page.content()))
         noticed.nothing()

@@ -47,24 +47,24 @@ def test_who_comes_while_it_is_computed_anew_gets_the_one_before(caches: Caches,
 
 def test_who_comes_while_it_is_computed_for_the_first_time_waits_for_it(caches: Caches, tmp_path: Path) -> None:
     write(tmp_path).close()
-    begun, go_on, found = threading.Event(), threading.Event(), list[str]()
+    begun, go_on, lines = threading.Event(), threading.Event(), list[str]()
 
     def slowly() -> str:
         begun.set()
         go_on.wait(60)
         return "first"
 
-    one = threading.Thread(target=lambda: found.append(ask(caches, tmp_path, slowly)))
-    one.start()
+    thread = threading.Thread(target=lambda: lines.append(ask(caches, tmp_path, slowly)))
+    thread.start()
     assert begun.wait(60)
-    two = threading.Thread(target=lambda: found.append(ask(caches, tmp_path, lambda: "second")))
+    two = threading.Thread(target=lambda: lines.append(ask(caches, tmp_path, lambda: "second")))
     two.start()
     two.join(0.2)
-    assert found == []
+    assert lines == []
     go_on.set()
-    one.join(10)
+    thread.join(10)
     two.join(10)
-    assert found == ["first", "first"]
+    assert lines == ["first", "first"]
 
 
 @pytest.mark.slow

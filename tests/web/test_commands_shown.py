@@ -36,9 +36,9 @@ def commands(page: str) -> Iterator[str]:
 
 def alarms() -> Iterator[StoredAlarm]:
     """Yields an alarm for each advice."""
-    for what, kind in TABLE:
+    for name, kind in TABLE:
         subject = f"{kind} {HOST}" if kind != ANY else "pool"
-        yield StoredAlarm(FAILURE if what == ANY else what, subject, "it failed", 0, NOW, 1, NOW, None, None)
+        yield StoredAlarm(FAILURE if name == ANY else name, subject, "it failed", 0, NOW, 1, NOW, None, None)
 
 
 def address(rule: Rule) -> str:

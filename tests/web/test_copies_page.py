@@ -92,20 +92,20 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
         catalogue.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
         note_failure(catalogue, "far", NOW, "wrong password", "offsite")
     visitor = client(tmp_path)
-    told = visitor.get("/api/v1/copies").json
-    assert told
-    assert [(one["name"], one["kind"], one["hosts"], one["state"]) for one in told["replicas"]] == [
+    result = visitor.get("/api/v1/copies").json
+    assert result
+    assert [(replica["name"], replica["kind"], replica["hosts"], replica["state"]) for replica in result["replicas"]] == [
         ("far", "offsite", 1, "failing"),
         ("office", "replica", 2, "ok"),
     ]
-    assert told["uncovered"] == []
+    assert result["uncovered"] == []
     page = visitor.get("/copies").text
     assert "wrong password" in page
     assert "backupd offsite run far" in page
     assert "far: 1 host, its newest backup is" in visitor.get("/").text
     assert f"Also in the offsite repository <b>far</b>, whose newest is {NEWEST}" in visitor.get("/hosts/own1").text
-    (one,) = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
-    assert "common" not in one["why"]
+    (answer,) = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
+    assert "common" not in answer["why"]
     stranger = client(tmp_path, "viewer", ("web1",)).get("/copies").text
     assert "wrong password" not in stranger
     assert ">far" not in stranger
@@ -134,10 +134,10 @@ def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_whi
         me = os.getpid()
         note_running(catalogue, "away", RunningFetch(me, start_time(me), NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("own1",)))
     visitor = client(tmp_path)
-    told = {one["name"]: one for one in visitor.get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
-    away = told["away"]
+    answer = {replica["name"]: replica for replica in visitor.get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
+    away = answer["away"]
     assert (away["kind"], away["state"], away["hosts"], away["rate"]) == ("push", "ok", 2, 1048576.0)
-    assert {name: (one["size"], one["stored"]) for name, one in told.items()} == {
+    assert {name: (row["size"], row["stored"]) for name, row in answer.items()} == {
         "away": (8 << 20, None),
         "far": (7 << 20, 12345),
         "office": (3 << 20, None),
@@ -146,10 +146,10 @@ def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_whi
     assert "away is being sent to: 3 of 12 backups" in page
     assert "12.1 KiB" in page
     listed = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
-    assert {one["name"]: one["copies"] for one in listed} == {NEWEST: ["far"], older.name: ["away", "far"]}
+    assert {row["name"]: row["copies"] for row in listed} == {NEWEST: ["far"], older.name: ["away", "far"]}
     assert "also in away, far" in visitor.get("/hosts/own1").text
-    part = {one["name"]: one for one in client(tmp_path, "viewer", ("own1",)).get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
-    assert {name: (one["size"], one["stored"]) for name, one in part.items()} == {"away": (5 << 20, None), "far": (7 << 20, None)}
+    part = {replica["name"]: replica for replica in client(tmp_path, "viewer", ("own1",)).get("/api/v1/copies").json["replicas"]}  # type: ignore[index]
+    assert {name: (row["size"], row["stored"]) for name, row in part.items()} == {"away": (5 << 20, None), "far": (7 << 20, None)}
 
 
 def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
@@ -194,11 +194,11 @@ def test_the_first_pool_says_so_when_a_disk_stays_away_for_too_long(tmp_path: Pa
 def test_who_sees_one_host_sees_its_copies_alone(tmp_path: Path) -> None:
     second(tmp_path)
     visitor = client(tmp_path, "viewer", ("web1",))
-    said = visitor.get("/api/v1/copies").json
-    assert said
-    assert [one["host"] for one in said["copies"]] == ["web1"]
-    assert said["uncovered"] == []
-    office = said["replicas"][0]
+    answer = visitor.get("/api/v1/copies").json
+    assert answer
+    assert [copy["host"] for copy in answer["copies"]] == ["web1"]
+    assert answer["uncovered"] == []
+    office = answer["replicas"][0]
     assert (office["hosts"], office["fetched"], office["bytes"], office["error"]) == (1, None, None, None)
     for address in ("/", "/copies", "/hosts/web1"):
         page = visitor.get(address).text
@@ -223,16 +223,16 @@ def test_a_copy_is_kept_by_its_replicas_rules_and_the_newest_that_both_have_stay
         catalogue.set_fact(
             COPIES, copies_text(KnownCopies({"web1": "office"}, {"office": {"web1": NEWEST}, "third": {"web1": oldest}}))
         )
-    said = client(tmp_path).get("/api/v1/hosts/web1/backups").json
-    assert said
-    assert [(one["keep"], one["why"]) for one in said["backups"]] == [
+    answer = client(tmp_path).get("/api/v1/hosts/web1/backups").json
+    assert answer
+    assert [(row["keep"], row["why"]) for row in answer["backups"]] == [
         (True, "daily 1 of 2, newest complete, min_keep 1 of 1, common with replica office"),
         (True, "daily 2 of 2"),
-        (False, said["backups"][2]["why"]),
+        (False, answer["backups"][2]["why"]),
         (True, "common with replica third"),
     ]
-    assert "daily 2" in said["retention"]
-    assert "as the replica has it" in said["retention"]
+    assert "daily 2" in answer["retention"]
+    assert "as the replica has it" in answer["retention"]
 
 
 def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path:
     assert "being fetched" not in part
     assert "No longer listed: office" in whole
     assert "had 1 host and no longer lists it" in part
-    (web1,) = [one for one in client(tmp_path).get("/api/v1/copies").json["copies"] if one["host"] == "web1"]  # type: ignore[index]
+    (web1,) = [copy for copy in client(tmp_path).get("/api/v1/copies").json["copies"] if copy["host"] == "web1"]  # type: ignore[index]
     assert web1["gone"] is True
     with Catalogue.open(tmp_path) as catalogue:
         note_running(catalogue, "office", RunningFetch(me, "another start", NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))

@@ -35,14 +35,14 @@ def test_what_damage_brought_about_is_told_as_damage(state: Path, page: str, sta
     take_away_a_time(state / "catalogue.sqlite")
     browser = client(state)
     browser.application.config["PROPAGATE_EXCEPTIONS"] = False  # as it is outside of tests
-    found = browser.get(page)
-    assert (found.status_code, "damaged: NULL value in run.started" in found.text) == (status, True), found.text
-    assert "backupd rebuild" in found.text
+    response = browser.get(page)
+    assert (response.status_code, "damaged: NULL value in run.started" in response.text) == (status, True), response.text
+    assert "backupd rebuild" in response.text
 
 
 def test_another_fault_is_an_internal_error_when_the_catalogue_is_whole(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("web.jobs.data._of_kind")
     browser = client(state)
     browser.application.config["PROPAGATE_EXCEPTIONS"] = False
-    found = browser.get("/jobs")
-    assert (found.status_code, "Internal error" in found.text, "damaged" in found.text) == (500, True, False)
+    response = browser.get("/jobs")
+    assert (response.status_code, "Internal error" in response.text, "damaged" in response.text) == (500, True, False)

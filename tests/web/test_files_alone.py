@@ -38,8 +38,8 @@ class Rigged:
         if verb == "compare":
             sides = {"before": which, "after": which, "text": None, "note": None}
             entry = self.entry(arguments["path"].encode() + b"/<b>\n", "file")
-            one = {"path": entry["path"], "what": "added", "fields": [], "before": None, "after": entry}
-            return {**sides, "differences": [one], "more": True, "over": True, "next": entry["path"]}
+            answer = {"path": entry["path"], "what": "added", "fields": [], "before": None, "after": entry}
+            return {**sides, "differences": [answer], "more": True, "over": True, "next": entry["path"]}
         if verb == "versions":
             seen = [{"name": which["name"], "started": which["started"], "state": "complete", "found": "there", "version": None}]
             return {
@@ -134,7 +134,7 @@ def test_a_host_without_a_backup_says_that_there_is_none(agent: Rigged, tmp_path
 def test_versions_for_which_time_was_too_short_lead_on_to_the_others(agent: Rigged, visitor: FlaskClient) -> None:
     agent.more = {"of": 34, "next": "2026-11-20T210000Z"}
     page = visitor.get("/files/web1/versions?path=/x&content=1").get_data(as_text=True)
-    (link,) = (html.unescape(found) for found in re.findall(r'<a href="([^"]+)">Continue from there', page))
+    (link,) = (html.unescape(row) for row in re.findall(r'<a href="([^"]+)">Continue from there', page))
     assert "1 backup of 34" in page
     agent.more = {"of": 34, "next": None}
     assert "Continue from there" not in visitor.get(link).get_data(as_text=True)
@@ -146,6 +146,6 @@ def test_a_comparison_for_which_time_was_too_short_says_up_to_which_path_it_came
     assert "longer than a page may wait" in page
     assert "up to <code>/x/&lt;b&gt;\\n</code>" in page
     assert "No differences" not in page
-    (link,) = (html.unescape(found) for found in re.findall(r'<a rel="next" href="([^"]+)">', page))
+    (link,) = (html.unescape(row) for row in re.findall(r'<a rel="next" href="([^"]+)">', page))
     assert "Continued after <code>/x/&lt;b&gt;\\n</code>" in visitor.get(link).get_data(as_text=True)
     assert agent.asked[-1][1]["since"] == "/x/<b>\n"

@@ -53,11 +53,11 @@ def test_a_path_of_any_bytes_is_the_same_behind_its_link_and_its_form(app: Flask
 @example(b"%22%0d%0a; filename=evil")
 @example("\u202egnp.exe".encode())
 def test_no_name_gets_out_of_the_header_of_a_download(name: bytes) -> None:
-    said = disposition(name)
-    assert said.isascii()
-    assert said.isprintable()
-    match = re.fullmatch(r"attachment; filename=\"([^\"\\%]+)\"; filename\*=UTF-8''([A-Za-z0-9%._~!$&+^`|*'-]+)", said)
-    assert match, said
+    output = disposition(name)
+    assert output.isascii()
+    assert output.isprintable()
+    match = re.fullmatch(r"attachment; filename=\"([^\"\\%]+)\"; filename\*=UTF-8''([A-Za-z0-9%._~!$&+^`|*'-]+)", output)
+    assert match, output
     assert unquote(match[2], errors="strict").isprintable()
 
 
@@ -89,8 +89,8 @@ def test_the_nearest_backup_is_the_nearest_in_time() -> None:
     assert nearest([], "2026-11-13T220000Z") is None
 
 
-def history(*said: tuple[int, str, int | None]) -> HistoryPage:
-    seen = tuple(PathInBackupRow(which(day).name, moment(day), "complete", found, version) for day, found, version in said)
+def history(*output: tuple[int, str, int | None]) -> HistoryPage:
+    seen = tuple(PathInBackupRow(which(day).name, moment(day), "complete", name, version) for day, name, version in output)
     return HistoryPage("web1", "/etc", False, (), (), seen, len(seen), None)
 
 

@@ -175,9 +175,9 @@ def test_what_breaks_midway_is_no_whole_file_for_any_client(
         HEAD.pack(FAILED) + b'{"ok":false,"error":"the disk is broken","hint":"","kind":"failed"}\n' if how == "it says so" else b""
     )
     service.script, service.length = lambda send: send(frame(PIECE) + frame(PIECE) + end), length
-    with pytest.raises(http.client.IncompleteRead) as found:
+    with pytest.raises(http.client.IncompleteRead) as exception_info:
         olga.get(address)
-    assert len(found.value.partial) <= 2 * len(PIECE)
+    assert len(exception_info.value.partial) <= 2 * len(PIECE)
     came = raw(olga.web, request(olga, address))
     assert not came.endswith(b"0\r\n\r\n")
     assert "failed midway: " + ("the disk is broken" if end else "the root service is gone") in olga.web.said

@@ -94,8 +94,8 @@ def test_a_newline_in_a_name_makes_no_header(olga: Visitor, shop: Dashboard) -> 
     )
     head, _, body = raw(shop, request.encode()).partition(b"\r\n\r\n")
     assert body == b"content of two\nlines.txt"
-    (said,) = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-disposition")]
-    assert said.split(b": ", 1)[1] == b"attachment; filename=\"two_lines.txt\"; filename*=UTF-8''two_lines.txt"
+    (data,) = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-disposition")]
+    assert data.split(b": ", 1)[1] == b"attachment; filename=\"two_lines.txt\"; filename*=UTF-8''two_lines.txt"
     assert b"\n" not in head.replace(b"\r\n", b"")
 
 

@@ -41,16 +41,16 @@ def listed(folder: Path) -> list[bytes]:
 
 def names_of(page: Page, source: bytes) -> list[bytes]:
     """The names in a folder's table, from what its links lead to."""
-    found = [path_in(address) for address in page.addresses("/files/shop?")]
-    return [path.rsplit(b"/", 1)[1] for path in dict.fromkeys(found) if path.startswith(source + b"/") and path != source]
+    names = [path_in(address) for address in page.addresses("/files/shop?")]
+    return [path.rsplit(b"/", 1)[1] for path in dict.fromkeys(names) if path.startswith(source + b"/") and path != source]
 
 
 def test_a_folder_shows_the_names_that_it_has_folders_first(olga: Visitor, shop: Dashboard, source: bytes) -> None:
     page = Page(olga.get(files("shop", source)))
-    there = listed(data_of(shop, source))
-    assert set(names_of(page, source)) == set(there)
+    names = listed(data_of(shop, source))
+    assert set(names_of(page, source)) == set(names)
     assert names_of(page, source)[:2] == [b"folder", b"names"]
-    assert f"{len(there)} names in" in page.text
+    assert f"{len(names)} names in" in page.text
 
 
 def test_a_row_has_kind_size_mode_owner_and_where_a_symlink_points(olga: Visitor, shop: Dashboard, source: bytes) -> None:
@@ -178,16 +178,18 @@ def test_a_folder_is_downloaded_as_a_zip_with_every_content(olga: Visitor, shop:
     got = olga.get(files("shop", source + b"/folder", "/download", **{"as": "zip"}))
     with zipfile.ZipFile(io.BytesIO(got.body)) as archive:
         assert archive.testzip() is None
-        found = {one.filename.rsplit("/", 1)[1]: archive.read(one) for one in archive.infolist() if not one.is_dir()}
-    assert found == {path.name: path.read_bytes() for path in data_of(shop, source + b"/folder").iterdir()}
+        by_name = {
+            zip_info.filename.rsplit("/", 1)[1]: archive.read(zip_info) for zip_info in archive.infolist() if not zip_info.is_dir()
+        }
+    assert by_name == {path.name: path.read_bytes() for path in data_of(shop, source + b"/folder").iterdir()}
 
 
 def test_a_download_is_whole_and_no_browser_shows_it(olga: Visitor, shop: Dashboard, source: bytes) -> None:
     got = olga.get(files("shop", source + b"/large.bin", "/download"))
-    there = data_of(shop, source + b"/large.bin").read_bytes()
-    assert hashlib.sha256(got.body).digest() == hashlib.sha256(there).digest()
+    data = data_of(shop, source + b"/large.bin").read_bytes()
+    assert hashlib.sha256(got.body).digest() == hashlib.sha256(data).digest()
     headers = got.headers
-    assert headers["Content-Length"] == str(len(there))
+    assert headers["Content-Length"] == str(len(data))
     assert headers["Content-Type"] == "application/octet-stream"
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Content-Security-Policy"].startswith("sandbox")
@@ -214,12 +216,12 @@ def test_a_path_that_is_not_there_names_what_is_meant_and_what_is_above(olga: Vi
 
 def test_a_folder_is_sorted_as_its_titles_say_and_comes_in_pages(olga: Visitor, source: bytes, shop: Dashboard) -> None:
     folder = data_of(shop, source + b"/folder")
-    there, sizes = listed(folder), {os.fsencode(path.name): path.stat().st_size for path in folder.iterdir()}
+    names, sizes = listed(folder), {os.fsencode(path.name): path.stat().st_size for path in folder.iterdir()}
     down = names_of(Page(olga.get(files("shop", source + b"/folder", sort="-size"))), source + b"/folder")
     assert [sizes[name] for name in down] == sorted(sizes.values(), reverse=True)
     assert 'aria-sort="descending"' in olga.get(files("shop", source + b"/folder", sort="-size")).text
     rest = names_of(Page(olga.get(files("shop", source + b"/folder", offset="25"))), source + b"/folder")
-    assert rest == sorted(there)[25:]
+    assert rest == sorted(names)[25:]
     for wrong in ("sort=colour", "offset=-1", "offset=x", "backup=../..", "backup=main%00"):
         assert olga.get(files("shop", source) + "&" + wrong).status == 400
 

@@ -64,11 +64,11 @@ def test_users_come_are_listed_changed_and_go(tmp_path: Path) -> None:
     cli(settings, "user", "add", "carol", "--hosts", "web*, db1", given=f"{PASSWORD}\n")
     cli(settings, "user", "change", "carol", "--role", "operator")
     listed = json.loads(cli(settings, "user", "list", "--json").stdout)
-    assert [(one["name"], one["role"], one["hosts"]) for one in listed] == [
+    assert [(row["name"], row["role"], row["hosts"]) for row in listed] == [
         ("alice", "operator", None),
         ("carol", "operator", ["web*", "db1"]),
     ]
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", one["created"]) for one in listed)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", row["created"]) for row in listed)
     assert "web*, db1" in cli(settings, "user", "list").stdout
     before = Store(settings.data).user("alice")
     cli(settings, "user", "passwd", "alice", given="another good password\n")
@@ -85,7 +85,7 @@ def test_users_come_are_listed_changed_and_go(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None:
     settings = made(tmp_path)
     cli(settings, "user", "add", "alice", given=f"{PASSWORD}\n")
-    for words, given, said in (
+    for words, given, name in (
         (("user", "add", "alice"), PASSWORD, "there is a user alice already"),
         (("user", "add", "bob"), "short", "10 characters or more"),
         (("user", "add", "bob"), "", "10 characters or more"),
@@ -99,7 +99,7 @@ def test_what_is_wrong_is_said_in_a_line_and_with_a_hint(tmp_path: Path) -> None
         (("serve", "--listen", "nowhere"), "", "not an address and port"),
     ):
         done = cli(settings, *words, given=given, check=False)
-        assert (done.returncode, said in done.stderr) == (2, True), (words, done.stderr)
+        assert (done.returncode, name in done.stderr) == (2, True), (words, done.stderr)
         assert "Traceback" not in done.stderr
     assert len(Store(settings.data).users()) == 1
 
@@ -113,11 +113,11 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
     whole = json.loads(cli(first, "user", "export").stdout)
     [alice], [script] = whole["users"], whole["tokens"]
     times = {"created": alice["created"], "seen": alice["created"]}
-    one = {"key": "00" * 32, "user": "alice", "address": "192.0.2.1", "browser": "", **times}
+    answer = {"key": "00" * 32, "user": "alice", "address": "192.0.2.1", "browser": "", **times}
     wrong = (
-        {"sessions": [one, {**one, "key": "11" * 32, "user": "bob"}]},
-        {"sessions": [one, one]},
-        {"sessions": [{**one, "user": []}]},
+        {"sessions": [answer, {**answer, "key": "11" * 32, "user": "bob"}]},
+        {"sessions": [answer, answer]},
+        {"sessions": [{**answer, "user": []}]},
         {"users": [alice, {**alice, "role": "admin"}]},
         {"users": [{**alice, "created": "0001-01-01T00:00:00"}]},
         {"users": [{**alice, "hosts": "web*"}]},  # as a list of letters that would be all hosts
@@ -129,8 +129,8 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
         done = cli(second, "user", "import", given=json.dumps({**whole, **change}), check=False)
         assert (done.returncode, "these are not users" in done.stderr) == (2, True), change
         assert (Store(second.data).users(), Store(second.data).tokens()) == ([], [])
-    cli(second, "user", "import", given=json.dumps({**whole, "sessions": [one]}))
-    assert json.loads(cli(second, "user", "export").stdout) == {**whole, "sessions": [one]}
+    cli(second, "user", "import", given=json.dumps({**whole, "sessions": [answer]}))
+    assert json.loads(cli(second, "user", "export").stdout) == {**whole, "sessions": [answer]}
 
 
 def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_
             connection.execute(f"UPDATE {table} SET name = ?, role = ?, hosts = ?", (evil, evil, json.dumps([evil])))
     for words in (("user", "list"), ("token", "list"), ("user", "list", "--json"), ("user", "remove", "joe")):
         done = cli(settings, *words, check=False)
-        said = done.stdout + done.stderr
-        assert "owned" in said or "joe" in said
-        assert all(char.isprintable() or char == "\n" for char in said), (words, said)
-        assert not any(line.startswith("root") for line in said.splitlines())
+        output = done.stdout + done.stderr
+        assert "owned" in output or "joe" in output
+        assert all(char.isprintable() or char == "\n" for char in output), (words, output)
+        assert not any(line.startswith("root") for line in output.splitlines())
 
 
 def test_what_is_wrong_with_the_database_of_users_is_told_in_our_own_words(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> 
     word = cli(settings, "token", "add", "prometheus", "--hosts", "web*").stdout.strip()
     assert re.fullmatch(r"btrkeep_[\w-]{43}", word)
     assert word.encode() not in b"".join(path.read_bytes() for path in settings.data.iterdir())
-    [one] = json.loads(cli(settings, "token", "list", "--json").stdout)
-    assert (one["name"], one["role"], one["hosts"], one["used"]) == ("prometheus", "viewer", ["web*"], None)
+    [answer] = json.loads(cli(settings, "token", "list", "--json").stdout)
+    assert (answer["name"], answer["role"], answer["hosts"], answer["used"]) == ("prometheus", "viewer", ["web*"], None)
     cli(settings, "token", "remove", "prometheus")
     assert json.loads(cli(settings, "token", "list", "--json").stdout) == []
 
@@ -236,9 +236,9 @@ def test_root_follows_nothing_that_the_dashboards_user_has_planted(place: Path, 
     for path in (own, own / "main"):
         of_stranger(path)
     for words in (("user", "add", "alice"), ("token", "add", "script"), ("user", "list")):
-        said = as_root(own / "main", *words)
-        assert "error: " in said
-        assert "Traceback" not in said
+        output = as_root(own / "main", *words)
+        assert "error: " in output
+        assert "Traceback" not in output
     assert {path.name: path.read_bytes() for path in secret.iterdir()} == {"users.sqlite": b""}
 
 
@@ -325,13 +325,13 @@ class Server:
 
     def raw(self, sent: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self.port), 20) as connection:
-            found = b""
+            data = b""
             with suppress(OSError):  # it need not read all of what it refuses
                 connection.sendall(sent)
                 connection.shutdown(socket.SHUT_WR)
                 while piece := connection.recv(65536):
-                    found += piece
-        return found
+                    data += piece
+        return data
 
     def log(self) -> str:
         self.said.flush()
@@ -362,11 +362,11 @@ def server() -> Iterator[Server]:
         os.chown(settings.state / "dashboard.sqlite", 0, STRANGER)
         (settings.state / "dashboard.sqlite").chmod(0o640)
         words = readable().run_as(STRANGER, *WEB[1:])
-    one = Server(settings, *words)
+    single = Server(settings, *words)
     try:
-        yield one
+        yield single
     finally:
-        for process in (one.process, one.logins):
+        for process in (single.process, single.logins):
             process.kill()
             process.wait()
         shutil.rmtree(top)
@@ -374,20 +374,20 @@ def server() -> Iterator[Server]:
 
 
 def log_in(server: Server, password: str = PASSWORD, **headers: str) -> tuple[int, dict[str, str]]:
-    _, said, page = server.ask("GET", "/login", **headers)
-    cookie = said["Set-Cookie"].partition(";")[0]
-    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
-    assert found
-    form = f"csrf_token={found[1]}&name=alice&password={password.replace(' ', '+')}&next=/account"
+    _, by_name, page = server.ask("GET", "/login", **headers)
+    cookie = by_name["Set-Cookie"].partition(";")[0]
+    match = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert match
+    form = f"csrf_token={match[1]}&name=alice&password={password.replace(' ', '+')}&next=/account"
     kind = "application/x-www-form-urlencoded"
     status, answer, _ = server.ask("POST", "/login", form, Cookie=cookie, Content_Type=kind, **headers)
     return status, answer
 
 
 def test_somebody_logs_in_over_a_socket_and_sees_a_page(server: Server) -> None:
-    status, said = log_in(server)
-    assert (status, said["Location"]) == (303, "/account")
-    cookie = said["Set-Cookie"].partition(";")[0]
+    status, by_name = log_in(server)
+    assert (status, by_name["Location"]) == (303, "/account")
+    cookie = by_name["Set-Cookie"].partition(";")[0]
     for address in ("/account", "/", "/hosts", "/hosts/web1"):
         status, headers, page = server.ask("GET", address, Cookie=cookie)
         assert (status, "alice" in page) == (200, True), address
@@ -398,9 +398,9 @@ def test_somebody_logs_in_over_a_socket_and_sees_a_page(server: Server) -> None:
 
 
 def test_a_path_that_is_no_utf_8_arrives_as_it_was_sent(server: Server) -> None:
-    status, said, _ = server.ask("GET", "/files/web1?path=/caf%e9%0a")
+    status, by_name, _ = server.ask("GET", "/files/web1?path=/caf%e9%0a")
     assert status == 303
-    assert said["Location"] == "/login?next=/files/web1?path%3D/caf%25e9%250a"
+    assert by_name["Location"] == "/login?next=/files/web1?path%3D/caf%25e9%250a"
 
 
 def test_names_that_are_not_its_own_are_refused_over_a_socket_too(server: Server) -> None:
@@ -444,12 +444,12 @@ def test_a_server_that_is_told_to_end_does_so_at_once_and_has_logged_no_secret(s
     status = server.stop()
     assert (status, time.monotonic() - begun < 20) == (0, True)
     waiting.close()
-    said = server.log()
-    assert "login: alice from 127.0.0.1" in said
-    assert "login failed: alice from 127.0.0.1" in said
-    assert "password" not in said
-    assert PASSWORD not in said
-    assert "Traceback" not in said
+    output = server.log()
+    assert "login: alice from 127.0.0.1" in output
+    assert "login failed: alice from 127.0.0.1" in output
+    assert "password" not in output
+    assert PASSWORD not in output
+    assert "Traceback" not in output
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
@@ -470,9 +470,9 @@ def test_the_manual_names_every_command_and_every_option() -> None:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         below = command.commands if isinstance(command, click.Group) else {"": command}
-        for inner, one in below.items():
+        for inner, item in below.items():
             assert f"{name} {inner}".strip() in page
-            for parameter in one.params if one else ():
+            for parameter in item.params if item else ():
                 for option in parameter.opts if isinstance(parameter, click.Option) else ():
                     assert option in page, (name, inner, option)
     assert all(option in page for parameter in group.params for option in parameter.opts)

@@ -48,9 +48,9 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    one = made(tmp_path)
-    add_user(one, "alice")
-    return one
+    single = made(tmp_path)
+    add_user(single, "alice")
+    return single
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_who_knows_the_password_comes_in_and_goes_on_to_where_he_wanted(here: Ga
 
 
 def test_the_cookie_is_no_scripts_business_and_what_it_holds_is_not_in_the_database(here: Gate, settings: Settings) -> None:
-    said = here.log_in().headers["Set-Cookie"]
-    assert {"HttpOnly", "Path=/", "SameSite=Lax"} <= set(said.split("; "))
-    assert "Secure" not in said  # it came by http
+    output = here.log_in().headers["Set-Cookie"]
+    assert {"HttpOnly", "Path=/", "SameSite=Lax"} <= set(output.split("; "))
+    assert "Secure" not in output  # it came by http
     with here.client.session_transaction() as session:
         word = session["sid"]
     assert len(word) > 40
@@ -262,7 +262,7 @@ def test_an_attempt_counts_before_it_is_looked_at_and_waits_as_long_as_is_said(t
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("output", "other", "same"),
     [
         ("2001:db8::1", "2001:db8::ffff:2", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
@@ -272,8 +272,8 @@ def test_an_attempt_counts_before_it_is_looked_at_and_waits_as_long_as_is_said(t
         ("unix:", "unix:", True),
     ],
 )
-def test_a_network_of_ipv6_is_one_person(one: str, other: str, same: bool) -> None:
-    assert (service.network_of(one) == service.network_of(other)) is same
+def test_a_network_of_ipv6_is_one_person(output: str, other: str, same: bool) -> None:
+    assert (service.network_of(output) == service.network_of(other)) is same
 
 
 def test_a_clock_that_was_put_back_keeps_nobody_out(tmp_path: Path) -> None:
@@ -311,8 +311,8 @@ def test_who_came_and_who_did_not_is_logged_and_no_password(here: Gate, caplog: 
         here.log_in("hunter2-typed-as-name", "x")
         here.log_in()
         here.post("/logout", {})
-    said = [record.getMessage() for record in caplog.records if record.name == "btrkeep.audit"]
-    assert [re.sub(r" \(session [0-9a-f]{8}\)$", "", line) for line in said] == [
+    lines = [record.getMessage() for record in caplog.records if record.name == "btrkeep.audit"]
+    assert [re.sub(r" \(session [0-9a-f]{8}\)$", "", line) for line in lines] == [
         "login failed: alice from 127.0.0.1",
         "login failed: an unknown name from 127.0.0.1",
         "login: alice from 127.0.0.1",
@@ -352,12 +352,12 @@ def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
     store, right = Store(settings.data), passwords.is_right
 
     def looked(text: str | None, password: str) -> bool:
-        found = right(text, password)
+        is_true = right(text, password)
         if how == "changed":
             store.set_hash("alice", CHEAP.hash("another one, and long"), datetime.now(UTC))
         else:
             store.remove_user("alice")
-        return found
+        return is_true
 
     monkeypatch.setattr(passwords, "is_right", looked)
     assert here.log_in().location == "/login"
@@ -375,12 +375,12 @@ def test_a_password_that_the_administrator_sets_meanwhile_stays(
     here.log_in()
 
     def looked(text: str | None, password: str) -> bool:
-        found = right(text, password)
+        is_true = right(text, password)
         if how == "changed":
             store.set_hash("alice", reset, datetime.now(UTC))
         else:
             store.remove_user("alice")
-        return found
+        return is_true
 
     monkeypatch.setattr(passwords, "is_right", looked)
     if asked == "another password":
@@ -398,9 +398,9 @@ def test_a_password_that_the_administrator_sets_meanwhile_stays(
 def test_a_flood_of_logins_takes_few_threads_and_the_rest_are_told_to_come_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = gate(settings)
+    single = gate(settings)
     visitors, begun, go = (
-        [Gate(one.app, REMOTE_ADDR=f"10.9.{number}.1") for number in range(12)],
+        [Gate(single.app, REMOTE_ADDR=f"10.9.{number}.1") for number in range(12)],
         threading.Semaphore(0),
         threading.Event(),
     )
@@ -416,8 +416,8 @@ def test_a_flood_of_logins_takes_few_threads_and_the_rest_are_told_to_come_again
         answers = [pool.submit(visitor.log_in, f"name{number}") for number, visitor in enumerate(visitors)]
         for _ in range(6):
             assert begun.acquire(timeout=60)
-        refused = [found.result().status_code for found in islice(as_completed(answers, timeout=60), 6)]
+        refused = [future.result().status_code for future in islice(as_completed(answers, timeout=60), 6)]
         assert refused == [503] * 6
         go.set()
-        assert sorted(found.result().status_code for found in answers) == [401] * 6 + [503] * 6
-    assert one.log_in("name99").status_code == 401  # there are places again
+        assert sorted(answer.result().status_code for answer in answers) == [401] * 6 + [503] * 6
+    assert single.log_in("name99").status_code == 401  # there are places again

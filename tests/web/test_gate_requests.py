@@ -33,11 +33,11 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    one = made(tmp_path)
-    add_user(one, "alice")
-    add_user(one, "carol", "viewer")
-    add_user(one, "dave", "viewer", ("web*",))
-    return one
+    single = made(tmp_path)
+    add_user(single, "alice")
+    add_user(single, "carol", "viewer")
+    add_user(single, "dave", "viewer", ("web*",))
+    return single
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def app(settings: Settings) -> Flask:
 
 @pytest.fixture
 def here(app: Flask) -> Gate:
-    one = Gate(app)
-    one.log_in()
-    return one
+    single = Gate(app)
+    single.log_in()
+    return single
 
 
 def routes(app: Flask) -> Iterator[tuple[Rule, str]]:
@@ -69,18 +69,18 @@ def value_of(name: str, converter: BaseConverter) -> object:
 
 def test_every_route_but_the_open_ones_wants_a_login(app: Flask) -> None:
     stranger = Gate(app)
-    found = set()
+    lines = set()
     for rule, address in routes(app):
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}:
             answer = stranger.client.open(address, method=method)
             if rule.rule in OPEN:
-                found.add(rule.rule)
+                lines.add(rule.rule)
             elif rule.rule.startswith(("/api/", "/metrics")):
                 assert (answer.status_code, answer.is_json or rule.rule == "/metrics") == (401, True), rule.rule
             else:
                 assert (answer.status_code, answer.location.startswith("/login")) == (303, True), rule.rule
             answer.close()
-    assert found == OPEN
+    assert lines == OPEN
 
 
 @pytest.mark.slow
@@ -203,9 +203,9 @@ def test_what_operators_do_is_not_for_viewers_and_what_is_of_everybody_not_for_t
     app.add_url_rule("/x/whole", "x_whole", needs_all_hosts(lambda: f"all of it, {viewer().name}"))
     answers = {}
     for name in ("alice", "carol", "dave"):
-        one = Gate(app)
-        one.log_in(name)
-        answers[name] = [one.get(address).status_code for address in ("/x/operator", "/x/whole")]
+        single = Gate(app)
+        single.log_in(name)
+        answers[name] = [single.get(address).status_code for address in ("/x/operator", "/x/whole")]
     assert answers == {"alice": [200, 200], "carol": [403, 200], "dave": [403, 403]}
 
 
@@ -214,8 +214,8 @@ def test_a_host_that_one_may_not_see_is_answered_like_one_that_is_not_there(app:
     dave.log_in("dave")
     answers = [dave.get(f"/hosts/{host}") for host in ("db1", "nonesuch")]
     assert [answer.status_code for answer in answers] == [404, 404]
-    one, other = (re.sub(r'value="[^"]{40,}"', "", answer.text) for answer in answers)  # a token is another in each second
-    assert one.replace("db1", "") == other.replace("nonesuch", "")
+    output, other = (re.sub(r'value="[^"]{40,}"', "", answer.text) for answer in answers)  # a token is another in each second
+    assert output.replace("db1", "") == other.replace("nonesuch", "")
     assert dave.get("/hosts/web1").status_code == 200
 
 
@@ -225,9 +225,9 @@ def test_a_host_that_one_may_not_see_is_answered_like_one_that_is_not_there(app:
 def logged_in(settings: Settings, address: str, view: Callable[[], str]) -> Gate:
     app = dashboard(settings)
     app.add_url_rule(address, "x_view", view)
-    one = Gate(app)
-    one.log_in()
-    return one
+    single = Gate(app)
+    single.log_in()
+    return single
 
 
 KINDS = [
@@ -356,11 +356,11 @@ def test_below_api_errors_are_json(here: Gate) -> None:
 
 
 def test_static_files_are_kept_by_browsers_and_change_their_address_when_they_change(here: Gate) -> None:
-    found = re.search(r'href="(/static/style\.css\?v=\w+)"', here.get("/login").text or here.get("/account").text)
+    match = re.search(r'href="(/static/style\.css\?v=\w+)"', here.get("/login").text or here.get("/account").text)
     page = here.get("/account").text
-    found = re.search(r'href="(/static/style\.css\?v=\w+)"', page)
-    assert found
-    answer = here.get(found[1])
+    match = re.search(r'href="(/static/style\.css\?v=\w+)"', page)
+    assert match
+    answer = here.get(match[1])
     assert (answer.status_code, "max-age" in answer.headers["Cache-Control"]) == (200, True)
     assert here.get("/static/../settings.py").status_code == 404
     assert here.get("/static/%2e%2e/settings.py").status_code == 404

@@ -16,8 +16,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    brighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+def contrast(output: str, other: str) -> float:
+    brighter, darker = sorted((luminance(output), luminance(other)), reverse=True)
     return (brighter + 0.05) / (darker + 0.05)
 
 
@@ -42,16 +42,16 @@ def test_both_looks_have_the_same_colours() -> None:
 
 def test_states_of_different_colours_have_different_shapes() -> None:
     colour = {
-        name: found
-        for names, found in re.findall(r"((?:\.state-\w+,? ?)+)\{ color: var\(--(\w+)\)", STYLE)
+        name: row
+        for names, row in re.findall(r"((?:\.state-\w+,? ?)+)\{ color: var\(--(\w+)\)", STYLE)
         for name in re.findall(r"state-(\w+)", names)
     }
     shape = dict.fromkeys(colour, "○")
-    for names, found in re.findall(r'((?:\.state-\w+::before,? ?)+)\{ content: "(.)"', STYLE):
-        shape.update(dict.fromkeys(re.findall(r"state-(\w+)", names), found))
+    for names, row in re.findall(r'((?:\.state-\w+::before,? ?)+)\{ content: "(.)"', STYLE):
+        shape.update(dict.fromkeys(re.findall(r"state-(\w+)", names), row))
     shapes: dict[str, set[str]] = {}
-    for name, found in colour.items():
-        shapes.setdefault(shape[name], set()).add(found)
+    for name, row in colour.items():
+        shapes.setdefault(shape[name], set()).add(row)
     assert {mark for mark, colours in shapes.items() if len(colours) > 1} == set()
     assert {"ok", "late", "failing", "suspect", "never"} <= set(colour)
 

@@ -35,19 +35,22 @@ def samples(web: Dashboard, who: str = OPERATOR) -> dict[tuple[str, tuple[str, .
 
 
 def test_numbers_are_those_of_the_catalogue(site: Dashboard) -> None:
-    found = samples(site, VIEWER)
+    actual_samples = samples(site, VIEWER)
     with sqlite3.connect(f"file:{site.state}/catalogue.sqlite?mode=ro", uri=True) as connection:
         backups = connection.execute("SELECT state, count(*) FROM backup GROUP BY state").fetchall()
         [[runs, deleted]] = connection.execute("SELECT count(*), sum(deleted) FROM expiry").fetchall()
         [[moved]] = connection.execute("SELECT sum(moved) FROM balance").fetchall()
         [[used]] = connection.execute("SELECT used FROM sample WHERE span = 'raw' ORDER BY id DESC LIMIT 1").fetchall()
-    assert {state: found["btrkeep_backups", (state,)] for state, _ in backups} == dict(backups)
-    assert (found["btrkeep_expiry_runs_total", ()], found["btrkeep_expiry_deleted_backups_total", ()]) == (runs, deleted)
-    assert found["btrkeep_balance_moved_bytes_total", ()] == moved
-    assert found["btrkeep_devices_used_bytes", ()] == used
-    assert found["btrkeep_device_errors_total", ("2", "read")] == 3
-    assert found["btrkeep_hosts", ("failing",)] == 3
-    assert found["btrkeep_host_state", ("database0041.example.org", "failing")] == 1
+    assert {state: actual_samples["btrkeep_backups", (state,)] for state, _ in backups} == dict(backups)
+    assert (actual_samples["btrkeep_expiry_runs_total", ()], actual_samples["btrkeep_expiry_deleted_backups_total", ()]) == (
+        runs,
+        deleted,
+    )
+    assert actual_samples["btrkeep_balance_moved_bytes_total", ()] == moved
+    assert actual_samples["btrkeep_devices_used_bytes", ()] == used
+    assert actual_samples["btrkeep_device_errors_total", ("2", "read")] == 3
+    assert actual_samples["btrkeep_hosts", ("failing",)] == 3
+    assert actual_samples["btrkeep_host_state", ("database0041.example.org", "failing")] == 1
 
 
 def test_what_is_answered_is_counted(site: Dashboard) -> None:
@@ -64,12 +67,16 @@ def test_what_is_answered_is_counted(site: Dashboard) -> None:
 
 def test_prometheus_own_tool_has_nothing_against_the_page_and_the_process_is_measured(site: Dashboard) -> None:
     """Compared with what the kernel says of the process from outside."""
-    found = samples(site)
+    actual_samples = samples(site)
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{site.pid}/status").read_text().splitlines())
-    assert found["btrkeep_web_process_resident_memory_bytes", ()] == pytest.approx(int(fields["VmRSS"].split()[0]) * 1024, rel=0.2)
-    assert found["btrkeep_web_process_open_fds", ()] == pytest.approx(len(list(Path(f"/proc/{site.pid}/fd").iterdir())), abs=5)
-    assert found["btrkeep_web_process_cpu_seconds_total", ()] > 0
-    assert 0 <= time.time() - found["btrkeep_web_process_start_time_seconds", ()] < 3600
+    assert actual_samples["btrkeep_web_process_resident_memory_bytes", ()] == pytest.approx(
+        int(fields["VmRSS"].split()[0]) * 1024, rel=0.2
+    )
+    assert actual_samples["btrkeep_web_process_open_fds", ()] == pytest.approx(
+        len(list(Path(f"/proc/{site.pid}/fd").iterdir())), abs=5
+    )
+    assert actual_samples["btrkeep_web_process_cpu_seconds_total", ()] > 0
+    assert 0 <= time.time() - actual_samples["btrkeep_web_process_start_time_seconds", ()] < 3600
     if shutil.which("promtool"):
         text = site.get("/metrics").text
         done = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False)
@@ -77,10 +84,10 @@ def test_prometheus_own_tool_has_nothing_against_the_page_and_the_process_is_mea
 
 
 def test_every_family_has_the_name_and_the_meaning_of_the_one_table(site: Dashboard) -> None:
-    known = {metric.name.removesuffix("_total"): metric.meaning for metric in table.METRICS}
+    by_name = {metric.name.removesuffix("_total"): metric.meaning for metric in table.METRICS}
     for family in text_string_to_metric_families(site.get("/metrics").text):
         if not family.name.startswith("btrkeep_web_"):
-            assert family.documentation == known[family.name]
+            assert family.documentation == by_name[family.name]
 
 
 def test_nobody_reads_numbers_without_a_token(site: Dashboard) -> None:

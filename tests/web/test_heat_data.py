@@ -69,8 +69,8 @@ def test_what_drawing_a_recorded_state_loads_is_pure() -> None:
 
 def test_the_states_of_one_filesystem_are_found_in_order_and_others_are_told_of(folder: Path) -> None:
     gallery = RecordedStates(folder).gallery()
-    assert [one.taken for one in gallery.recorded] == [FIRST_DAY + timedelta(days=number) for number in range(DAYS)]
-    assert [one.name for one in gallery.recorded] == [f"night {number}.heatmap" for number in range(DAYS)]
+    assert [recorded.taken for recorded in gallery.recorded] == [FIRST_DAY + timedelta(days=number) for number in range(DAYS)]
+    assert [recorded.name for recorded in gallery.recorded] == [f"night {number}.heatmap" for number in range(DAYS)]
     assert sorted(line.split(" ")[0] for line in gallery.left_out) == ["1", "damaged.heatmap:", "text.heatmap:"]
     assert not any(str(folder) in line for line in gallery.left_out)
     assert RecordedStates(folder).gallery("another").recorded[0].name == "another.heatmap"
@@ -106,13 +106,13 @@ def test_a_file_that_was_replaced_is_read_again(folder: Path, tmp_path: Path) ->
 def test_the_picture_is_the_one_that_the_program_draws(folder: Path, tmp_path: Path, sort: str, curve: str, colour: str) -> None:
     painter = Painter(folder)
     gallery = painter.states.gallery()
-    one = gallery.recorded[-1]
+    recorded = gallery.recorded[-1]
     words = ("--sort", sort, "--curve", curve, "--colour", colour, "--size", "8", "--map", str(tmp_path / "map"), "-o", "-")
-    command = [sys.executable, "-m", "heatmap", "draw", str(folder / one.name), *words]
+    command = [sys.executable, "-m", "heatmap", "draw", str(folder / recorded.name), *words]
     theirs = subprocess.run(command, cwd=TOP, capture_output=True, check=True).stdout
     wish = DrawingRequest(sort, curve, colour, 8)
-    assert (_pixels(painter.png(gallery, one, wish)) == _pixels(theirs)).all()
-    assert json.loads(gzip.decompress(painter.map(gallery, one, wish))) == json.loads((tmp_path / "map").read_text())
+    assert (_pixels(painter.png(gallery, recorded, wish)) == _pixels(theirs)).all()
+    assert json.loads(gzip.decompress(painter.map(gallery, recorded, wish))) == json.loads((tmp_path / "map").read_text())
 
 
 def _pixels(data: bytes) -> np.ndarray:
@@ -201,17 +201,17 @@ def test_a_block_group_is_found_by_its_address_alone_and_others_are_near() -> No
 
 def test_the_distribution_counts_each_data_block_group_once() -> None:
     state = growing(4)[-1]
-    found = distribution(state)
-    assert found
+    result = distribution(state)
+    assert result
     assert state.score is not None
     is_data = (state.bg_flags & np.uint64(DATA)) != 0
     by_hand = [0] * len(BOUNDS)
     for score in state.score[is_data].tolist():
         by_hand[max(at for at, least in enumerate(BOUNDS) if score >= least)] += 1
-    assert [one.block_groups for one in found.classes] == by_hand
+    assert [score_class.block_groups for score_class in result.classes] == by_hand
     assert (
-        sum(one.score for one in found.classes)
-        == pytest.approx(found.score)
+        sum(score_class.score for score_class in result.classes)
+        == pytest.approx(result.score)
         == pytest.approx(float(np.nansum(state.score)), rel=1e-4)
     )
     assert distribution(replace(state, score=None)) is None
@@ -222,6 +222,6 @@ def test_what_is_bad_is_what_the_balancer_calls_bad() -> None:
 
 
 def test_the_states_are_of_the_filesystem_that_is_asked_for(folder: Path) -> None:
-    assert {one.name for one in RecordedStates(folder).gallery(FSID).recorded} == {
+    assert {recorded.name for recorded in RecordedStates(folder).gallery(FSID).recorded} == {
         f"night {number}.heatmap" for number in range(DAYS)
     }

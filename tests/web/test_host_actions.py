@@ -22,8 +22,8 @@ def service(shared_btrfs: Path) -> Iterator[tuple[Nights, Service]]:
     nights = Nights(shared_btrfs)
     (nights.source / "file").write_text("text\n")
     nights.host("web1", nights.source)
-    with serving(nights.config, "--login", login_of()) as found:
-        yield nights, found
+    with serving(nights.config, "--login", login_of()) as result:
+        yield nights, result
 
 
 def sent(olga: FlaskClient, path: str, **words: str) -> str:
@@ -35,10 +35,10 @@ def sent(olga: FlaskClient, path: str, **words: str) -> str:
 
 
 def test_hold_release_and_accept_are_written_in_the_pool(service: tuple[Nights, Service]) -> None:
-    nights, found = service
+    nights, result = service
     last = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
     first, second, third = make_history(nights, "web1", every(1, 3, last), {2: "suspect"})
-    olga = client(nights.state, socket=found.socket)
+    olga = client(nights.state, socket=result.socket)
 
     page = sent(olga, "/hosts/web1/hold", backup=first, why="the <audit>", until="2040-02-01")
     assert f"{first} of web1 is held." in page
@@ -53,19 +53,19 @@ def test_hold_release_and_accept_are_written_in_the_pool(service: tuple[Nights, 
     sent(olga, "/hosts/web1/accept", backup=third, why="moved to web2")
     accepted = notes_of(nights, "web1")["backups"][third]["accepted"]
     assert accepted["why"] == "moved to web2 (somebody)"
-    assert {one["name"]: one["state"] for one in nights.listed("web1")} == dict.fromkeys((first, second, third), "complete")
+    assert {row["name"]: row["state"] for row in nights.listed("web1")} == dict.fromkeys((first, second, third), "complete")
 
 
 def test_run_now_makes_a_backup_and_leads_to_its_job(service: tuple[Nights, Service]) -> None:
-    nights, found = service
+    nights, result = service
     nights.backupd("check", check=False)  # whatever it finds, the configuration is published
-    olga = client(nights.state, socket=found.socket)
+    olga = client(nights.state, socket=result.socket)
     csrf = token(olga.get("/hosts/web1/run").text)
     answer = olga.post("/hosts/web1/run", data={"csrf_token": csrf})
     assert answer.status_code == 303
     assert answer.location.startswith("/jobs/")
     job = answer.location.rsplit("/", 1)[1]
-    assert _ended(found, job)["exit"] == 0
+    assert _ended(result, job)["exit"] == 0
     (name,) = nights.names("web1")
     assert (nights.data("web1", nights.source) / "file").read_text() == "text\n"
     assert name in olga.get("/hosts/web1").text
@@ -77,8 +77,8 @@ def _ended(service: Service, job: str) -> dict[str, Any]:
 
     end = time.monotonic() + 60
     while True:
-        said: dict[str, Any] = service.agent().ask("job", job=job)
-        if said["state"] in ("done", "failed"):
-            return said
-        assert time.monotonic() < end, said
+        answer: dict[str, Any] = service.agent().ask("job", job=job)
+        if answer["state"] in ("done", "failed"):
+            return answer
+        assert time.monotonic() < end, answer
         time.sleep(0.1)

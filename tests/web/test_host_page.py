@@ -52,9 +52,9 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         backup("web2", EVENING, "suspect", warnings=("too few files", "<i>")),
     ]
     runs = [run("web1", started) for started in reversed(NIGHTS)]
-    said = ("ssh: connect to host web1 port 22: Connection refused", "rsync error: unexplained error (code 255)")
+    output = ("ssh: connect to host web1 port 22: Connection refused", "rsync error: unexplained error (code 255)")
     runs.append(
-        run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=said)
+        run("web1", EVENING + timedelta(hours=3), "partial", exit_code=255, meaning="ssh could not connect", last_lines=output)
     )
     runs += [run("ghost1", EVENING, "failed"), run("web3", EVENING)]
     with write(path, hosts, backups, runs) as catalogue:
@@ -220,10 +220,10 @@ def test_a_calendar_shows_of_each_day_what_lasts_longest_and_tells_of_gaps() -> 
     today, letters = NOW.astimezone(BERLIN).date(), {kind.letter: kind for kind in KINDS}
     marks = [Mark(today, letters["d"], "c"), Mark(today, HELD, "d"), Mark(today - timedelta(days=1), GOES, "b")]
     marks.append(Mark(today.replace(month=8, day=15), letters["W"], "a"))
-    found = calendar(marks, today)
-    assert [(month.month, month.skipped) for month in found.months] == [("2026-11", 0), ("2026-09", 2), ("2026-08", 0)]
-    cells = {cell.day: cell for month in found.months for cell in month.cells}
+    result = calendar(marks, today)
+    assert [(month.month, month.skipped) for month in result.months] == [("2026-11", 0), ("2026-09", 2), ("2026-08", 0)]
+    cells = {cell.day: cell for month in result.months for cell in month.cells}
     assert (cells["2026-11-21"].letter, cells["2026-11-21"].names) == ("H", ("c", "d"))
     assert (cells["2026-11-20"].letter, cells["2026-11-22"].letter, cells["2026-08-14"].letter) == ("x", "", "")
-    assert [letter for letter, _, _ in found.legend] == ["H", "W", "d", "x", "."]
+    assert [letter for letter, _, _ in result.legend] == ["H", "W", "d", "x", "."]
     assert calendar([], today).months == ()

@@ -62,37 +62,37 @@ def told(pool: Nights, *words: str) -> Any:
 
 
 def page_of(source: RequestContext, host: str) -> HostPage:
-    found = host_page(source, EVERYBODY, host, time_words=lambda moment: moment.astimezone(source.site.zone).isoformat())
-    assert found
-    return found
+    result = host_page(source, EVERYBODY, host, time_words=lambda moment: moment.astimezone(source.site.zone).isoformat())
+    assert result
+    return result
 
 
 def test_hosts_are_as_status_says(pool: Nights, source: RequestContext) -> None:
     rows = {row.host: row for row in host_list(source, EVERYBODY, Query()).rows}
-    for said in told(pool, "status")["hosts"]:
-        row = rows.pop(said["host"])
-        assert row.state == said["state"]
+    for host in told(pool, "status")["hosts"]:
+        row = rows.pop(host["host"])
+        assert row.state == host["state"]
         assert row.last_complete is not None
-        assert format_time(row.last_complete) == said["last_complete"]
+        assert format_time(row.last_complete) == host["last_complete"]
         assert row.age is not None
-        assert round(row.age) == said["age"]
+        assert round(row.age) == host["age"]
         assert row.next_due is not None
-        assert format_time(row.next_due) == said["next_due"]
-        assert (row.words if row.tone == "error" else None) == said["error"]
+        assert format_time(row.next_due) == host["next_due"]
+        assert (row.words if row.tone == "error" else None) == host["error"]
     assert [(row.host, row.state) for row in rows.values()] == [("gone", "unconfigured")]
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: str) -> None:
-    said = told(pool, "list", host)
+    answer = told(pool, "list", host)
     shown = list(reversed(page_of(source, host).backups))
     assert [(row.name, row.state, format_time(row.started), row.duration) for row in shown] == [
-        (one["name"], one["state"], one["started"], one["duration"]) for one in said
+        (row["name"], row["state"], row["started"], row["duration"]) for row in answer
     ]
     assert [(row.files, row.size, row.new_bytes) for row in shown] == [
-        (one["files"], one["bytes"], one["new_bytes"]) for one in said
+        (row["files"], row["bytes"], row["new_bytes"]) for row in answer
     ]
-    assert [row.held is not None for row in shown] == [one["held"] is not None for one in said]
+    assert [row.held is not None for row in shown] == [row["held"] is not None for row in answer]
     assert any(row.state == "expired" for row in shown) or host == "gone"
 
 
@@ -100,16 +100,16 @@ def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: st
 def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, source: RequestContext, host: str) -> None:
     page = page_of(source, host)
     shown = {backup.name: backup for backup in page.backups}
-    said = told(pool, "retention", "explain", host)
-    assert [one["name"] for one in said] == sorted(filter(None, shown))
-    for one in said:
-        row = shown[one["name"]]
-        assert row.keep == one["keep"], one
-        assert (format_time(row.goes) if row.goes else None) == one["expires"], one
-        assert row.why == ", ".join(one["reasons"])
-    assert (page.kept, page.going) == (sum(one["keep"] for one in said), sum(not one["keep"] for one in said))
+    answer = told(pool, "retention", "explain", host)
+    assert [row["name"] for row in answer] == sorted(filter(None, shown))
+    for item in answer:
+        row = shown[item["name"]]
+        assert row.keep == item["keep"], item
+        assert (format_time(row.goes) if row.goes else None) == item["expires"], item
+        assert row.why == ", ".join(item["reasons"])
+    assert (page.kept, page.going) == (sum(row["keep"] for row in answer), sum(not row["keep"] for row in answer))
     assert not page.in_doubt
-    assert host != "web1" or {one["keep"] for one in said} == {True, False}
+    assert host != "web1" or {row["keep"] for row in answer} == {True, False}
 
 
 def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, source: RequestContext) -> None:
@@ -122,12 +122,12 @@ def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, s
 
 
 def test_runs_are_as_log_says(pool: Nights, source: RequestContext) -> None:
-    (said,) = told(pool, "log", "web1")
+    (answer,) = told(pool, "log", "web1")
     (shown,) = page_of(source, "web1").runs
     assert (shown.outcome, shown.exit_code, shown.meaning, shown.error, shown.attempts, shown.literal_bytes) == tuple(
-        said[key] for key in ("outcome", "exit_code", "meaning", "error", "attempts", "literal_bytes")
+        answer[key] for key in ("outcome", "exit_code", "meaning", "error", "attempts", "literal_bytes")
     )
-    assert shown.backup == said["backup"]
+    assert shown.backup == answer["backup"]
 
 
 def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nights) -> None:
@@ -151,4 +151,4 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
     finally:
         (pool.pool / "hosts" / "gone" / "notes.json").unlink()
         pool.backupd("rebuild")
-    assert [one["state"] for one in pool.json("list", "gone")] == [one["state"] for one in before]
+    assert [row["state"] for row in pool.json("list", "gone")] == [row["state"] for row in before]

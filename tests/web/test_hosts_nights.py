@@ -30,9 +30,9 @@ def outcomes(*runs: HostRuns, state: str = "complete", outcome: str | None = "co
 
 
 def shown(
-    *runs: HostRuns, known: dict[str, BackupOutcome] | None = None, alive: frozenset[int] = frozenset()
+    *runs: HostRuns, by_name: dict[str, BackupOutcome] | None = None, alive: frozenset[int] = frozenset()
 ) -> tuple[HostNight, ...]:
-    return strip(BEGINS, BERLIN, runs, known or {}, alive)
+    return strip(BEGINS, BERLIN, runs, by_name or {}, alive)
 
 
 def test_each_night_has_its_day_and_the_best_of_its_runs() -> None:
@@ -49,7 +49,7 @@ def test_what_was_run_in_the_afternoon_belongs_to_the_night_before() -> None:
 
 def test_a_complete_backup_is_told_apart_by_what_became_of_it() -> None:
     kept, marked, deleted = tried(0, "complete"), tried(1, "complete"), tried(2, "complete")
-    host_nights = shown(kept, marked, deleted, known={**outcomes(kept), **outcomes(marked, state="expired")})
+    host_nights = shown(kept, marked, deleted, by_name={**outcomes(kept), **outcomes(marked, state="expired")})
     assert [(night.outcome, night.now) for night in host_nights[:3]] == [
         ("complete", "kept"),
         ("complete", "expired"),
@@ -59,8 +59,8 @@ def test_a_complete_backup_is_told_apart_by_what_became_of_it() -> None:
 
 def test_a_suspect_backup_that_was_accepted_is_complete() -> None:
     run = tried(0, "suspect")
-    assert shown(run, known=outcomes(run, state="suspect", outcome="suspect"))[0].outcome == "suspect"
-    assert shown(run, known=outcomes(run, outcome="complete"))[0].outcome == "complete"
+    assert shown(run, by_name=outcomes(run, state="suspect", outcome="suspect"))[0].outcome == "suspect"
+    assert shown(run, by_name=outcomes(run, outcome="complete"))[0].outcome == "complete"
     assert shown(run)[0].outcome == "suspect"
 
 
@@ -92,9 +92,9 @@ def test_before_a_host_was_there_it_had_no_nights() -> None:
 def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night() -> None:
     made, later = tried(1, "complete"), tried(3, "failed")
     suspect = tried(2, "suspect")
-    known = {**outcomes(made, state="expired"), **outcomes(suspect, state="suspect", outcome="suspect")}
+    by_name = {**outcomes(made, state="expired"), **outcomes(suspect, state="suspect", outcome="suspect")}
     past = KnownPeriod(EVENINGS[1], [(BEGINS[0], EVENINGS[2])], WINDOW)
-    host_nights = strip(BEGINS, BERLIN, [later], known, frozenset(), past)
+    host_nights = strip(BEGINS, BERLIN, [later], by_name, frozenset(), past)
     assert [(night.outcome, night.now) for night in host_nights] == [
         ("before", None),
         ("complete", "expired"),
@@ -110,7 +110,7 @@ def test_what_a_lost_catalogue_knew_is_not_known_and_a_backup_tells_of_its_night
 
 def test_a_strip_has_a_path_for_each_kind_and_a_cell_for_each_night() -> None:
     kept, gone = tried(0, "complete"), tried(1, "complete")
-    paths = dict(strip_paths(shown(kept, gone, tried(2, "failed"), known=outcomes(kept))))
+    paths = dict(strip_paths(shown(kept, gone, tried(2, "failed"), by_name=outcomes(kept))))
     assert set(paths) == {"complete", "past", "failed", "none"}
     assert (paths["complete"].count("M"), paths["failed"].count("M"), paths["none"].count("M")) == (
         1,

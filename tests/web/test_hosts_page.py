@@ -61,7 +61,7 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
     kept += [backup("changed", EVENING - DAY), backup("changed", EVENING, "altered", outcome="altered")]
     everyone = [HostConfig(name) for name in ("good", "bad", "changed")]
     catalogue = write(tmp_path / "state", everyone, kept, [run("good", EVENING), run("bad", EVENING)])
-    bad = [one.name or "" for one in kept if one.host == "bad"]
+    bad = [item.name or "" for item in kept if item.host == "bad"]
     catalogue.put_verifications([VerifiedBackup("good", kept[0].name or "", NOW - DAY, NOW - DAY, 7, 0, NOW - DAY)])
     assert "is-bad" not in client(tmp_path / "state").get("/").text
     catalogue.put_damages([Damage("bad", name, "/etc/passwd", 0, 0, "verify", NOW) for name in bad[:2]])
@@ -169,26 +169,26 @@ def test_all_hosts_are_on_pages_of_a_hundred_and_each_is_on_one(large: Path) -> 
     logged_in = client(large)
     first = logged_in.get("/hosts?sort=-host")
     assert "3,000 hosts, page 1 of 30" in first.text
-    found = [name for page in (1, 2, 30) for name in names(logged_in.get(f"/hosts?page={page}").text)]
-    assert found == [f"host{number:04}" for number in (*range(200), *range(2900, 3000))]
+    lines = [name for page in (1, 2, 30) for name in names(logged_in.get(f"/hosts?page={page}").text)]
+    assert lines == [f"host{number:04}" for number in (*range(200), *range(2900, 3000))]
     assert names(first.text)[0] == "host2999"
 
 
 @pytest.mark.slow
 def test_the_catalogue_is_not_asked_host_by_host(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements are told by SQLite itself, of a request for which nothing is kept from the one before."""
-    said: list[str] = []
+    lines: list[str] = []
     connect = sqlite3.connect
 
     def traced(*words: Any, **named: Any) -> sqlite3.Connection:
         connection = connect(*words, **named)
-        connection.set_trace_callback(said.append)
+        connection.set_trace_callback(lines.append)
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", traced)
     with closing(RequestContext(Settings("main", large, large, large), Caches())) as source:
         assert len(host_list(source, Viewer("a", "viewer"), Query(sort="-size", page=3)).rows) == 100
-    assert 0 < len([one for one in said if one.lstrip().upper().startswith("SELECT")]) <= 14, said
+    assert 0 < len([name for name in lines if name.lstrip().upper().startswith("SELECT")]) <= 14, lines
 
 
 @pytest.mark.alone

@@ -41,9 +41,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr("web.result_cache.time", found)
-    return found
+    result = Clock()
+    monkeypatch.setattr("web.result_cache.time", result)
+    return result
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def counting() -> Callable[[], int]:
 
 
 def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(file: Path, clock: Clock) -> None:
-    kept, compute, found = Caches().current, counting(), []
+    kept, compute, numbers = Caches().current, counting(), []
     for now in (0.0, 29.0, 30.5, 31.0):
         clock.now = 1000 + now
-        found.append(kept.get("key", compute, of(file)))
-    assert found == [0, 0, 1, 1]
+        numbers.append(kept.get("key", compute, of(file)))
+    assert numbers == [0, 0, 1, 1]
     assert kept.get("other", compute, of(file)) == 2
 
 
@@ -137,20 +137,20 @@ def test_a_form_that_was_sent_ends_all_results_also_those_that_are_being_compute
 
 def together(count: int, ask: Callable[[], object]) -> list[object]:
     """What so many threads got that ask at once; an OperatorError as its message."""
-    found: list[object] = []
+    rows: list[object] = []
 
     def one() -> None:
         try:
-            found.append(ask())
+            rows.append(ask())
         except OperatorError as error:
-            found.append(error.message)
+            rows.append(error.message)
 
     threads = [threading.Thread(target=one) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    return found
+    return rows
 
 
 def test_twenty_who_ask_at_once_have_it_computed_once(file: Path) -> None:
@@ -251,13 +251,13 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     service = Service()
     monkeypatch.setattr("web.service_client.root_service", lambda: service)
-    answers, told = Answers(), []
+    answers, lines = Answers(), []
 
     def ask() -> None:
         try:
             answers.ask("doctor")
         except RequestRefused as error:
-            told.append(error.message)
+            lines.append(error.message)
 
     first, second = threading.Thread(target=ask), threading.Thread(target=ask)
     first.start()
@@ -268,7 +268,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on.set()
     first.join()
     second.join()
-    assert told == ["your session has ended"]
+    assert lines == ["your session has ended"]
     last = answers.last("doctor")
     assert last is not None
     assert (last.content, last.problem) == ("fine", "")
@@ -296,10 +296,10 @@ def test_a_night_is_judged_alike_on_the_page_and_by_the_api_whoever_asks_first(t
         publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
     for addresses in (("/api/v1/jobs?days=366", "/jobs?days=366"), ("/jobs?days=366", "/api/v1/jobs?days=366")):
         visitor = client(tmp_path)
-        said = {address: visitor.get(address).text for address in addresses}
-        (night,) = json.loads(said["/api/v1/jobs?days=366"])["jobs"]
+        by_name = {address: visitor.get(address).text for address in addresses}
+        (night,) = json.loads(by_name["/api/v1/jobs?days=366"])["jobs"]
         assert night["state"] == "mostly"
-        assert "mostly complete" in said["/jobs?days=366"]
+        assert "mostly complete" in by_name["/jobs?days=366"]
         alone = visitor.get(f"/api/v1/nights/{night['id'].removeprefix('night-')}").text
         assert json.loads(alone)["row"]["state"] == "mostly"
 

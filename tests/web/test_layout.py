@@ -102,9 +102,9 @@ def test_charts_are_as_wide_as_their_page_and_their_letters_as_large(site: Dashb
             for chart in page.locator("picture.chart img, .plot svg").all():
                 chart.scroll_into_view_if_needed()
                 chart.evaluate("async e => e.decode && await e.decode()")
-                found = chart.evaluate(_WIDTHS)
-                assert found["own"] > found["room"] - 2, (path, found)
-                assert 10 <= found["letters"] <= 15, (path, found)
+                locator = chart.evaluate(_WIDTHS)
+                assert locator["own"] > locator["room"] - 2, (path, locator)
+                assert 10 <= locator["letters"] <= 15, (path, locator)
 
 
 _WIDTHS = """e => {
@@ -125,7 +125,7 @@ def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> No
         for address in ("/pool/charts/trend/{}.svg?days=7", "/pool/charts/trend/{}.svg?days=180"):
             for name in ("allocated", "unused", "score", "orphans"):
                 page.goto(address.format(name) + "&width=360")
-                cut += [f"{address} {name}: {one}" for one in _cut(page)]
+                cut += [f"{address} {name}: {item}" for item in _cut(page)]
         page.goto("about:blank")
         page.set_content(quiet_day())
         cut += _cut(page)
@@ -170,11 +170,11 @@ def _is_near(colour: Any, wanted: tuple[int, int, int]) -> bool:
 
 def _cut(page: Page) -> list[str]:
     """Labels of the drawing that the page holds which are not all in it."""
-    found: list[str] = page.evaluate(
+    result: list[str] = page.evaluate(
         "[...document.querySelectorAll('text')].filter(e => { const box = e.getBBox();"
         " return box.x < 0 || box.x + box.width > e.ownerSVGElement.viewBox.baseVal.width; }).map(e => e.textContent)"
     )
-    return found
+    return result
 
 
 def test_without_javascript_nobody_is_told_to_point_at_the_picture(site: Dashboard, browser: Browser) -> None:

@@ -55,8 +55,8 @@ def named(*names: str, window: Window | None = WINDOW, **more: Any) -> list[Host
     return [HostConfig(name, paths=("/",), window=window, **more) for name in names]
 
 
-def only(found: tuple[NightSum, ...]) -> NightSum:
-    (night,) = found
+def only(result: tuple[NightSum, ...]) -> NightSum:
+    (night,) = result
     return night
 
 

@@ -109,8 +109,8 @@ def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run
         config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={name: host(name) for name in names})
         publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM, now=NOW - HOUR)
         catalogue.know_since(NOW - HOUR)
-        for one in runs:
-            catalogue.put_backup(backup(one.host, one.started))
+        for item in runs:
+            catalogue.put_backup(backup(item.host, item.started))
         add_runs(catalogue, runs)
 
 
@@ -169,9 +169,9 @@ def test_what_makes_the_catalogue_doubtful_stands_on_every_page(tmp_path: Path) 
     catalogue.set_fact("lost", "1")
     catalogue.set_fact("clock_doubt", "the clock went <b>")
     for path in ("/", "/hosts", "/hosts/web1", "/log", "/jobs", "/pool"):
-        found = page.get(path).text
-        assert "<code>backupd rebuild</code>" in found, path
-        assert "The clock may be wrong: the clock went &lt;b&gt;." in found, path
+        output = page.get(path).text
+        assert "<code>backupd rebuild</code>" in output, path
+        assert "The clock may be wrong: the clock went &lt;b&gt;." in output, path
     catalogue.close()
 
 
@@ -228,7 +228,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     catalogue = write(state, [host(name) for name in names], backups, [run("mine1", EVENING)])
     assert "Verified:" not in text_of(client(state).get("/").text)
     name, read = backups[0].name or "", NOW - 2 * DAY
-    catalogue.put_verifications([VerifiedBackup(one, name, read, read, 7, 0, read) for one in ("mine1", "mine2")])
+    catalogue.put_verifications([VerifiedBackup(item, name, read, read, 7, 0, read) for item in ("mine1", "mine2")])
     catalogue.put_comparisons([ComparedBackup("secret1", name, NOW, 5, 5, 0, 0)])
     catalogue.put_damages([Damage("secret1", name, "/etc/passwd", 0, 0, "verify", NOW)])
     catalogue.put_damages([Damage("secret1", name, f"/srv/{number}", 0, 0, "verify", NOW, "no copy") for number in range(2)])
@@ -246,7 +246,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
 def test_the_page_of_a_host_names_the_first_of_many_damaged_files_and_counts_all(tmp_path: Path) -> None:
     both = [backup("web1", EVENING), backup("web1", EVENING - DAY)]
     catalogue = write(tmp_path, [host("web1")], both, [run("web1", EVENING)])
-    names = [one.name or "" for one in both]
+    names = [item.name or "" for item in both]
     catalogue.put_damages([Damage("web1", names[0], f"/srv/{number:03}\x1b", 0, 9, "scrub", NOW) for number in range(200)])
     catalogue.put_damages([Damage("web1", names[1], "/srv/000\x1b", start, 9, "scrub", NOW) for start in (0, 4096)])
     catalogue.close()
@@ -276,9 +276,9 @@ def progress(name: str, run_id: int, **more: object) -> Progress:
     return Progress(name, run_id, ME, MY_START, **{**values, **more})  # type: ignore[arg-type]
 
 
-def alarm(what: str, subject: str, text: str, **more: object) -> StoredAlarm:
+def alarm(name: str, subject: str, text: str, **more: object) -> StoredAlarm:
     values = {"grade": 0, "since": NOW - DAY, "times": 1, "told": NOW - DAY, "recovered": None, "cleared": None}
-    return StoredAlarm(what, subject, text, **{**values, **more})  # type: ignore[arg-type]
+    return StoredAlarm(name, subject, text, **{**values, **more})  # type: ignore[arg-type]
 
 
 def sample(**more: object) -> Sample:

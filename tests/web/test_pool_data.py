@@ -81,76 +81,76 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 @pytest.mark.parametrize("days", [7, 180])
 def test_the_trend_is_that_of_the_command(bed: Bed, days: int) -> None:
-    said = bed.says("trend", "--days", str(days))
-    found = trend(bed.catalogue, bed.filesystem, parse_time(said["since"]) + timedelta(days=days), days)
+    answer = bed.says("trend", "--days", str(days))
+    result = trend(bed.catalogue, bed.filesystem, parse_time(answer["since"]) + timedelta(days=days), days)
     # The command's clock has fractions of a second, its JSON has not: where a step begins may differ by that, and a point with it.
-    told = {one["taken"]: one for one in said["points"]}
-    ours = {format_time(point.taken): point for point in found.points}
-    both = told.keys() & ours.keys()
-    assert len(both) >= len(told) - 2 > 10
+    fields = {point["taken"]: point for point in answer["points"]}
+    ours = {format_time(point.taken): point for point in result.points}
+    both = fields.keys() & ours.keys()
+    assert len(both) >= len(fields) - 2 > 10
     for name in ("size", "allocated", "used", "unallocated", "metadata_share", "orphans"):
-        assert [getattr(ours[at], name) for at in both] == [told[at][name] for at in both]
+        assert [getattr(ours[at], name) for at in both] == [fields[at][name] for at in both]
 
 
 def test_the_outlook_is_the_forecast_of_the_command(bed: Bed) -> None:
-    said = bed.says("forecast")
+    answer = bed.says("forecast")
     for outlook in outlooks(bed.catalogue, bed.filesystem, bed.now):
-        told = said[outlook.what]
-        assert told["now"] == outlook.now
-        assert outlook.per_day == pytest.approx(told["per_day"], rel=0.02)
+        result = answer[outlook.what]
+        assert result["now"] == outlook.now
+        assert outlook.per_day == pytest.approx(result["per_day"], rel=0.02)
         assert outlook.usual
-        assert abs(outlook.usual - parse_time(told["full"])) < timedelta(days=30)
+        assert abs(outlook.usual - parse_time(result["full"])) < timedelta(days=30)
 
 
 def test_a_day_is_that_of_the_command(bed: Bed) -> None:
     day = (bed.now - timedelta(days=2)).astimezone(BERLIN).date()
-    said = bed.says("day", day.isoformat())
-    found = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, day)
-    assert (format_time(found.start), format_time(found.end)) == (said["since"], said["until"])
-    assert [(phase.kind, format_time(phase.start), format_time(phase.end)) for phase in found.phases] == [
-        (one["job"], one["start"], one["end"]) for one in said["phases"]
+    answer = bed.says("day", day.isoformat())
+    result = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, day)
+    assert (format_time(result.start), format_time(result.end)) == (answer["since"], answer["until"])
+    assert [(phase.kind, format_time(phase.start), format_time(phase.end)) for phase in result.phases] == [
+        (phase["job"], phase["start"], phase["end"]) for phase in answer["phases"]
     ]
     assert [
-        (phase_sum.kind or None, phase_sum.read, phase_sum.written, phase_sum.data, phase_sum.metadata) for phase_sum in found.sums
-    ] == [tuple(one[name] for name in ("job", "read", "written", "data", "metadata")) for one in said["sums"]]
-    slots = [slot for slot in found.slots if slot.read is not None]
-    assert [round(slot.written or 0) for slot in slots] == [slot["written"] for slot in said["slots"]]
+        (phase_sum.kind or None, phase_sum.read, phase_sum.written, phase_sum.data, phase_sum.metadata) for phase_sum in result.sums
+    ] == [tuple(row[name] for name in ("job", "read", "written", "data", "metadata")) for row in answer["sums"]]
+    slots = [slot for slot in result.slots if slot.read is not None]
+    assert [round(slot.written or 0) for slot in slots] == [slot["written"] for slot in answer["slots"]]
 
 
 def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
     words = ("history", "--config", bed.nights.config, "--days", "400", "--json")
     done = work(sys.executable, "-m", "balancer", *words, cwd=TOP)
-    said = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     runs = balances(bed.catalogue, bed.filesystem, bed.now)
-    told = said["balances"][::-1]
-    assert [run.id for run in runs] == [one["id"] for one in told]
+    value = answer["balances"][::-1]
+    assert [run.id for run in runs] == [row["id"] for row in value]
     for name in ("moved", "written", "gained", "block_groups", "policy", "budget", "failed"):
-        assert [getattr(run, name) for run in runs] == [one[name] for one in told]
-    assert runs[0].amplification == pytest.approx(told[0]["written"] / told[0]["moved"])
+        assert [getattr(run, name) for run in runs] == [row[name] for row in value]
+    assert runs[0].amplification == pytest.approx(value[0]["written"] / value[0]["moved"])
     whole = sums(runs)
-    assert whole.amplification == pytest.approx(sum(one["written"] for one in told) / sum(one["moved"] for one in told))
-    found = one_balance(bed.catalogue, bed.filesystem, runs[0].id, bed.now)
-    assert found
-    assert [(step.vaddr, step.written, step.estimate_written, step.outcome) for step in found.steps] == [
-        tuple(step[name] for name in ("vaddr", "written", "estimate_written", "outcome")) for step in told[0]["steps"]
+    assert whole.amplification == pytest.approx(sum(row["written"] for row in value) / sum(row["moved"] for row in value))
+    result = one_balance(bed.catalogue, bed.filesystem, runs[0].id, bed.now)
+    assert result
+    assert [(step.vaddr, step.written, step.estimate_written, step.outcome) for step in result.steps] == [
+        tuple(step[name] for name in ("vaddr", "written", "estimate_written", "outcome")) for step in value[0]["steps"]
     ]
-    done_steps = [step for step in told[0]["steps"] if step["outcome"] == "done"]
-    assert found.accuracy.written == pytest.approx(
+    done_steps = [step for step in value[0]["steps"] if step["outcome"] == "done"]
+    assert result.accuracy.written == pytest.approx(
         sum(step["written"] for step in done_steps) / sum(step["estimate_written"] for step in done_steps)
     )
     assert one_balance(bed.catalogue, "another filesystem", runs[0].id, bed.now) is None
     looks = scores(bed.catalogue, bed.filesystem, bed.now, 365)
     assert looks.newest
-    newest = said["scores"][-1]
+    newest = answer["scores"][-1]
     assert (looks.newest.score, looks.newest.bad, looks.newest.fragments) == (newest["score"], newest["bad"], newest["fragments"])
     assert [(size.least, size.extents, size.bytes) for size in looks.sizes] == [
-        (one["at_least"], one["extents"], one["bytes"]) for one in newest["histogram"]
+        (row["at_least"], row["extents"], row["bytes"]) for row in newest["histogram"]
     ]
 
 
 def test_what_is_not_known_to_have_been_written_does_not_lower_the_amplification(bed: Bed) -> None:
-    one = balances(bed.catalogue, bed.filesystem, bed.now)[0]
-    balance_run, unknown = replace(one, moved=100, written=1000), replace(one, moved=900, written=None, amplification=None)
+    single = balances(bed.catalogue, bed.filesystem, bed.now)[0]
+    balance_run, unknown = replace(single, moved=100, written=1000), replace(single, moved=900, written=None, amplification=None)
     assert sums([balance_run, unknown]).amplification == 10
     assert sums([balance_run, unknown]).moved == 1000
     assert sums([unknown]).amplification is None
@@ -162,10 +162,10 @@ def test_the_pool_now_is_the_sample_that_was_kept_last(bed: Bed) -> None:
         "select size, allocated, used, options, spaces from sample where span='raw' order by id desc limit 1"
     ).fetchone()
     plain.close()
-    found = pool_now(bed.catalogue, bed.filesystem)
-    assert found
-    assert (found.size, found.allocated, found.used, found.options) == row[:4]
-    assert {space.name: [space.allocated, space.used, round(space.copies * 1000)] for space in found.spaces} == json.loads(row[4])
+    result = pool_now(bed.catalogue, bed.filesystem)
+    assert result
+    assert (result.size, result.allocated, result.used, result.options) == row[:4]
+    assert {space.name: [space.allocated, space.used, round(space.copies * 1000)] for space in result.spaces} == json.loads(row[4])
     assert pool_now(bed.catalogue, "another") is None
 
 
@@ -315,25 +315,25 @@ def test_a_day_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("name", trend_charts.NAMES)
 def test_a_chart_is_well_formed_in_each_width_and_look_and_needs_no_style(bed: Bed, name: str) -> None:
-    found = trend(bed.catalogue, bed.filesystem, bed.now, 180)
+    result = trend(bed.catalogue, bed.filesystem, bed.now, 180)
     for width in WIDTHS:
-        data = trend_charts.trend_chart(name, found, BERLIN, ChartStyle(width, DARK))
+        data = trend_charts.trend_chart(name, result, BERLIN, ChartStyle(width, DARK))
         tree = ET.fromstring(data)
         assert tree.get("width") == str(width)
         assert b"style" not in data
         xs = [float(text.get("x", "0")) for text in tree.iter("{http://www.w3.org/2000/svg}text")]
         assert max(xs) <= width
-    assert str(found.points[-1].size // 2**40) in trend_charts.words("allocated", found)
+    assert str(result.points[-1].size // 2**40) in trend_charts.words("allocated", result)
 
 
 def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: Bed, tmp_path: Path) -> None:
     start = datetime(2026, 6, 1, tzinfo=UTC)
     with Catalogue.open(tmp_path / "state") as catalogue:
         for day in (0, 1, 2, 3, 10, 11, 12):
-            one = sample(start + timedelta(days=day), filesystem="x", orphans=day)
-            _keep(catalogue, one)
-        found = trend(catalogue, "x", start + timedelta(days=13), 30)
-    drawn = ET.fromstring(trend_charts.trend_chart("unused", found, BERLIN, ChartStyle()))
+            single = sample(start + timedelta(days=day), filesystem="x", orphans=day)
+            _keep(catalogue, single)
+        result = trend(catalogue, "x", start + timedelta(days=13), 30)
+    drawn = ET.fromstring(trend_charts.trend_chart("unused", result, BERLIN, ChartStyle()))
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == 2
     empty = day_view(bed.catalogue, bed.filesystem, BERLIN, bed.now, (bed.now - timedelta(days=3000)).date())
     assert not empty.has_samples
@@ -341,18 +341,18 @@ def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: B
     assert b"no samples" in day_charts.day_chart("written", empty, BERLIN, ChartStyle())
 
 
-def _keep(catalogue: Catalogue, one: Sample) -> None:
-    catalogue.add_sample(one.filesystem, lambda _: one)
+def _keep(catalogue: Catalogue, single: Sample) -> None:
+    catalogue.add_sample(single.filesystem, lambda _: single)
 
 
 def test_of_what_waited_between_two_points_the_most_is_shown(tmp_path: Path) -> None:
     start = datetime(2026, 6, 1, tzinfo=UTC)
     with Catalogue.open(tmp_path / "state") as catalogue:
         for minute, orphans in ((0, 0), (5, 90), (10, 100), (15, 0), (65, 7)):
-            one = sample(start + timedelta(minutes=minute), filesystem="x", orphans=orphans)
-            _keep(catalogue, one)
-        found = trend(catalogue, "x", start + timedelta(days=7), 7)
-    assert [(point.orphans, point.most_orphans) for point in found.points] == [(0, 100), (7, 7)]
+            single = sample(start + timedelta(minutes=minute), filesystem="x", orphans=orphans)
+            _keep(catalogue, single)
+        result = trend(catalogue, "x", start + timedelta(days=7), 7)
+    assert [(point.orphans, point.most_orphans) for point in result.points] == [(0, 100), (7, 7)]
 
 
 def test_a_wish_for_a_chart_is_one_of_those_that_there_are() -> None:

@@ -190,9 +190,9 @@ def test_pages_of_the_log_lead_to_older_ones_with_the_filter_kept(bed: Bed) -> N
 
 
 def test_a_run_shows_what_rsync_said_to_the_letter_and_harmlessly(bed: Bed) -> None:
-    [one, *_] = bed.rows("select id, exit_code, meaning, error from run where error like '%script%' or meaning like '%script%'")
-    page = bed.operator.get(f"/log/{one[0]}").text
-    assert re.search(rf"rsync {one[1]}: .*transferred \(code {one[1]}\)", plain(page))
+    [answer, *_] = bed.rows("select id, exit_code, meaning, error from run where error like '%script%' or meaning like '%script%'")
+    page = bed.operator.get(f"/log/{answer[0]}").text
+    assert re.search(rf"rsync {answer[1]}: .*transferred \(code {answer[1]}\)", plain(page))
     assert "&lt;script&gt;" in page
     assert "<script>" not in page
 
@@ -219,17 +219,22 @@ def test_what_asks_the_root_service_wants_a_form_of_this_site(bed: Bed) -> None:
 def test_findings_are_told_the_worst_first_with_commands_as_text(bed: Bed) -> None:
     note = {"name": "mount-nossd", "severity": "note", "what": "mounted with ssd", "why": "holes"}
     error = {"name": "state-<b>", "severity": "error", "what": "errors & <script>", "commands": ["a 'b' && c"], "fixable": True}
-    found = [note, error]
+    rows = [note, error]
     app = bed.operator.application
     with app.app_context():
-        known = answers()
+        actual_answers = answers()
     blind = [{"name": "clock", "why": "a service may not <ask>"}]
-    said = {"filesystem": "x", "checks": ["mount-nossd", "state-<b>", "layers", "clock"], "findings": found, "not_looked_at": blind}
-    known._results.get("doctor", lambda: ServiceAnswer(datetime.now(UTC), said))
+    answer = {
+        "filesystem": "x",
+        "checks": ["mount-nossd", "state-<b>", "layers", "clock"],
+        "findings": rows,
+        "not_looked_at": blind,
+    }
+    actual_answers._results.get("doctor", lambda: ServiceAnswer(datetime.now(UTC), answer))
     try:
         page = bed.operator.get("/doctor").text
     finally:
-        known._results.drop()
+        actual_answers._results.drop()
     assert page.index("errors &amp; &lt;script&gt;") < page.index("mounted with ssd")
     assert "a &#39;b&#39; &amp;&amp; c" in page
     assert "<script>" not in page

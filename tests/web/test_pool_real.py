@@ -76,9 +76,9 @@ def _served(point: Path) -> Iterator[Bed]:
         serving(folder, nights.state, service.socket, ("lab",)) as web,
     ):
         web.nights, web.service = nights, service
-        found = re.search(r'data-map="/pool/heatmap/([^.]+)\.json', web.ask("GET", "/pool/heatmap", Cookie=web.cookie).text)
-        assert found
-        yield Bed(web, point, groups, chunks, found[1])
+        match = re.search(r'data-map="/pool/heatmap/([^.]+)\.json', web.ask("GET", "/pool/heatmap", Cookie=web.cookie).text)
+        assert match
+        yield Bed(web, point, groups, chunks, match[1])
 
 
 def _block_groups(point: Path) -> list[tuple[int, int, int, int]]:
@@ -113,8 +113,8 @@ def test_a_block_group_has_its_figures_and_its_places_on_the_devices(bed: Bed) -
 
 
 def test_the_map_agrees_with_the_dev_extents_of_dump_tree(bed: Bed) -> None:
-    found = json.loads(bed.get(f"/pool/heatmap/{bed.id}.json?sort=physical").body)
-    entries = found["entries"]
+    answer = json.loads(bed.get(f"/pool/heatmap/{bed.id}.json?sort=physical").body)
+    entries = answer["entries"]
     extents = sorted((devid, paddr, vaddr) for devid, paddr, vaddr, _ in dumped.device_extents(bed.point))
     assert sorted(zip(entries["devid"], entries["paddr"], entries["vaddr"], strict=True)) == extents
 
@@ -139,13 +139,13 @@ def test_the_doctor_is_asked_when_somebody_wants_it_and_says_what_the_command_sa
     assert bed.post("/doctor", "/doctor").status == 303
     page = unescape(bed.get("/doctor").text)
     assert bed.web.nights
-    said = json.loads(bed.web.nights.backupd("doctor", "--json", check=False).stdout)
-    assert said["findings"]
-    for finding in said["findings"]:
+    answer = json.loads(bed.web.nights.backupd("doctor", "--json", check=False).stdout)
+    assert answer["findings"]
+    for finding in answer["findings"]:
         assert finding["what"] in page
         assert finding["why"] in page
         assert all(line in page for line in finding["commands"])
-    assert f"{len(said['checks'])} checks" in page
+    assert f"{len(answer['checks'])} checks" in page
 
 
 def test_a_plan_is_made_on_request_and_is_that_of_the_balancer(bed: Bed) -> None:
@@ -154,12 +154,12 @@ def test_a_plan_is_made_on_request_and_is_that_of_the_balancer(bed: Bed) -> None
     page = unescape(bed.get("/pool/balance").text)
     assert bed.web.nights
     words = ("plan", "--config", bed.web.nights.config, "--json", bed.point)
-    said = json.loads(work(sys.executable, "-m", "balancer", *words, cwd=TOP).stdout)
-    assert f"by {said['policy']}" in page
-    if not said["planned"]:
+    answer = json.loads(work(sys.executable, "-m", "balancer", *words, cwd=TOP).stdout)
+    assert f"by {answer['policy']}" in page
+    if not answer["planned"]:
         assert "Nothing is worth balancing" in page
-    for one in said["planned"]:
-        assert f"/pool/blockgroup/{one['vaddr']}" in page
+    for planned_group in answer["planned"]:
+        assert f"/pool/blockgroup/{planned_group['vaddr']}" in page
 
 
 def test_a_job_that_was_started_here_is_shown_with_what_it_says_until_it_is_over(bed: Bed) -> None:
@@ -199,22 +199,22 @@ def seen(bed: Bed, browser: Browser) -> Iterator[tuple[Page, Noticed]]:
 @pytest.mark.parametrize("wish", ["sort=physical&curve=hilbert", "sort=virtual&curve=snake", "sort=physical&curve=linear"])
 def test_what_is_under_the_pointer_is_what_the_map_says(bed: Bed, seen: tuple[Page, Noticed], wish: str) -> None:
     page, _ = seen
-    found = json.loads(bed.get(f"/pool/heatmap/{bed.id}.json?{wish}").body)
+    answer = json.loads(bed.get(f"/pool/heatmap/{bed.id}.json?{wish}").body)
     page.goto(f"/pool/heatmap?{wish}")
     canvas = page.locator(".heatmap .canvas")
     canvas.scroll_into_view_if_needed()
     page.wait_for_load_state("networkidle")
     box = page.locator(".heatmap img").bounding_box()
     assert box
-    edge, spots = 2 ** found["size"], np.random.default_rng(1).random((12, 2))
+    edge, spots = 2 ** answer["size"], np.random.default_rng(1).random((12, 2))
     for across, down in spots.tolist():
         x, y = int(across * edge), int(down * min(edge, edge * 500 / box["height"]))
         page.mouse.move(box["x"] + (x + 0.5) / edge * box["width"], box["y"] + (y + 0.5) / edge * box["height"])
-        here = entries_at(found, x, y)
-        words = f"Block group {found['entries']['vaddr'][here[0]]}" if here else "Nothing is allocated there."
+        here = entries_at(answer, x, y)
+        words = f"Block group {answer['entries']['vaddr'][here[0]]}" if here else "Nothing is allocated there."
         page.locator(".under", has_text=words).wait_for()
-        if here and "devid" in found["entries"]:
-            place = f"device {found['entries']['devid'][here[0]]} at {found['entries']['paddr'][here[0]]}"
+        if here and "devid" in answer["entries"]:
+            place = f"device {answer['entries']['devid'][here[0]]} at {answer['entries']['paddr'][here[0]]}"
             page.locator(".under", has_text=place).wait_for()
 
 

@@ -40,12 +40,12 @@ def into() -> Iterator[Path]:
 
 def form_of(page: Page) -> list[tuple[str, str]]:
     """What a browser would send of the page's form as it stands."""
-    found = []
+    lines = []
     for field in page.fields:
         chosen = field.get("type") not in ("radio", "checkbox") or "checked" in field
         if field.get("name") and field["name"] != "csrf_token" and chosen:
-            found.append((field["name"], field.get("value", "")))
-    return found
+            lines.append((field["name"], field.get("value", "")))
+    return lines
 
 
 def with_(fields: list[tuple[str, str]], **other: str) -> list[tuple[str, str]]:
@@ -57,10 +57,10 @@ def wait(who: Visitor, job: str) -> dict[str, object]:
     assert who.web.service
     end = time.monotonic() + 30
     while True:
-        told = who.web.service.agent().ask("job", job=job)
-        if told["state"] in ("done", "failed"):
-            return dict(told)
-        assert time.monotonic() < end, told
+        answer = who.web.service.agent().ask("job", job=job)
+        if answer["state"] in ("done", "failed"):
+            return dict(answer)
+        assert time.monotonic() < end, answer
         time.sleep(0.1)
 
 
@@ -80,9 +80,9 @@ def test_chosen_names_of_any_bytes_come_back_to_a_folder_on_the_host(ada: Visito
     begun = ada.post("/restore/shop/start", *form_of(Page(preview)))
     assert begun.status == 303
     job = begun.headers["Location"].removeprefix("/jobs/")
-    told = wait(ada, job)
-    assert told["state"] == "done", told
-    assert told["who"] == ADMIN
+    answer = wait(ada, job)
+    assert answer["state"] == "done", answer
+    assert answer["who"] == ADMIN
     back = {os.fsencode(path.name): path.read_bytes() for path in into.iterdir()}
     assert back == {name: b"content of " + name for name in NAMES}
     assert ada.get(begun.headers["Location"]).status == 200
@@ -177,10 +177,10 @@ def test_what_cannot_be_restored_says_why(ada: Visitor, shop: Dashboard, into: P
 
 def test_a_job_of_another_host_or_kind_is_no_preview(olga: Visitor, shop: Dashboard) -> None:
     assert shop.service
-    known = [one["job"] for one in shop.service.agent().ask("jobs")]
-    for job in (*known[:2], "20200101T000000Z-00000000", "..", "x"):
+    rows = [row["job"] for row in shop.service.agent().ask("jobs")]
+    for job in (*rows[:2], "20200101T000000Z-00000000", "..", "x"):
         assert olga.get(f"/restore/shop/preview/{job}").status in (400, 404)
-    assert json.dumps(known)
+    assert json.dumps(rows)
 
 
 def test_an_operator_restores_to_where_the_files_were_and_nowhere_else(olga: Visitor, shop: Dashboard, into: Path) -> None:

@@ -58,8 +58,8 @@ def test_every_cause_but_the_machines_own_is_told_whatever_its_words_are(code: C
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_line_of_the_host_is_told_and_without_the_place_of_the_pool(name: str) -> None:
-    told = redacted_cause_words(Cause(CauseCode.NOTHING_READ, "/srv", {"line": LINE.format(name)}), "lab")
-    assert told == f"/srv: nothing could be read: {LINE.format(name)}"
+    results = redacted_cause_words(Cause(CauseCode.NOTHING_READ, "/srv", {"line": LINE.format(name)}), "lab")
+    assert results == f"/srv: nothing could be read: {LINE.format(name)}"
     ours = Cause(
         CauseCode.SERVER_FAULT, "/srv", {"line": 'rsync: [receiver] mkstemp "/pool/hosts/lab/.working/x" failed: No space left'}
     )
@@ -105,18 +105,18 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
     )
     ended = {"last_run": 1, "last_run_started": moment, "last_run_outcome": "failed", "last_run_error": alarm.text}
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
-    for cause, said in ((None, WITHHELD), (Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0}), "/srv: no progress for 5m")):
+    for cause, item in ((None, WITHHELD), (Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0}), "/srv: no progress for 5m")):
         facts = {"lab": HostFacts(**{**others, **ended, "last_run_cause": cause})}
         source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute, facts=facts: facts)
         with Flask(__name__).test_request_context():
             g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
-            assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {said}"
+            assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {item}"
             silent = replace(alarm, what="silent", text="lab: no complete backup for 3d 2h")
             assert telling.host_alarm(silent, "lab") == silent.text
 
 
 @pytest.mark.parametrize(
-    ("what", "facts"),
+    ("subject", "facts"),
     [
         ("failure", {"last_run_outcome": "complete"}),
         ("failure", {"last_run_outcome": "skipped"}),
@@ -125,15 +125,15 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
         ("suspect", {"newest_state": "failed", "newest_cause": Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0})}),
     ],
 )
-def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_something_else(what: str, facts: dict[str, Any]) -> None:
-    alarm = StoredAlarm(what, "host lab", "words", 0, datetime(2026, 11, 20, 22, 0, tzinfo=UTC), 1, None, None, None)
+def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_something_else(subject: str, facts: dict[str, Any]) -> None:
+    alarm = StoredAlarm(subject, "host lab", "words", 0, datetime(2026, 11, 20, 22, 0, tzinfo=UTC), 1, None, None, None)
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
     of_hosts = {"lab": HostFacts(**{**others, **facts})}
     source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
     with Flask(__name__).test_request_context():
         g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
-        said = {"failure": "the backup failed", "suspect": "the newest backup is suspect"}[what]
-        assert telling.host_alarm(alarm, "lab") == f"lab: {said}: {WITHHELD}"
+        output = {"failure": "the backup failed", "suspect": "the newest backup is suspect"}[subject]
+        assert telling.host_alarm(alarm, "lab") == f"lab: {output}: {WITHHELD}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,14 +151,14 @@ def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_i
     asked, moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC), "2026-11-20T22:00:00+00:00"
     job = ServeJob("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
     ended = [
-        with_actual_state(one, asked + timedelta(hours=25))
-        for one in (job, replace(job, called=moment), replace(job, state=RUNNING))
+        with_actual_state(item, asked + timedelta(hours=25))
+        for item in (job, replace(job, called=moment), replace(job, state=RUNNING))
     ]
-    said = [job_object(job) for job in ended]
+    output = [job_object(job) for job in ended]
     with Flask(__name__).app_context():
         g.viewer = Viewer("carol", "viewer", ("lab",))
-        assert [telling.redact_answer("job", one)["error"] for one in said] == [one["error"] for one in said]
-        assert [one["error"] for one in telling.redact_answer("jobs", said)] == [one["error"] for one in said]
+        assert [telling.redact_answer("job", item)["error"] for item in output] == [item["error"] for item in output]
+        assert [item["error"] for item in telling.redact_answer("jobs", output)] == [item["error"] for item in output]
         for name in NAMES:
-            told = telling.redact_answer("job", job_object(replace(job, state=FAILED, exit=4, error=f"{name} is not there")))
-            assert told["error"].startswith("the pool could not be used; the administrator can see why")
+            result = telling.redact_answer("job", job_object(replace(job, state=FAILED, exit=4, error=f"{name} is not there")))
+            assert result["error"].startswith("the pool could not be used; the administrator can see why")

@@ -87,16 +87,16 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     for name, value in {"TAKING": 1.0, "ASKING": 1.0, "HURRY": 1.0, "CONNECTIONS": 20, "_LOOK": 0.2}.items():
         monkeypatch.setattr(ours, name, value)
     ended.clear()
-    found = ours.server_of(app, Settings("x", Path(), Path(), Path(), port=0, threads=2))
-    found.adj.cleanup_interval = 0.2
-    thread = threading.Thread(target=found.run)
+    result = ours.server_of(app, Settings("x", Path(), Path(), Path(), port=0, threads=2))
+    result.adj.cleanup_interval = 0.2
+    thread = threading.Thread(target=result.run)
     thread.start()
-    yield int(found.effective_port)
+    yield int(result.effective_port)
     # All in its own thread, which ends when it has no connections.
-    found.trigger.pull_trigger(lambda: [active_channel.handle_close() for active_channel in list(found.active_channels.values())])
-    found.task_dispatcher.shutdown()
+    result.trigger.pull_trigger(lambda: [active_channel.handle_close() for active_channel in list(result.active_channels.values())])
+    result.task_dispatcher.shutdown()
     with suppress(OSError):  # a thread that ends may have woken it up already, so that it is closed
-        found.trigger.pull_trigger(lambda: wasyncore.close_all(found._map))
+        result.trigger.pull_trigger(lambda: wasyncore.close_all(result._map))
     thread.join(60)
     assert not thread.is_alive()
 
@@ -114,17 +114,17 @@ def healthy(port: int, timeout: float = 3.0) -> bool:
 
 def line(port: int, sent: bytes) -> socket.socket:
     """A client that takes nothing: its own buffer is small."""
-    one = socket.socket()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    one.connect(("127.0.0.1", port))
-    one.sendall(sent)
-    return one
+    single = socket.socket()
+    single.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    single.connect(("127.0.0.1", port))
+    single.sendall(sent)
+    return single
 
 
-def is_over(one: socket.socket, patience: float) -> bool:
-    one.settimeout(patience)
+def is_over(single: socket.socket, patience: float) -> bool:
+    single.settimeout(patience)
     try:
-        while one.recv(1 << 16):
+        while single.recv(1 << 16):
             continue
     except ConnectionError:
         return True
@@ -152,16 +152,16 @@ def test_who_reads_no_answer_gets_no_more(
     words = b"GET /answer/acme/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
     held = [line(port, words % number) for number in range(5)]  # the kernel takes a part of each
     try:
-        for one in held:
-            one.recv(1)
+        for item in held:
+            item.recv(1)
         assert answer(port, "/answer/acme/other") == b"unread"  # another user of the same customer
         if victim:
             assert answer(port, victim) == b"x" * ANSWER
         else:
             assert answer(port, "/answer/beta") == b"unread"
     finally:
-        for one in held:
-            one.close()
+        for item in held:
+            item.close()
     wait_for(lambda: answer(port, "/answer/acme/other") != b"unread")
 
 
@@ -174,23 +174,23 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
         start("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 
-    found = ours.server_of(count, Settings("x", Path(), Path(), Path(), host="*", port=0, threads=1))
-    thread = threading.Thread(target=found.run)
+    result = ours.server_of(count, Settings("x", Path(), Path(), Path(), host="*", port=0, threads=1))
+    thread = threading.Thread(target=result.run)
     thread.start()
     try:
-        listening = found.effective_listen
+        listening = result.effective_listen
         assert len(listening) == 2, "this machine has no IPv6"
         with ExitStack() as held:
             for number, (host, port) in enumerate(listening, 1):
                 address = "::1" if ":" in host else "127.0.0.1"
-                one = held.enter_context(closing(socket.create_connection((address, int(port)))))
-                one.sendall(HEAD)
-                assert one.recv(9) == b"HTTP/1.1 "
+                single = held.enter_context(closing(socket.create_connection((address, int(port)))))
+                single.sendall(HEAD)
+                assert single.recv(9) == b"HTTP/1.1 "
                 assert counts[-1] == number
     finally:
-        found.task_dispatcher.shutdown()
-        trigger = next(one.trigger for one in list(found.map.values()) if isinstance(one, server.BaseWSGIServer))
-        trigger.pull_trigger(lambda: wasyncore.close_all(found.map))
+        result.task_dispatcher.shutdown()
+        trigger = next(item.trigger for item in list(result.map.values()) if isinstance(item, server.BaseWSGIServer))
+        trigger.pull_trigger(lambda: wasyncore.close_all(result.map))
         thread.join(60)
         assert not thread.is_alive()
 
@@ -204,8 +204,8 @@ def test_who_takes_nothing_gives_its_thread_back(port: int, monkeypatch: pytest.
     monkeypatch.setattr(ours, "TAKING", 1.0)
     assert healthy(port, 30)
     assert ended.wait(30)
-    for one in stuck:
-        one.close()
+    for item in stuck:
+        item.close()
 
 
 @pytest.mark.slow
@@ -230,16 +230,16 @@ def test_many_requests_in_one_breath_keep_no_thread(port: int, monkeypatch: pyte
     stuck = [line(port, HEAD * 100) for _ in range(2)]
     time.sleep(0.3)  # until both threads have the requests; if not yet, they come later
     assert healthy(port, 30)
-    for one in stuck:
-        one.close()
+    for item in stuck:
+        item.close()
 
 
 @pytest.mark.slow
 def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as one:
-        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+    with socket.create_connection(("127.0.0.1", port)) as single:
+        single.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
         answer = b""
-        while piece := one.recv(4096):
+        while piece := single.recv(4096):
             answer += piece
     assert answer.count(b"HTTP/1.1 200 OK") == 1
     assert b"connection: close" in answer.lower()
@@ -248,12 +248,12 @@ def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends
 @pytest.mark.slow
 @pytest.mark.parametrize("beginning", [b"GET /healthz HTTP/1.1\r\nX: ", b"POST /x HTTP/1.1\r\nContent-Length: 5000\r\n\r\n"])
 def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as one:
+    with socket.create_connection(("127.0.0.1", port)) as single:
         begun = time.monotonic()
-        one.sendall(beginning)
+        single.sendall(beginning)
         with suppress(ConnectionError):
             while time.monotonic() < begun + 100:
-                one.sendall(b"a")
+                single.sendall(b"a")
                 time.sleep(0.1)
         assert 0.9 < time.monotonic() - begun < 90
 
@@ -272,6 +272,6 @@ def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int
 def test_strangers_who_hold_all_connections_and_ask_nothing_are_let_go(port: int) -> None:
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
     assert healthy(port, 60)
-    assert sum(is_over(one, 60) for one in idle[:20]) == 20
-    for one in idle:
-        one.close()
+    assert sum(is_over(item, 60) for item in idle[:20]) == 20
+    for item in idle:
+        item.close()

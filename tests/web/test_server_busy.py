@@ -56,10 +56,10 @@ class Mute:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    found = made(tmp_path)
+    result = made(tmp_path)
     for name in ("olga", "oskar"):
-        add_user(found, name)
-    return found
+        add_user(result, name)
+    return result
 
 
 @pytest.fixture
@@ -78,13 +78,13 @@ def app(settings: Settings, mute: Mute) -> Flask:
 
 @pytest.fixture
 def port(app: Flask) -> Iterator[int]:
-    found = server_of(app, Settings("x", Path(), Path(), Path(), port=0))
-    thread = threading.Thread(target=found.run, daemon=True)
+    result = server_of(app, Settings("x", Path(), Path(), Path(), port=0))
+    thread = threading.Thread(target=result.run, daemon=True)
     thread.start()
-    yield int(found.effective_port)
-    found.trigger.pull_trigger(lambda: [active_channel.handle_close() for active_channel in list(found.active_channels.values())])
-    found.task_dispatcher.shutdown(timeout=1)
-    found.trigger.pull_trigger(lambda: wasyncore.close_all(found._map))
+    yield int(result.effective_port)
+    result.trigger.pull_trigger(lambda: [active_channel.handle_close() for active_channel in list(result.active_channels.values())])
+    result.task_dispatcher.shutdown(timeout=1)
+    result.trigger.pull_trigger(lambda: wasyncore.close_all(result._map))
     thread.join(5)
 
 
@@ -92,25 +92,25 @@ def cookie_of(app: Flask, name: str) -> tuple[str, str]:
     """Of somebody who is logged in, and the token for his forms."""
     gate = Gate(app)
     gate.log_in(name)
-    token, found = gate.token("/account"), gate.client.get_cookie("btrkeep")
-    assert found
-    return f"btrkeep={found.value}", token
+    token, cookie = gate.token("/account"), gate.client.get_cookie("btrkeep")
+    assert cookie
+    return f"btrkeep={cookie.value}", token
 
 
 def sent(port: int, method: str, address: str, cookie: str, form: str = "") -> socket.socket:
-    one = socket.socket()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    one.connect(("127.0.0.1", port))
+    single = socket.socket()
+    single.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    single.connect(("127.0.0.1", port))
     head = f"{method} {address} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\nContent-Length: {len(form)}\r\n"
-    one.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{form}".encode())
-    return one
+    single.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{form}".encode())
+    return single
 
 
 def answer(port: int, address: str, cookie: str = "") -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", address, headers={"Host": "localhost", "Cookie": cookie})
-    found = connection.getresponse()
-    status, text = found.status, found.read().decode()
+    h_t_t_p_response = connection.getresponse()
+    status, text = h_t_t_p_response.status, h_t_t_p_response.read().decode()
     connection.close()
     return status, text
 
@@ -134,5 +134,5 @@ def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app
     assert time.monotonic() - begun < 20  # the stuck ones stay so
     status, text = answer(port, "/files/web1?path=/", oskar)
     assert (status, "under way" in text) == (503, True)
-    for one in stuck:
-        one.close()
+    for item in stuck:
+        item.close()

@@ -72,11 +72,11 @@ class Site:
 
     def leaks(self, method: str, path: str, answer: Answer) -> list[str]:
         """Tell-tales in an answer, its headers with it; each with where it was."""
-        said = f"{answer.headers}\n{answer.text}"
+        output = f"{answer.headers}\n{answer.text}"
         return [
-            f"{method} {path} ({answer.status}): {said[max(0, at - 90) : at + 60]!r}"
+            f"{method} {path} ({answer.status}): {output[max(0, at - 90) : at + 60]!r}"
             for tell in self.tells
-            if (at := said.find(tell)) >= 0
+            if (at := output.find(tell)) >= 0
         ]
 
     def addresses(self, method: str) -> list[str]:
@@ -104,8 +104,8 @@ def site(_shared_mount: Path) -> Iterator[Site]:
         nights.host(host, nights.source / host, group=host)
     nights.run()
     nights.backupd("hold", SECRET, nights.names(SECRET)[-1], "--why", f"{SECRET} pays for it")
-    said = f"echo {SECRET} is not frozen, see {nights.pool} >&2; exit 1"
-    nights.host("lab", nights.source / "lab", before=["sh", "-c", said])
+    output = f"echo {SECRET} is not frozen, see {nights.pool} >&2; exit 1"
+    nights.host("lab", nights.source / "lab", before=["sh", "-c", output])
     nights.run("lab", status=1)  # now the log has it
     plant(nights)
     with (
@@ -114,9 +114,9 @@ def site(_shared_mount: Path) -> Iterator[Site]:
         dashboard(folder, nights.state, service.socket, ("lab",)) as web,
     ):
         web.service = service
-        found = Site(web, nights)
-        found.job = ended(found, json.loads(found.post("/api/v1/hosts/lab/run").body)["job"])
-        yield found
+        result = Site(web, nights)
+        result.job = ended(result, json.loads(result.post("/api/v1/hosts/lab/run").body)["job"])
+        yield result
     btrfs.delete_subvolume(top, _shared_mount)
     top.parent.rmdir()
 
@@ -264,7 +264,7 @@ def more(site: Site) -> list[str]:
         "/jobs?part=asked",
         "/jobs?days=366",
     ]
-    listed += [f"/files/lab{what}?path={at}" for what in ("", "/versions", "/compare") for at in ("/", path, "/nowhere")]
+    listed += [f"/files/lab{item}?path={at}" for item in ("", "/versions", "/compare") for at in ("/", path, "/nowhere")]
     listed += [
         "/hosts/lab?exact=1",
         f"/restore/lab?path={path}",
@@ -273,7 +273,7 @@ def more(site: Site) -> list[str]:
         "/log/1",
         "/log/2",
     ]
-    listed += [f"/api/v1/hosts/lab/{what}?path={path}&before=2001" for what in ("files", "versions", "compare", "download")]
+    listed += [f"/api/v1/hosts/lab/{item}?path={path}&before=2001" for item in ("files", "versions", "compare", "download")]
     listed += ["/api/v1/runs?host=zzsecre", "/api/v1/runs?limit=500", "/api/v1/hosts?q=zz", f"/api/v1/tasks/{site.job}?lines=1000"]
     return listed
 
@@ -282,17 +282,17 @@ def test_who_sees_all_hosts_reads_all_of_it(site: Site) -> None:
     """What is withheld from the one is there for the other."""
     assert SECRET in site.web.get(f"/api/v1/tasks/{site.job}").text
     with a_broken_configuration(site):
-        said = site.web.ask("POST", "/api/v1/hosts/lab/run", "{}", Authorization=f"Bearer {site.web.tokens['olga']}").text
-    assert SECRET in said
-    assert str(site.nights.config) in said
+        output = site.web.ask("POST", "/api/v1/hosts/lab/run", "{}", Authorization=f"Bearer {site.web.tokens['olga']}").text
+    assert SECRET in output
+    assert str(site.nights.config) in output
 
 
 def test_what_is_withheld_has_a_reference_that_the_journal_has_with_the_whole_of_it(site: Site) -> None:
     with a_broken_configuration(site):
-        said = json.loads(site.post("/api/v1/hosts/lab/run").body)
-    found = re.search(r"administrator for ([0-9a-f]{8})", said["hint"])
-    assert found, said
-    (line,) = (line for line in site.web.said.splitlines() if found[1] in line)
+        answer = json.loads(site.post("/api/v1/hosts/lab/run").body)
+    match = re.search(r"administrator for ([0-9a-f]{8})", answer["hint"])
+    assert match, answer
+    (line,) = (line for line in site.web.said.splitlines() if match[1] in line)
     assert SECRET in line
 
 
@@ -302,8 +302,8 @@ def test_a_host_that_prints_names_hears_nothing_of_which_of_them_there_are(site:
     guessed = [SECRET, "zzsecre", str(nights.pool), f"{nights.pool}x", str(nights.state), "/srv/state"]
     below = [f"{nights.pool}/hosts/lab/key", "/srv/guess/hosts/lab/key"]
     script = nights.top / "guesses.py"
-    said = "".join(f"guess {guess} was made\n" for guess in (*guessed, *below))
-    script.write_text(f"import os, sys\nos.write(2, {said.encode()!r})\nos.execvp(sys.argv[1], sys.argv[1:])\n")
+    output = "".join(f"guess {guess} was made\n" for guess in (*guessed, *below))
+    script.write_text(f"import os, sys\nos.write(2, {output.encode()!r})\nos.execvp(sys.argv[1], sys.argv[1:])\n")
     before = nights.tables["host"]["lab"]
     nights.host("lab", nights.source / "lab", rsync_path=shlex.join([sys.executable, str(script), "rsync"]))
     try:
@@ -322,5 +322,5 @@ def test_what_is_about_his_own_host_is_told_as_ever(site: Site) -> None:
     answer = site.get("/api/v1/hosts/lab/files?path=/nowhere")
     assert "has no /nowhere" in json.loads(answer.body)["error"]
     run = json.loads(site.get("/api/v1/runs?host=lab&limit=500").body)["runs"]
-    assert any("rsync: mkstemp .working/x: no room" in one["last_lines"] for one in run)
+    assert any("rsync: mkstemp .working/x: no room" in row["last_lines"] for row in run)
     assert "is not held" in json.loads(site.post(f"/api/v1/hosts/lab/backups/{site.backup}/release").body)["error"]

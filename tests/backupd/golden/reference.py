@@ -43,20 +43,20 @@ class Scenario(NamedTuple):
 def kept(backups: Sequence[Backup], policy: Mapping[str, int], zone: str) -> dict[str, set[str]]:
     """The reasons of all that are kept, by name, when none is in use, held or stamped in the future."""
     pool = _table(backups, zone)
-    found: dict[str, set[str]] = {}
+    by_name: dict[str, set[str]] = {}
     for name, reason in _reasons(pool, policy):
-        found.setdefault(name, set()).add(reason)
-    return found
+        by_name.setdefault(name, set()).add(reason)
+    return by_name
 
 
 def _table(backups: Sequence[Backup], zone: str) -> sqlite3.Connection:
     pool = sqlite3.connect(":memory:")
     pool.execute("CREATE TABLE backup (name TEXT, epoch INTEGER, state TEXT, day TEXT, week TEXT, month TEXT, year TEXT)")
     asked = "".join(f"@{backup.epoch}\n" for backup in backups)
-    told = subprocess.run(
+    done = subprocess.run(
         ["date", "-f", "-", "+%F %G-W%V %Y-%m %Y"], input=asked, env={"TZ": zone}, check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    rows = [(backup.name, *backup, *line.split()) for backup, line in zip(backups, told, strict=True)]
+    rows = [(backup.name, *backup, *line.split()) for backup, line in zip(backups, done, strict=True)]
     pool.executemany("INSERT INTO backup VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     pool.execute("CREATE VIEW good AS SELECT * FROM backup WHERE state = 'complete'")
     for period in RULES.values():
@@ -95,8 +95,8 @@ def _thinned(pool: sqlite3.Connection, policy: Mapping[str, int], state: str, ne
     pool.execute(f"CREATE TABLE bad AS SELECT * FROM backup AS one WHERE state = '{state}' AND {count} = {newer}")
     least = policy["min_keep"]
     newest = pool.execute("SELECT name FROM bad ORDER BY epoch DESC LIMIT ?", (least,)).fetchall()
-    found = [*_by_rules(pool, "bad", policy), *((name, f"newest {number} of {least}") for number, (name,) in enumerate(newest, 1))]
-    for name, reason in found:
+    rows = [*_by_rules(pool, "bad", policy), *((name, f"newest {number} of {least}") for number, (name,) in enumerate(newest, 1))]
+    for name, reason in rows:
         yield name, f"{state}: {reason}"
         if state == "suspect":
             before = "SELECT name FROM good WHERE epoch < (SELECT epoch FROM bad WHERE name = ?) ORDER BY epoch DESC LIMIT 1"
@@ -159,11 +159,11 @@ def text(name: str, scenario: Scenario) -> str:
     policy = ", ".join(f"{key} = {value}" for key, value in scenario.policy.items())
     states = sorted({backup.state for backup in scenario.backups})
     counts = ", ".join(f"{sum(backup.state == state for backup in scenario.backups)} {state}" for state in states)
-    found = kept(scenario.backups, scenario.policy, scenario.zone)
-    head = [f"# {name}: {counts}; {scenario.zone}; {policy}", f"# {len(found)} are kept. Made by reference.py; do not edit."]
-    return "\n".join(head + [f"{backup}  {', '.join(sorted(reasons))}" for backup, reasons in sorted(found.items())]) + "\n"
+    by_name = kept(scenario.backups, scenario.policy, scenario.zone)
+    head = [f"# {name}: {counts}; {scenario.zone}; {policy}", f"# {len(by_name)} are kept. Made by reference.py; do not edit."]
+    return "\n".join(head + [f"{backup}  {', '.join(sorted(reasons))}" for backup, reasons in sorted(by_name.items())]) + "\n"
 
 
 if __name__ == "__main__":
-    for title, told in scenarios().items():
-        (GOLDEN / f"{title}.txt").write_text(text(title, told), "utf-8")
+    for title, item in scenarios().items():
+        (GOLDEN / f"{title}.txt").write_text(text(title, item), "utf-8")

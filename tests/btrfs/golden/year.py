@@ -91,10 +91,10 @@ def hours(text: str) -> timedelta:
 
 def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
     """Why each of the host's backups is kept, by label; those that go are missing."""
-    found: dict[str, list[str]] = {}
+    by_name: dict[str, list[str]] = {}
 
     def keep(backup: Backup, why: str) -> None:
-        found.setdefault(backup.label, []).append(why)
+        by_name.setdefault(backup.label, []).append(why)
 
     for backup in kept.there:
         if backup.hold and (not backup.hold[0] or now < datetime.fromisoformat(backup.hold[0])):
@@ -102,7 +102,7 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
     if not any(kept.policy[rule] for rule in RULES):
         for backup in kept.there:
             keep(backup, "no retention policy")
-        return found
+        return by_name
     good = kept.good()
     for backup, why in stands(good, kept.policy):
         keep(backup, why)
@@ -113,7 +113,7 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
     bad: dict[tuple[str, int], list[Backup]] = {}
     for backup in kept.there:
         newer = [other for other in good if other.label > backup.label]
-        if backup.state != "complete" and len(newer) < 2 and backup.label not in found:
+        if backup.state != "complete" and len(newer) < 2 and backup.label not in by_name:
             bad.setdefault((backup.state, len(newer)), []).append(backup)
     for (state, _), backups in bad.items():
         for backup, why in stands(backups, kept.policy):
@@ -122,9 +122,9 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
             keep(backup, f"{state}: newest {number} of {kept.policy['min_keep']}")
     for suspect in kept.there:
         before = [other for other in good if other.label < suspect.label]
-        if suspect.state == "suspect" and suspect.label in found and before:
+        if suspect.state == "suspect" and suspect.label in by_name and before:
             keep(before[-1], f"last complete before the suspect {suspect.label}")
-    return found
+    return by_name
 
 
 def stands(backups: list[Backup], policy: Mapping[str, int]) -> Iterator[tuple[Backup, str]]:
@@ -147,12 +147,12 @@ def is_due(kept: Kept, moment: datetime) -> bool:
 
 def back_up(kept: Kept, night: date, moment: datetime) -> bool:
     """One run of one host; whether nobody needs to look."""
-    what = kept.host.on(night)
-    if what == AWAY:
+    subject = kept.host.on(night)
+    if subject == AWAY:
         return kept.host.optional
-    shrunk = what == SMALL and bool(kept.good()) and not kept.good()[-1].small
-    state = "failed" if what == HALF else "suspect" if shrunk else "complete"
-    kept.there.append(Backup(label(moment), moment, state, what == SMALL))
+    shrunk = subject == SMALL and bool(kept.good()) and not kept.good()[-1].small
+    state = "failed" if subject == HALF else "suspect" if shrunk else "complete"
+    kept.there.append(Backup(label(moment), moment, state, subject == SMALL))
     return state == "complete"
 
 
@@ -239,8 +239,8 @@ def lines(pool: Mapping[str, Kept], now: datetime) -> Iterator[str]:
     for kept in sorted(pool.values(), key=lambda kept: kept.name):
         why = {} if kept.forgotten else reasons(kept, now)
         for backup in kept.there:
-            what = f"{backup.state}, expired" if backup.marked else backup.state
-            yield f"{kept.name} {backup.label}  {what}: {', '.join(sorted(why.get(backup.label, ['goes'])))}"
+            subject = f"{backup.state}, expired" if backup.marked else backup.state
+            yield f"{kept.name} {backup.label}  {subject}: {', '.join(sorted(why.get(backup.label, ['goes'])))}"
 
 
 def spans(days: list[date]) -> Iterator[str]:
@@ -255,9 +255,9 @@ def text(year: Year) -> str:
     parts = ["# A year of nights: what is there on some mornings and at the end. Made by year.py beside it; do not edit."]
     parts += ["", "== run ends with 1 in the nights of", *spans(year.bad_runs)]
     parts += ["", "== expire ends with 1 in the mornings after", *spans(year.bad_expiries)]
-    for when, found in year.lines.items():
-        count = f"{len(found)} backups"
-        parts += ["", f"== there after {when}: {count}", *found]
+    for when, names in year.lines.items():
+        count = f"{len(names)} backups"
+        parts += ["", f"== there after {when}: {count}", *names]
     return "\n".join(parts) + "\n"
 
 

@@ -52,8 +52,8 @@ WORDS = {"carol": "carol", "olga": "olga", "logged out": "alice", "idle": "idle"
 
 def tried(name: str, attempt: Callable[[], Any]) -> None:
     try:
-        found = attempt()
-        outcome = "could" if found is None or found is True or found else "could not"
+        answer = attempt()
+        outcome = "could" if answer is None or answer is True or answer else "could not"
     except RequestRefused as error:
         outcome = error.kind
     except OperatorError:
@@ -76,9 +76,9 @@ def sent(request: dict[str, Any]) -> Callable[[], None]:
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(SERVE))
             line.sendall(json.dumps(request).encode() + b"\n")
-            told = json.loads(line.makefile().readline())
-            if not told["ok"]:
-                raise RequestRefused(told["error"], "", told["kind"])
+            answer = json.loads(line.makefile().readline())
+            if not answer["ok"]:
+                raise RequestRefused(answer["error"], "", answer["kind"])
 
     return attempt
 

@@ -51,11 +51,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def change(number: int, folders: Sequence[Path]) -> None:
-    known = read(KNOWN)
+    answer = read(KNOWN)
     for folder in folders:
         _change(number, folder)
-        known[(folder / "version").read_text()] = manifest(folder)
-    KNOWN.write_text(json.dumps(known))
+        answer[(folder / "version").read_text()] = manifest(folder)
+    KNOWN.write_text(json.dumps(answer))
 
 
 def _change(number: int, folder: Path) -> None:
@@ -96,7 +96,7 @@ def top_of(backup: Path) -> Path:
     return paths[0]
 
 
-def wrong_of(path: Path, known: dict[str, str], looked: dict[str, list[str]]) -> str:
+def wrong_of(path: Path, by_name: dict[str, str], looked: dict[str, list[str]]) -> str:
     """What is wrong with a backup. One that was right is read again when its generation says that it has changed."""
     shown = subprocess.run(["btrfs", "subvolume", "show", path], capture_output=True, text=True, check=True).stdout
     fields = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in shown.splitlines() if ":" in line}
@@ -105,26 +105,26 @@ def wrong_of(path: Path, known: dict[str, str], looked: dict[str, list[str]]) ->
         return f"{path} can be written"
     if looked.get(str(path)) != state:
         top = top_of(path)
-        if known.get((top / "version").read_text()) != manifest(top):
+        if by_name.get((top / "version").read_text()) != manifest(top):
             return f"{path} differs"
         looked[str(path)] = state
     return ""
 
 
 def look(host: str = "", number: str = "0") -> None:
-    known, before = read(KNOWN), read(SEEN)
+    answer, before = read(KNOWN), read(SEEN)
     looked, names = dict(before.get("looked", {})), dict[str, list[str]]()
     for pool in POOLS:
         for of, path in complete(pool):
             names.setdefault(f"{pool}/{of}", []).append(path.name)
-            if why := wrong_of(path, known, looked):
+            if why := wrong_of(path, answer, looked):
                 say(f"wrong: {why}")
     for place, old in before.get("names", {}).items():
         may_go = old[: -int(number)] if host and place.endswith(f"/{host}") else []
         for name in set(old) - set(names.get(place, [])) - set(may_go):
             say(f"wrong: {place}/{name} is lost")
     SEEN.write_text(json.dumps({"names": names, "looked": looked}))
-    say(f"complete { ({place: len(some) for place, some in names.items()}) }")
+    say(f"complete { ({place: len(lines) for place, lines in names.items()}) }")
 
 
 def main() -> None:

@@ -1,0 +1,69 @@
+"""Names in code tell what the thing is. tests/names.txt lists those that are forbidden, and the exceptions, with their reasons."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.beds import TOP
+from tests.test_structure import tracked_files
+
+PRODUCT = ("backupd", "btrkeep", "web", "heatmap", "balancer")
+_LINES = [line.split(maxsplit=2) for line in (TOP / "tests" / "names.txt").read_text(encoding="utf-8").splitlines()]
+NAMES = defaultdict[str, set[str]](set)
+for _line in _LINES:
+    if _line and not _line[0].startswith("#"):
+        NAMES[_line[0]].add(_line[1])
+PRODUCT_MODULES = [path for path in tracked_files() if path.suffix == ".py" and path.parts[0] in PRODUCT]
+
+
+def variables(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and name of each variable and parameter, without fields of classes, which may be keys of stored data."""
+    tree = ast.parse(source)
+    fields = {
+        id(name)
+        for kind in ast.walk(tree)
+        if isinstance(kind, ast.ClassDef)
+        for statement in kind.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for name in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def forbidden(paths: list[Path]) -> list[str]:
+    return [
+        f"{path}:{line}: {name}"
+        for path in paths
+        for line, name in variables((TOP / path).read_text(encoding="utf-8"))
+        if name in NAMES["variable"]
+    ]
+
+
+def test_no_variable_of_the_product_has_a_name_that_says_nothing() -> None:
+    assert forbidden(PRODUCT_MODULES) == []
+
+
+def test_variables_are_found_wherever_they_are_bound() -> None:
+    source = "class A:\n    what: str\n\ndef f(one, *told):\n    for said in [some for some in one]:\n        (found := said)\n"
+    assert sorted(name for _, name in variables(source)) == ["found", "one", "said", "some", "told"]
+
+
+def test_a_class_is_a_noun() -> None:
+    """A participle alone (Prepared, Announced, Watched) does not tell what was prepared, announced or watched."""
+    participles = [
+        f"{path}: {node.name}"
+        for path in PRODUCT_MODULES
+        for node in ast.walk(ast.parse((TOP / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and re.fullmatch(r"[A-Z][a-z]+ed", node.name) and node.name not in NAMES["participle"]
+    ]
+    assert participles == []
+
+
+def test_no_class_pretends_to_be_a_function() -> None:
+    assert [str(path) for path in PRODUCT_MODULES if "noqa: N801" in (TOP / path).read_text(encoding="utf-8")] == []
