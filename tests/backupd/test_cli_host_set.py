@@ -246,8 +246,8 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_one_without_the_host(main: 
 def completed(main: Path, *words: str) -> list[str]:
     """What bash offers for the last word; it takes = for a word of its own."""
     complete = BashComplete(group, {}, "backupd", "_BACKUPD_COMPLETE")
-    get_completions = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
-    return [item.value for item in get_completions]
+    proposals = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
+    return [item.value for item in proposals]
 
 
 def test_keys_and_what_they_take_are_completed(main: Path) -> None:

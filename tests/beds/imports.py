@@ -134,13 +134,13 @@ def uses(module: str, source: str, is_package: bool = False) -> Iterator[str]:
 def used_in(tree: ast.Module, module: str, is_package: bool = False) -> Iterator[str]:
     """The same of its syntax tree."""
     nodes = list(ast.walk(tree))
-    a_s_ts: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for node in nodes:
         for bound, dotted in _imported(node, module, is_package):
-            a_s_ts[bound] = dotted
+            meanings[bound] = dotted
             yield dotted
     for node in nodes:
-        if isinstance(node, ast.Attribute) and (reached := _dotted(node, a_s_ts)):
+        if isinstance(node, ast.Attribute) and (reached := _dotted(node, meanings)):
             yield reached
         elif isinstance(node, ast.Name) and node.id == "print" and isinstance(node.ctx, ast.Load):
             yield "print"

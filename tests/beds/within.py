@@ -32,14 +32,12 @@ class Within(Nights):
 
 def within(*words: str | Path, check: bool = True) -> "subprocess.CompletedProcess[str]":
     """Runs `backupd WORDS` and gives its exit status and both texts, as tests.beds.cli.backupd does."""
-    text_i_o_wrappers = [
-        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True) for _ in range(2)
-    ]
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(text_i_o_wrappers[0]), redirect_stderr(text_i_o_wrappers[1]):
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True) for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(streams[0]), redirect_stderr(streams[1]):
         patch.setattr(sys, "argv", ["backupd", *map(str, words)])
         patch.setenv("NO_COLOR", "1")
         status = run_command_line(group, "backupd")
-    out, err = (text_i_o_wrapper.buffer.getvalue().decode("utf-8", "surrogateescape") for text_i_o_wrapper in text_i_o_wrappers)
+    out, err = (stream.buffer.getvalue().decode("utf-8", "surrogateescape") for stream in streams)
     assert not check or status == 0, f"backupd {words}\nexit status {status}\n{out}{err}"
     return subprocess.CompletedProcess(words, status, out, err)
 

@@ -168,15 +168,15 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
 
 def truth(point: Path) -> tuple[Any, ...]:
     work("btrfs", "filesystem", "sync", point)
-    their_items = theirs(point).values()
-    runs = [length for seen in their_items for length in seen.joined]
+    expected = theirs(point).values()
+    runs = [length for seen in expected for length in seen.joined]
     large = sum(row["bytes"] for row in histogram(runs) if row["at_least"] >= 16 << 20)
     numbers = (
-        sum(seen.length for seen in their_items),
-        sum(seen.used for seen in their_items),
-        sum(seen.fragments for seen in their_items),
+        sum(seen.length for seen in expected),
+        sum(seen.used for seen in expected),
+        sum(seen.fragments for seen in expected),
     )
-    return len(their_items), *numbers, pytest.approx(sum(seen.score for seen in their_items)), max(runs), large
+    return len(expected), *numbers, pytest.approx(sum(seen.score for seen in expected)), max(runs), large
 
 
 def counts(numbers: SpaceNumbers) -> tuple[Any, ...]:

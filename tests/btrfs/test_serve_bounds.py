@@ -360,7 +360,7 @@ def test_one_who_asks_much_leaves_places_for_others(service: Service) -> None:
         running = [pool.submit(ask, "alice") for _ in range(3)]
         done, going = wait(running, return_when=FIRST_COMPLETED)
         refused = [future.exception() for future in done]
-        assert [getattr(base_exception, "kind", None) for base_exception in refused] == ["busy"]
+        assert [getattr(error, "kind", None) for error in refused] == ["busy"]
         assert service.agent("bob").ask("versions", host="crowd", path="/linked")["versions"]
         assert len(going) == 2
 

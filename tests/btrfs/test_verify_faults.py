@@ -181,12 +181,12 @@ def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callab
     before = image.stat()
     with (nights.top / "hole").open("wb") as file:
         file.truncate(128 << 10)
-    with (nights.top / "hole").open("rb") as hole, image.open("rb") as buffered_reader:
-        request = struct.pack("=QQHHI", 0, 128 << 10, 1, 0, 0) + struct.pack("=qQQiI", buffered_reader.fileno(), 128 << 10, 0, 0, 0)
+    with (nights.top / "hole").open("rb") as hole, image.open("rb") as device:
+        request = struct.pack("=QQHHI", 0, 128 << 10, 1, 0, 0) + struct.pack("=qQQiI", device.fileno(), 128 << 10, 0, 0, 0)
         answer = fcntl.ioctl(hole, 0xC0189436, request)  # FIDEDUPERANGE
         assert struct.unpack_from("=Qi", answer, 40) == (128 << 10, 0)
         os.sync()
-        assert os.lseek(buffered_reader.fileno(), 0, os.SEEK_HOLE) == 128 << 10
+        assert os.lseek(device.fileno(), 0, os.SEEK_HOLE) == 128 << 10
     assert image.stat().st_ctime_ns == before.st_ctime_ns
     (done,) = verify(nights)["backups"]
     assert (done["compared"], done["damages"]) == (1, 0)

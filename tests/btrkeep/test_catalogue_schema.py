@@ -114,8 +114,10 @@ def test_the_schema_has_a_column_for_each_field_of_a_row(tmp_path: Path) -> None
         wanted = {field.name: field.type for field in fields(row) if (table, field.name) != ("backup", "detail")}
         assert answer.keys() - {"id"} == wanted.keys() - {"id"}, table
         for name, of_type in wanted.items():
-            rowses = [DECLARED[kind] for kind in (of_type, *get_args(of_type)) if kind in DECLARED and not is_document(of_type)]
-            assert answer[name][0] in (rowses[0] if rowses else {"TEXT"}), (table, name)
+            declared_types = [
+                DECLARED[kind] for kind in (of_type, *get_args(of_type)) if kind in DECLARED and not is_document(of_type)
+            ]
+            assert answer[name][0] in (declared_types[0] if declared_types else {"TEXT"}), (table, name)
             may_be_null = isinstance(of_type, UnionType) and (table, name) != ("backup", "name")
             assert answer[name][1] == (0 if may_be_null or name in OPTIONAL else 1), (table, name)
 

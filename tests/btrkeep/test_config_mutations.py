@@ -121,8 +121,8 @@ def check(host: HostConfig) -> None:
     """What the programs rely on, said with other means than the configuration's own."""
     assert host.paths
     assert all(path.startswith("/") and os.path.normpath(path) == path for path in host.paths)
-    for pure_posix_path, other in permutations(map(PurePosixPath, host.paths), 2):
-        assert not pure_posix_path.is_relative_to(other)
+    for path, other in permutations(map(PurePosixPath, host.paths), 2):
+        assert not path.is_relative_to(other)
     assert datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=max(host.every, host.stall, host.deadline)) < LATE
     assert min(host.every, host.stall, host.deadline) > 0
     assert host.attempts >= 1
@@ -199,7 +199,7 @@ def test_any_value_in_any_place_loads_or_is_a_config_error(key: Any, place: int,
 @settings(max_examples=300, deadline=None)
 def test_source_paths_load_exactly_when_no_two_meet(paths: list[str]) -> None:
     pure = [PurePosixPath(os.path.normpath("/" + path.lstrip("/"))) for path in paths]
-    meet = any(pure_posix_path.is_relative_to(other) for pure_posix_path, other in permutations(pure, 2))
+    meet = any(path.is_relative_to(other) for path, other in permutations(pure, 2))
     config = attempt(f'[pool]\npath = "/p"\n[host.a]\naddress = "a"\npaths = {json.dumps(paths)}')
     assert (config is not None) == (bool(paths) and not meet)
     if config:

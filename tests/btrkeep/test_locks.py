@@ -71,9 +71,9 @@ def test_a_lock_that_another_process_holds_is_refused_and_its_holder_is_named(tm
 
 
 def test_a_lock_that_was_given_back_or_whose_holder_was_killed_is_free(tmp_path: Path) -> None:
-    with another_process(tmp_path / "lock", "lock.release(); print('released', flush=True); time.sleep(60)") as (process, i_o):
+    with another_process(tmp_path / "lock", "lock.release(); print('released', flush=True); time.sleep(60)") as (process, output):
         go_on(process)
-        assert i_o.readline() == "released\n"
+        assert output.readline() == "released\n"
         attempt(tmp_path / "lock").release()
     with another_process(tmp_path / "lock", "pass") as (process, _):
         process.kill()
@@ -88,9 +88,9 @@ def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path
         "other = subprocess.Popen(['sleep', '60']); "
         "lock.note_group(child.pid); print(child.pid, other.pid, flush=True); time.sleep(60)"
     )
-    with another_process(tmp_path / "lock", then) as (process, i_o):
+    with another_process(tmp_path / "lock", then) as (process, output):
         go_on(process)
-        child, other = map(int, i_o.readline().split())
+        child, other = map(int, output.readline().split())
         process.kill()
         process.wait()
         try:

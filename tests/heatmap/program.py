@@ -74,7 +74,7 @@ def peer(wishes: Sequence[Words], folder: Path, python: str = DEBIANS_PYTHON) ->
 
 def ours(words: Words, path: Path) -> Drew:
     """The same of ours, in this process."""
-    string_i_o = StringIO()
-    with redirect_stdout(string_i_o):
+    output = StringIO()
+    with redirect_stdout(output):
         group.main([*words, "-o", str(path)], prog_name="btrfs-heatmap", standalone_mode=False)
-    return Drew(pixels(path), string_i_o.getvalue().replace(str(path), "PICTURE"))
+    return Drew(pixels(path), output.getvalue().replace(str(path), "PICTURE"))

@@ -109,8 +109,8 @@ def sent(port: int, method: str, address: str, cookie: str, form: str = "") -> s
 def answer(port: int, address: str, cookie: str = "") -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", address, headers={"Host": "localhost", "Cookie": cookie})
-    h_t_t_p_response = connection.getresponse()
-    status, text = h_t_t_p_response.status, h_t_t_p_response.read().decode()
+    response = connection.getresponse()
+    status, text = response.status, response.read().decode()
     connection.close()
     return status, text
 
