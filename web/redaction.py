@@ -54,7 +54,7 @@ def without_server_paths(line: str, host: str, pool: object = None) -> str:
 
 
 def redacted_cause_words(cause: Cause | None, host: str, pool: object = None) -> str:
-    """Returns why a run or a backup is not complete: numbers, and a line of rsync's as `of_host_itself` returns it.
+    """Returns why a run or a backup is not complete: numbers, and a line of rsync's as `without_server_paths` returns it.
 
     An error without a cause (a hook's output, an error of this machine) may name anything and is withheld.
     """

@@ -35,7 +35,7 @@ class Settings:
     threads: int = 24
     """Number of threads that answer."""
     login: Path | None = field(default=None, kw_only=True)
-    """The socket of the login service; None: the one of its unit."""
+    """The socket of the login service; None: `login.sock` in `data`."""
     testing: bool = field(default=False, kw_only=True)
     """True in tests."""
 
@@ -58,7 +58,7 @@ class GlobalOptions:
     socket: Path | None
     """The socket of `backupd serve`."""
     users: Path | None = None
-    """The file of users and sessions."""
+    """The folder of users and sessions."""
     login: Path | None = None
     """The socket of the login service."""
 

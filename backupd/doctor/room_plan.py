@@ -34,7 +34,7 @@ class PoolDevice:
     path: str
     """The kernel's name of it."""
     uuid: str = ""
-    """The filesystem's UUID."""
+    """The device's UUID."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class HostUse:
     backups: int
     """Number of backups."""
     size: int | None
-    """The size of their files on the host; None: not known."""
+    """The size of the files of the newest backup whose size is known; None: of none."""
     written: int | None
     """Bytes that rsync wrote for them; None: not known."""
     measured: MeasuredUsage | None = None

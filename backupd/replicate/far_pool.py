@@ -113,7 +113,7 @@ class RemotePool:
         patience: float = DEFAULTS["stall"],
     ) -> None:
         """`says`: what the other server is told of this one. `patience`: the seconds in which it has to answer, because its kernel
-        may search long for changes. Raises FarPoolMissing.
+        may search long for changes. Raises RemotePoolMissing.
         """
         self._program, self.look = program, look
         self._is_pushed = says is not None
@@ -323,7 +323,7 @@ def own_modules() -> dict[str, str]:
 
 class Connections:
     """Connections to the other pool, each by that command. A context, in which the program for the first one runs from the
-    beginning: it gets ready while this side does. Raises FarPoolMissing.
+    beginning: it gets ready while this side does. Raises RemotePoolMissing.
     """
 
     def __init__(self, command: Sequence[str], patience: float = DEFAULTS["stall"]) -> None:
@@ -340,7 +340,7 @@ class Connections:
 
     @contextmanager
     def connect(self, look: Callable[[], None]) -> Iterator[RemotePool]:
-        """Makes a connection, of what it calls now and then. Raises FarPoolMissing."""
+        """Makes a connection, of what it calls now and then. Raises RemotePoolMissing."""
         first, self._first = self._first, None
         with ExitStack() as held:
             yield RemotePool(first or self._begin(held), look, patience=self._patience)
@@ -356,6 +356,6 @@ class Connections:
 def connected(
     command: Sequence[str], look: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
 ) -> Iterator[RemotePool]:
-    """A connection by that command. Raises FarPoolMissing."""
+    """A connection by that command. Raises RemotePoolMissing."""
     with Connections(command, patience) as made, made.connect(look) as far:
         yield far

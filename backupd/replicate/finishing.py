@@ -22,7 +22,7 @@ class HostProgress:
     named: int = 0
     """Of backups that have their final names."""
     announced: int | None = None
-    """Of all streams, as the other server announced; None: it did not."""
+    """Of the current stream, as the other server announced; None: it did not."""
     is_received: bool = False
     """True if all streams have been received."""
     is_named: bool = True

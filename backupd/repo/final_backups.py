@@ -160,7 +160,7 @@ class HostIsReplica(OperatorError):
 
 
 def require_not_replica(pool: Pool, host: str) -> None:
-    """Raises FetchedHost for a host that is fetched from another pool, because a backup made here would begin a separate history.
+    """Raises HostIsReplica for a host that is fetched from another pool, because a backup made here would begin a separate history.
     One of which nothing has come, because the replication was killed, is not a copy any more. Needs the host's lock.
     """
     drop_empty_mark(pool, host)

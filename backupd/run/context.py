@@ -80,7 +80,7 @@ class RunningTransfer:
     begun: float = field(default_factory=time.monotonic)
     """When it began, by time.monotonic()."""
     pid: int = 0
-    """Of its rsync."""
+    """The process of the run."""
     _share: float = 0.0
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 

@@ -241,7 +241,7 @@ class ServeRequest:
 
 
 def write_request(folder: Path, asked: ServeRequest) -> None:
-    """Writes it down for `take_request`. Raises OSError."""
+    """Writes it down for `claim_request`. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(folder / f"{asked.id}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="ascii") as file:

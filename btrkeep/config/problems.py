@@ -44,9 +44,9 @@ class Problem:
     file: Path
     """The file that has it."""
     setting: str
-    """What is wrong, in words."""
+    """The key or section as messages name it; of a mistake of a whole file what is wrong, or ""."""
     reason: str = ""
-    """Why; "": `setting` says it."""
+    """What is wrong; "": `setting` says it."""
     where: tuple[str, ...] = ()
     """The path of the key or section; empty for a whole file."""
     line: int | None = None

@@ -50,7 +50,7 @@ Observer = ProgressSinks[ReplicationEvent]
 def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
     """Runs one replication; returns what is said of it as JSON.
 
-    Raises LockHeld, FarPoolMissing, UsageError, and other OperatorErrors.
+    Raises LockHeld, RemotePoolMissing, UsageError, and OperatorError of other kinds.
     """
     running = RunningRecord(context.catalogue, replica.name, context.clock.now())
     with ExitStack() as held:
