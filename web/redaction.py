@@ -22,7 +22,7 @@ from flask import has_request_context
 
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY, SILENT, SUSPECT
+from btrkeep.catalogue.model_alarm import CONDITION, HOST, HOST_KEY, SILENT, SUSPECT
 from btrkeep.decisions.cause_words import cause_words, error_words
 from btrkeep.decisions.due import latest
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
@@ -145,8 +145,8 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     """
     if alarm.what == SILENT or not _is_of_limited():  # of silence it is a time alone
         return alarm.text
-    if alarm.about.kind in _GENERAL:
-        return f"{host}: {_GENERAL[alarm.about.kind]}"
+    if alarm.about.kind != HOST:
+        return f"{host}: {_GENERAL.get(alarm.about.kind, WITHHELD)}"
     request_context = source()
     facts = request_context.cached("facts", lambda: request_context.catalogue.host_facts(latest(request_context.now))).get(host)
     place, cause = request_context.site.path, None

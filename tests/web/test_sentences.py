@@ -14,7 +14,7 @@ from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.serve.jobs import FAILED, RUNNING, ServeJob, job_object, with_actual_state
 from btrkeep.backup_states import FACTS, Cause, CauseCode
 from btrkeep.catalogue import HostFacts, StoredAlarm
-from btrkeep.catalogue.model_alarm import HOST, AlarmSubject
+from btrkeep.catalogue.model_alarm import HOST, KINDS, AlarmSubject, SubjectKind
 from btrkeep.decisions import cause_words as words
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.serving.viewer import Viewer
@@ -134,6 +134,19 @@ def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_somethin
         g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
         output = {"failure": "the backup failed", "suspect": "the newest backup is suspect"}[subject]
         assert telling.host_alarm(alarm, "lab") == f"lab: {output}: {WITHHELD}"
+
+
+def test_the_alarm_of_a_kind_without_a_general_sentence_is_withheld_and_not_called_a_failed_backup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(KINDS, "new kind", SubjectKind(named=True, of_host=True))
+    alarm = StoredAlarm("failure", "new kind lab", "db1 and lab", 0, datetime(2026, 11, 20, 22, 0, tzinfo=UTC), 1, None, None, None)
+    others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
+    of_hosts = {"lab": HostFacts(**{**others, "last_run_outcome": "complete"})}
+    source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
+    with Flask(__name__).test_request_context():
+        g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
+        assert telling.host_alarm(alarm, "lab") == f"lab: {WITHHELD}"
 
 
 @pytest.mark.parametrize("name", NAMES)
