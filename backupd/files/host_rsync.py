@@ -17,7 +17,7 @@ from btrkeep.process.progress import Cancelled
 
 _PATIENCE = 10.0
 _LOOK_EVERY = 0.2
-_MAY_SAY = 64 << 20
+_OUTPUT_LIMIT = 64 << 20
 """Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
@@ -81,7 +81,7 @@ class NameAllowance:
 
     def __init__(self, names: Iterator[int]) -> None:
         self._names = names
-        self._left = _MAY_SAY
+        self._left = _OUTPUT_LIMIT
 
     def takes(self, data: bytes) -> bool:
         """True if that many more bytes may be read."""

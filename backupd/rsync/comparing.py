@@ -44,7 +44,7 @@ _OPTIONS = (
 )
 Answer = TypeVar("Answer")
 _ENDED_WELL = (0, 23, 24)  # some are not there, or cannot be read: they are not named then
-_MAY_SAY = 1 << 20
+_OUTPUT_LIMIT = 1 << 20
 _FOR_EACH_BYTE = 16  # of the names: in a line of output and one of complaint, every byte of them escaped
 _FOR_EACH_NAME = 512
 _LOOK_EVERY = 0.2
@@ -233,7 +233,7 @@ class Reader:
     def __init__(self, names: Collection[bytes]) -> None:
         self.items: dict[bytes, Item] = {}
         self._names = frozenset(names)
-        self.left = _MAY_SAY + sum(_FOR_EACH_NAME + _FOR_EACH_BYTE * len(name) for name in self._names)
+        self.left = _OUTPUT_LIMIT + sum(_FOR_EACH_NAME + _FOR_EACH_BYTE * len(name) for name in self._names)
         self._rest = b""
 
     def counted(self, feed: Callable[[bytes], None]) -> Callable[[bytes], None]:

@@ -97,7 +97,7 @@ class SharedData:
     """That backup, HOST@NAME; None: there is none."""
 
 
-def leave(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
+def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
     """Leaves `.working` to the next run, which may go on with it. rsync's group is gone. Raises DataLost, OSError.
 
     It is marked only when all is on the disk: a run that is killed before, or loses data, leaves it without.
@@ -118,7 +118,7 @@ def leave_after_error(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> 
     try:
         subvolume = describe(prepared.path)
         if subvolume and subvolume.uuid == prepared.uuid and not subvolume.read_only:
-            leave(prepared, replace(record, state=PARTIAL), disk)
+            keep_partial(prepared, replace(record, state=PARTIAL), disk)
     except OSError as error:
         log.warning("%s: %s", prepared.path, error)
 

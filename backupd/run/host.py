@@ -75,7 +75,7 @@ class HostRun:
         self.cancellation = RunCancellation()
         self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
         self.pause: Pause = lambda seconds, _: self.cancellation.wait(seconds)
-        self.closing = RunCancellation()  # of the hook `after`, which a first signal lets come to its end
+        self.after_hook_cancellation = RunCancellation()  # a first signal lets that hook finish
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
@@ -107,7 +107,7 @@ class HostRun:
     def kill(self) -> None:
         """Stops at once what runs for this host now."""
         self.cancellation.kill()
-        self.closing.kill()
+        self.after_hook_cancellation.kill()
 
     async def run(self) -> HostResult:
         """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; everything else becomes a result."""
@@ -172,9 +172,14 @@ class HostRun:
             state = result.outcome
         finally:
             self.context.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
-            late = asyncio.get_running_loop().call_later(self.host.deadline, self.closing.cancel_for, _LATE)
+            late = asyncio.get_running_loop().call_later(self.host.deadline, self.after_hook_cancellation.cancel_for, _LATE)
             trouble = await hooks.run(
-                "after", self.host, self.context.pool, self.closing, state=state, config_file=self.context.config.file
+                "after",
+                self.host,
+                self.context.pool,
+                self.after_hook_cancellation,
+                state=state,
+                config_file=self.context.config.file,
             )
             late.cancel()
         if trouble:
@@ -386,7 +391,7 @@ class HostRun:
             if nothing:
                 await asyncio.to_thread(discard, prepared.path, prepared.uuid)
             else:
-                await asyncio.to_thread(finishing.leave, prepared, record, disk)
+                await asyncio.to_thread(finishing.keep_partial, prepared, record, disk)
         except finishing.DataLost as error:
             verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}", cause=None)
             record = replace(record, error=verdict.error, cause=None)

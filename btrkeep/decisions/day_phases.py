@@ -175,10 +175,10 @@ def sums(
     ]
 
 
-def _sum(kind: str, same_kind: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseSum:
-    parts = [within(samples, phase.start, phase.end) for phase in same_kind]
+def _sum(kind: str, phases: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseSum:
+    parts = [within(samples, phase.start, phase.end) for phase in phases]
     known_seconds, read, written = (sum(part[number] for part in parts) for number in range(3))
-    seconds = sum((phase.end - phase.start).total_seconds() for phase in same_kind)
+    seconds = sum((phase.end - phase.start).total_seconds() for phase in phases)
     whole, payload = round(written), round(data)
     metadata = whole - payload if whole >= payload and known_seconds else None
     ratio = metadata / payload if metadata is not None and payload else None

@@ -476,7 +476,7 @@ def test_a_host_that_says_nothing_is_not_waited_for_without_end(nights: Nights, 
 
 def test_many_names_may_all_be_told_of(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than what is allowed whatever there is."""
-    monkeypatch.setattr(host_rsync, "_MAY_SAY", 1000)
+    monkeypatch.setattr(host_rsync, "_OUTPUT_LIMIT", 1000)
     for number in range(100):
         write(nights.source / ("folder" * 20) / f"file{number}\n")
     nights.host("web1", nights.source)

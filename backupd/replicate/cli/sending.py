@@ -144,7 +144,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
             raise UsageError(f"there is no backup of {printable(unknown)} to send{nearest(unknown, listed)}")
         if not wanted.dry_run:
             _begin(folder, far.id)
-        for host in (listed[wished] for wished in (wanted.hosts or listed)):
+        for host in (listed[host_name] for host_name in (wanted.hosts or listed)):
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
             if not wanted.dry_run:
