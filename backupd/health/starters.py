@@ -83,7 +83,7 @@ def _command(config: Config, *, by_units: bool) -> str:
 
 @dataclass(slots=True)
 class _Collected:
-    """`until`: up to where all starts are known. `has_anacron_timer`: systemd starts anacron, without a daemon of cron."""
+    """What has been read so far."""
 
     until: datetime
     """Until when all starts are known."""

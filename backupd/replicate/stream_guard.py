@@ -33,11 +33,7 @@ class BadStream(OperatorError):
 
 @dataclass(slots=True)
 class StreamGuard:
-    """`uuid`: of the subvolume that was asked for; `parent`: of the one that it is a difference to, None for all of it.
-
-    `name`: what the subvolume is called here; `parent_mark`: the UUID by which `btrfs receive` finds the parent here, if not by the
-    one in the stream. `whole`: its end has come.
-    """
+    """Checks one stream piece by piece, and passes on what may go on."""
 
     uuid: str
     """Of the requested subvolume."""

@@ -243,7 +243,7 @@ class SampleMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that ran, one of JOBS. `data`: bytes of file data that it wrote or moved; None if unknown."""
+    """A job that ran or runs."""
 
     kind: str
     """One of JOBS."""
