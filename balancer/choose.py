@@ -89,7 +89,7 @@ def why_not(
     used, free = int(groups.used[index]), int(_free_elsewhere(groups, _countable(policy, unallocated, by_device))[index])
     return (
         _below(groups, index, floors)
-        or (f"its {format_size(used)} fit nowhere: {format_size(free)} are free outside of it" if used > free else "")
+        or (f"its {format_size(used)} do not fit elsewhere: only {format_size(free)} are free outside of it" if used > free else "")
         or _hindrance(groups, index, _NO_COSTS if costs is None else costs, set_aside, unallocated)
     )
 
@@ -104,7 +104,7 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
     """Returns why `_reaches` is False for a block group, "" if it is not."""
     length, score, benefit = int(groups.length[index]), float(groups.score[index]), float(groups.benefit[index])
     if groups.used[index] == 0:
-        return "nothing is in it, and the kernel removes empty block groups by itself"
+        return "it is empty, and the kernel removes empty block groups itself"
     if length < floors.min_length:
         return f"its length of {format_size(length)} is below the floor of {format_size(floors.min_length)}"
     if score < (least := floors.least_score(groups)):
@@ -136,13 +136,16 @@ def _hindrance(
 ) -> str:
     vaddr = int(groups.vaddr[index])
     if vaddr in set_aside:
-        return "it was set aside"
+        return "it failed in this run"
     if unallocated is None or vaddr not in costs:
         return ""
     # The kernel keeps each extent in one piece.
     largest = max(unallocated, int(np.delete(groups.largest_free, index).max(initial=0)))
     if costs[vaddr].largest > largest:
-        return f"an extent of {format_size(costs[vaddr].largest)} fits nowhere: the largest free place has {format_size(largest)}"
+        return (
+            f"an extent of {format_size(costs[vaddr].largest)} fits nowhere else: the largest free extent has "
+            f"{format_size(largest)}"
+        )
     return ""
 
 

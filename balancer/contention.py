@@ -123,17 +123,18 @@ def require_balanceable(path: Path) -> None:
     mount = mount_of(path)
     if "ro" in mount.super_options:
         raise PoolUnusable(
-            f"the btrfs at {path} is read-only", f"`mount -o remount,rw {mount.target}`; dmesg shows if an error made it so"
+            f"the btrfs at {path} is read-only",
+            f"check dmesg for an error that made it read-only, then run `mount -o remount,rw {mount.target}`",
         )
     if "ro" in mount.mount_options:
         raise PoolUnusable(
-            f"{mount.target} is a read-only mount", "name another mount point of the same filesystem: `findmnt -t btrfs`"
+            f"{mount.target} is a read-only mount", "name another mount point of the same filesystem: `findmnt -t btrfs` lists them"
         )
     if missing := missing_devices(path):
         which = ", ".join(map(str, missing))
         raise PoolUnusable(
             f"the btrfs at {path} is degraded: {counted(len(missing), 'device')} missing ({which})",
-            "replace what is missing first: `btrfs replace start`; a balance would write with less redundancy than it should",
+            "replace the missing device first, with `btrfs replace start`: a balance now would write with too little redundancy",
         )
 
 
@@ -143,10 +144,10 @@ def under_way_error(fd: int, path: Path, exclusive: str, by: str) -> OperatorErr
     if balance is None:
         who = f", by {by}" if by else ""
         return LockHeld(
-            f"{path}: {exclusive} is under way{who}", "wait for it to end, or add --wait; only one such operation can run"
+            f"{path}: {exclusive} is running{who}", "wait for it to end, or add --wait; only one such operation can run"
         )
     description = f"a balance of the block group at {balance.block_group}" if balance.block_group is not None else "a balance"
     return LockHeld(
-        f"{path}: {description} is paused, and keeps all others out",
+        f"{path}: {description} is paused, and blocks all others",
         f"`btrfs balance cancel {path}` ends it, `btrfs balance resume {path}` continues it",
     )

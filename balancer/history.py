@@ -74,9 +74,9 @@ def needed_catalogue_of(path: Path, pool: str | None = None, config: Path | None
     if os.geteuid() != 0:
         raise UsageError(f"no pool of btrkeep can be seen on the filesystem of {path}", "run this as root")
     raise UsageError(
-        f"no pool of btrkeep is on the filesystem of {path}, and its catalogue is where scores and balances are kept",
-        "mount it where its configuration says, if it is not mounted; else make one with `backupd init`, or name the one that is "
-        "meant: --pool NAME or --config FILE",
+        f"the filesystem of {path} has no btrkeep pool, whose catalogue would have its scores and balances",
+        "mount the pool if it is not mounted; otherwise create one with `backupd init`, or name the pool: --pool NAME or "
+        "--config FILE",
     )
 
 
@@ -104,7 +104,7 @@ def _configured() -> "list[Config]":
             configs.append(reading.load_usable(file=file))
         except ConfigError as error:
             more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
-            _log.warning("%s", printable(f"passed over, for it is wrong: {error.problems[0]}{more}"))
+            _log.warning("%s", printable(f"skipped, because it is invalid: {error.problems[0]}{more}"))
     return configs
 
 
@@ -255,7 +255,7 @@ class Recorder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._is_over:
-            why = f"{kind.__name__}: {error}" if kind else "it ended without a report"
+            why = f"{kind.__name__}: {error}" if kind else "the process ended without a report"
             self._keep(lambda catalogue: self._finish(catalogue, StopReason.FAILED, why, None))
         self._close()
 
@@ -320,7 +320,7 @@ class Recorder:
 
     def _give_up(self, error: OperatorError) -> None:
         self._close()
-        self._warn(f"what this run does is not recorded from here on: {error.message}")
+        self._warn(f"the rest of this run is not recorded: {error.message}")
 
     def _close(self) -> None:
         if self._catalogue is not None:
@@ -364,5 +364,5 @@ def end_killed(catalogue: "Catalogue") -> None:
     for unfinished_balance in catalogue.unfinished_balances():
         if start_time(unfinished_balance.pid) != unfinished_balance.pid_started:
             catalogue.finish_balance(
-                unfinished_balance.id, finished=unfinished_balance.updated, outcome="killed", why="its process is gone"
+                unfinished_balance.id, finished=unfinished_balance.updated, outcome="killed", why="its process no longer exists"
             )

@@ -37,8 +37,8 @@ def on_devices(chunk: Chunks, devids: Collection[int]) -> set[int]:
 
 
 def is_filled(folder: Path, devid: int) -> bool:
-    """Returns True if the device has no more unallocated space than another one: the kernel then prefers it no longer. Raises
-    OSError.
+    """Returns True if the device no longer has more unallocated space than the other devices: the kernel then prefers it no longer.
+    Raises OSError.
     """
     unallocated = {device.devid: device.unallocated for device in read_allocation(folder).devices if device.present}
     others = [size for number, size in unallocated.items() if number != devid]

@@ -31,11 +31,11 @@ _OUTCOMES = {
 }
 _THIS_ONE_ONLY = frozenset({errno.ENOSPC, errno.ETXTBSY, errno.EIO, errno.ECANCELED, errno.EINPROGRESS})
 _WORDS = {
-    errno.ENOSPC: "the kernel found no room for its data",
+    errno.ENOSPC: "the kernel found no free space for its data",
     errno.ETXTBSY: "a swap file lies in it",
-    errno.EIO: "something in it cannot be read or written: `btrfs scrub` and dmesg say what",
+    errno.EIO: "a read or write in it failed: `btrfs scrub` and dmesg show where",
     errno.ECANCELED: "cancelled",
-    errno.EINPROGRESS: "another exclusive operation was faster",
+    errno.EINPROGRESS: "another exclusive operation started first",
     errno.EROFS: "the filesystem has become read-only: dmesg shows why",
 }
 _HINDRANCES = {errno.ETXTBSY: Hindrance.SWAP, errno.EINPROGRESS: Hindrance.BUSY}
@@ -96,7 +96,7 @@ class Relocation:
         raise error
 
     def clear(self) -> bool:
-        """Cancels it if somebody else has paused it; returns whether that was so."""
+        """Cancels it if another program has paused it; returns whether that was so."""
         balance = balance_now(self._fd)
         return bool(balance and balance.paused and cancel_balance(self._fd, self._vaddr))
 
@@ -179,7 +179,7 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
     if left is None:
         return Attempt(BalanceOutcome.DONE if relocated or error else BalanceOutcome.GONE, 0, seconds, None, stop)
     if error is None:  # no kernel is known to do that, but to try it again and again would have no end
-        return Attempt(BalanceOutcome.FAILED, left, seconds, "the kernel left it where it is", stop)
+        return Attempt(BalanceOutcome.FAILED, left, seconds, "the kernel did not move it", stop)
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:
         stop = stop or Stop(StopReason.FAILED, f"the last block group failed: {words}")

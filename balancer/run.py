@@ -91,7 +91,9 @@ class Balancing:
         hindrance = stops.stop(stops.BEFORE, self._settings, self._facts())
         steps = planned(self._fd, self._seen, self._settings, self._model)
         number = sum(step.is_within for step in steps)
-        why = f"it would not begin: {hindrance.why}" if hindrance else f"{number} of {len(steps)} block groups would be balanced"
+        why = (
+            f"the run would not start: {hindrance.why}" if hindrance else f"{number} of {len(steps)} block groups would be balanced"
+        )
         return self._report(Stop(hindrance.reason if hindrance else StopReason.DONE, why), planned=tuple(steps))
 
     def _balance(self) -> Report:
@@ -221,7 +223,9 @@ class Balancing:
         dropped: set[int] = set()
         while len(dropped) < _MOST_DROPPED and not self.cancellation:
             if self._settings.fill is not None and is_filled(self._folder, self._settings.fill):
-                return Stop(StopReason.DONE, f"device {self._settings.fill} has no more unallocated space than another one")
+                return Stop(
+                    StopReason.DONE, f"device {self._settings.fill} no longer has more unallocated space than the other devices"
+                )
             excluded = self._set_aside | self._made_since() | dropped | elsewhere(self._fd, self._settings)
             choice = choose(self._seen, self._settings, self._costs, excluded, self._left)
             if choice.index is None:
@@ -237,11 +241,11 @@ class Balancing:
     def _nothing(self, choice: BestBlockGroup) -> Stop:
         if choice.no_place:
             count = counted(choice.candidates - choice.beyond, "block group")
-            return Stop(StopReason.NO_SPACE, f"{count} worth it cannot be moved: {choice.no_place}")
+            return Stop(StopReason.NO_SPACE, f"{count} worth balancing cannot be moved: {choice.no_place}")
         if worth := choice.beyond:
-            rest = "the only other one worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"
-            return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved, and {rest} into what is left of the budget")
-        aside = f"; {counted(len(self._set_aside), 'block group')} failed and are set aside" if self._set_aside else ""
+            rest = "the only other block group worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"
+            return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved, and {rest} into the rest of the budget")
+        aside = f"; {counted(len(self._set_aside), 'block group')} failed and are skipped" if self._set_aside else ""
         return Stop(StopReason.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 
     def _step(self, group: PlannedBlockGroup) -> Stop | None:

@@ -29,7 +29,7 @@ class StopReason(StrEnum):
     WINDOW = "window"
     SIGNAL = "stopped"
     UNALLOCATED = "unallocated"  # too little space that no block group has
-    EXCLUSIVE = "exclusive operation"  # somebody balances, resizes, adds or removes a device
+    EXCLUSIVE = "exclusive operation"  # another program balances, resizes, adds or removes a device
     BACKUPS = "backups"
     PRESSURE = "pressure"
     NO_SPACE = "no space"  # the kernel found no room for two block groups in a row

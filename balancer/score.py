@@ -209,9 +209,12 @@ def judgement(score: Array, used: Array, by_size: Array) -> str:
     if not len(score):
         return "There are no data block groups yet."
     if not free:
-        return "Nothing is free in the data block groups: new data takes unallocated space."
+        return "The data block groups have no free space: new data takes unallocated space."
     small, middling = (format_share(below(limit, by_size) / free) for limit in (_SMALL, _MIDDLING))
-    lies = f"Of {format_size(free)} free in data block groups {small} lies in extents below 1 MiB and {middling} below 16 MiB"
+    lies = (
+        f"Of {format_size(free)} free in data block groups, {small} are in extents below 1 MiB and {middling} in extents "
+        "below 16 MiB"
+    )
     return f"{lies}; {_what_to_do(score, used)}."
 
 
@@ -224,4 +227,4 @@ def _what_to_do(score: Array, used: Array) -> str:
     which = f"the {len(best):,} with the most benefit" if len(best) < bad else "it" if bad == 1 else "them"
     have = "scores" if bad == 1 else "score"
     statement = f"{bad:,} of {counted(len(score), 'block group')} {have} above {BAD:.0f}"
-    return f"{statement}, and to balance {which} would move {moves} and remove {share} of all scores"
+    return f"{statement}, and balancing {which} would move {moves} and remove {share} of all scores"

@@ -66,22 +66,24 @@ def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
         yield Stop(StopReason.SIGNAL, f"{signal.Signals(facts.signal).name} came")
     # A balance needs room that no block group has: without any it fails, and then everything else does too.
     if facts.unallocated < (least := settings.min_unallocated.of(facts.total)):
-        why = f"{format_size(facts.unallocated)} are unallocated, and {format_given(least)} have to be left"
+        why = f"{format_size(facts.unallocated)} are unallocated, less than the limit of {format_given(least)}"
         yield Stop(StopReason.UNALLOCATED, why)
-    if facts.exclusive != "none":  # the kernel would refuse ours; a paused one is continued when somebody wants it to, maybe never
+    if facts.exclusive != "none":  # the kernel would refuse ours; a paused one is continued when its owner wants it to, maybe never
         why = f"the filesystem is busy: {facts.exclusive}{facts.exclusive_by and f' ({facts.exclusive_by})'}"
         yield Stop(StopReason.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
     if settings.yield_to_backups and facts.backups:
         yield Stop(StopReason.BACKUPS, f"backups come first: {facts.backups}", settings.wait_for_others)
     if settings.time is not None and facts.elapsed >= settings.time:
-        yield Stop(StopReason.TIME, f"the {format_duration(settings.time)} are over")
+        yield Stop(StopReason.TIME, f"the time limit of {format_duration(settings.time)} is reached")
     if settings.until is not None and facts.now >= settings.until:
         yield Stop(StopReason.WINDOW, f"the window ended at {local_minute(settings.until)}")
     if settings.budget is not None and facts.moved >= settings.budget:
-        yield Stop(StopReason.BUDGET, f"{format_size(facts.moved)} moved, which is the budget")
+        yield Stop(StopReason.BUDGET, f"{format_size(facts.moved)} moved: the budget is used")
     if settings.max_pressure is not None and facts.pressure is not None and facts.pressure > settings.max_pressure:
         share, most = format_share(facts.pressure), format_share(settings.max_pressure)
-        yield Stop(StopReason.PRESSURE, f"something waits for the disks {share} of the time, above {most}", passes=True)
+        yield Stop(
+            StopReason.PRESSURE, f"programs wait for the disks {share} of the time, more than the limit of {most}", passes=True
+        )
 
 
 def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | None:
@@ -89,7 +91,7 @@ def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | 
     left, reason = min(_time_left(settings, facts), default=(None, StopReason.TIME))
     if left is None or seconds <= left:
         return None
-    return Stop(reason, f"the next block group should take {format_duration(seconds)}, and {format_duration(left)} are left")
+    return Stop(reason, f"the next block group needs about {format_duration(seconds)}, and only {format_duration(left)} are left")
 
 
 def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, StopReason]]:
@@ -109,7 +111,10 @@ def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
     without_space = _in_a_row(steps, lambda step: step.outcome is BalanceOutcome.NO_SPACE)
     is_tight = last.unallocated < 2 * last.group.length
     if without_space >= (2 if is_tight else _MOST_WITHOUT_SPACE):
-        why = f"the kernel found no room for {without_space} block groups in a row; {format_size(last.unallocated)} are unallocated"
+        why = (
+            f"the kernel found no free space for {without_space} block groups in a row; {format_size(last.unallocated)} are "
+            "unallocated"
+        )
         return Stop(StopReason.NO_SPACE, why)
     failed = _in_a_row(steps, lambda step: step.is_failure)
     if failed >= _MOST_FAILED:

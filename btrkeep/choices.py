@@ -4,9 +4,9 @@ Imports nothing, so that help and the configuration need neither NumPy nor anoth
 """
 
 BALANCE_POLICIES = {
-    "benefit": "the most score removed for what is written comes first",
-    "score": "the highest score comes first, however much moves for it",
-    "usage": "the least used comes first, however its free space lies",
+    "benefit": "most score removed per written byte first",
+    "score": "highest score first, however much data must be moved",
+    "usage": "least used first, however fragmented its free space is",
 }
 """What is balanced first, with its line in the help; balancer.choose has the order of each."""
 DEFAULT_POLICY = next(iter(BALANCE_POLICIES))
@@ -19,7 +19,7 @@ SORTS = ("physical", "virtual")
 COLOURS = {
     "usage": "how full",
     "score": "how fragmented the free space is",
-    "age": "when what lies there was written",
+    "age": "when the data there was written",
     "profile": "RAID profile",
     "type": "data, metadata, system",
 }

@@ -2,7 +2,7 @@
 
 That of the kernel goes on in steps, of 1 to 10 ms by its configuration. Two changes within one step have the same ctime. A file
 that changed in a backup, and again within the same step in the backup made of it, would have one inode, size and ctime in both, and
-whoever knows files by these three (backupd/repo/checksums.py) would take two contents for one file.
+code that identifies files by these three (backupd/repo/checksums.py) would take two contents for one file.
 
 Since Linux 6.13 a file whose time was asked for gets a finer one at its next change, and no later change of any file, on whatever
 filesystem, is dated before that (ktime_get_coarse_real_ts64_mg in fs/inode.c). So a change of any file of ours makes a step. Before
@@ -43,7 +43,7 @@ class Clock:
         return self.start + timedelta(seconds=elapsed() - self._begun)
 
 
-_MONOTONIC_COARSE = 6  # CLOCK_MONOTONIC_COARSE of linux/time.h: the steps of that clock, which nobody sets
+_MONOTONIC_COARSE = 6  # CLOCK_MONOTONIC_COARSE of linux/time.h: the steps of that clock, which cannot be set
 _LOOK = 0.0005  # seconds
 
 

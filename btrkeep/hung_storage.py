@@ -29,7 +29,7 @@ _REMOTE = frozenset(
 """Types of filesystems whose files are on a server, or that a program serves; without what stands behind a dot (fuse.sshfs)."""
 _silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
 _answered: dict[Path, float] = {}  # when the path answered last
-HINT = "look for its disk, or the server behind it (dmesg): whatever asks for it now waits until that answers or is gone"
+HINT = "check its disk, or the server behind it (dmesg): each access waits until it answers or is removed"
 
 
 def answers(path: Path, trusted: float = 0) -> bool:

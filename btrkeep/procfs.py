@@ -188,7 +188,7 @@ def privilege_hint(name: str = SYS_ADMIN) -> str:
         return "run this as root"
     capabilities = read_capabilities()
     if capabilities is None or capabilities.has(name):
-        return "it was refused to root: see the service's sandbox, the mount options, and dmesg"
+        return "root was refused: check the service's sandbox, the mount options, and dmesg"
     return f"root has no {name} here{_where(capabilities)}"
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from btrkeep.hung_storage import is_remote
 
 _MOST_LINKS = 40
-MOVE_STATE = "set [pool] state to a folder of root's, such as /var/lib/btrkeep, then: `backupd rebuild`"
-_MOVE_CONFIGURATION = "move the configuration to a folder of root's, such as /etc/btrkeep"
+MOVE_STATE = "set `state` in [pool] to a folder that belongs to root, such as /var/lib/btrkeep, then: `backupd rebuild`"
+_MOVE_CONFIGURATION = "move the configuration to a folder that belongs to root, such as /etc/btrkeep"
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -29,7 +29,7 @@ class UntrustedStep:
 def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
     """The first step of an absolute path that a user other than root and ourselves could replace or write to, or None.
 
-    Parents that everybody may write to are fine with the sticky bit (/tmp): entries of root's stay root's there. With `sticky` the
+    Parents that all users may write to are fine with the sticky bit (/tmp): entries of root's stay root's there. With `sticky` the
     last folder may be one, too. A path that does not exist is judged by the part that does. Group write permission counts also for
     root's group, because with an ACL that bit is the mask of all groups. Raises OSError.
     """
@@ -65,7 +65,7 @@ def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
 
 def untrusted_config(main: Path) -> UntrustedStep | None:
     """The first of a configuration's files and folders, with all folders on their way, that users other than root may write to, or
-    None: whoever may write there chooses which hooks root runs.
+    None: a user who may write there chooses which hooks root runs.
 
     A process without root's rights runs hooks with its own, so nothing is checked then. Raises OSError.
     """
@@ -77,7 +77,7 @@ def untrusted_config(main: Path) -> UntrustedStep | None:
 
 
 def untrusted_state(folder: Path) -> UntrustedStep | None:
-    """The same of a state folder: whoever may write there, or replace it, can put other files in the place of those that root
+    """The same of a state folder: a user who may write there, or replace it, can put other files in the place of those that root
     writes, and SQLite opens them by their path.
 
     Without root's rights nothing is checked. Raises OSError.

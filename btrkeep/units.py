@@ -210,7 +210,7 @@ def parse_backup_name(name: str) -> datetime | None:
 def printable(text: str | bytes) -> str:
     """`text` made safe to show: bytes that are not UTF-8, control and format characters become visible escapes.
 
-    File names and messages of a backed up host are somebody else's: they must not move the cursor or fake a line.
+    File names and messages of a backed up host are foreign: they must not move the cursor or fake a line.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")

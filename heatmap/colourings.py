@@ -69,7 +69,7 @@ def _light(lab: Array) -> Array:
 
 
 def simulated(rgb: Array, vision: str) -> Array:
-    """u8[..., 3]: what u8[..., 3] looks like to somebody with this kind of colour vision."""
+    """u8[..., 3]: what u8[..., 3] looks like to a viewer with this kind of colour vision."""
     if vision == "normal":
         return np.asarray(rgb, np.uint8)
     return encoded(linear(rgb) @ _blindness(vision).T)
@@ -206,7 +206,7 @@ def score_share(scores: Array) -> Array:
 
 def _scores(state: FilesystemState) -> Array:
     if state.score is None:
-        raise OperatorError("there are no scores in what was recorded", "draw it with --colour usage, age, profile or type")
+        raise OperatorError("the recorded state has no scores", "draw it with --colour usage, age, profile or type")
     return state.score
 
 

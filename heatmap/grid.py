@@ -106,7 +106,7 @@ def _joined(way: int, tables: list[Array], size: int) -> Array:
 
 MIN_BRIGHTNESS = 0.1
 OVERVIEW_GRANULARITY = 32 << 20
-"""Bytes that a pixel stands for, about, where nobody says what order the picture shall be of: of a whole filesystem."""
+"""Bytes that a pixel stands for, about, where the order of the picture is not given: of a whole filesystem."""
 _AUTOMATIC = 10
 
 

@@ -63,7 +63,7 @@ def extents_legend(fsid: str, taken: datetime, grid: Grid, scope: str, width: in
     trees = tuple((colour, name) for name, colour in TREES.values())
     about = f"{scope.replace('_', ' ')}, {format_size(grid.total_bytes)}, at extent level"
     lines = [f"{fsid}  {local_time(taken)}", about, pixels(grid)]
-    return band(lines, ColourKey("what lies there", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
+    return band(lines, ColourKey("the kind of data", np.zeros((0, 3), np.uint8), (), ((WHITE, "data"), *trees)), width)
 
 
 def title(state: FilesystemState) -> str:
@@ -91,7 +91,7 @@ def numbers(state: FilesystemState) -> list[str]:
 
 def how(grid: Grid, sort: str) -> str:
     """Returns a line that says what a pixel represents."""
-    order = "by virtual address" if sort == VIRTUAL else "by place on the device"
+    order = "by virtual address" if sort == VIRTUAL else "by position on the device"
     return f"{pixels(grid)}; {order}"
 
 

@@ -76,7 +76,7 @@ def output_name(chosen: str | None, parts: Sequence[str], taken: datetime, form:
         try:
             Path(chosen).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OperatorError(f"the folder {chosen} could not be made: {error.strerror}", "name another place with -o") from None
+            raise OperatorError(f"the folder {chosen} could not be made: {error.strerror}", "name another folder with -o") from None
     if chosen is not None and not Path(chosen).is_dir():
         return chosen
     name = "_".join([*parts, "at", str(int(taken.timestamp()))]) + f".{form}"

@@ -53,7 +53,7 @@ _SAME_LENGTH = (
 
 
 _NAME_ONE = f"name a file that was written with --record ({SUFFIX})"
-_WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error)  # the checksum is right: somebody wrote it so
+_WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error)  # the checksum is right: it was written so
 
 
 class Unreadable(OperatorError):
@@ -161,7 +161,7 @@ def _no_state(name: str, error: Exception) -> Unreadable:
 def _parts(data: bytes, name: str) -> tuple[bytes, bytes]:
     if data[: len(MAGIC)] != MAGIC:
         raise Unreadable(name, "is not a recorded state", _NAME_ONE)
-    damaged = Unreadable(name, "is damaged: what is in it is not what was written", "take another copy of it")
+    damaged = Unreadable(name, "is damaged: its length or checksum is wrong", "use another copy of it")
     if len(data) < _HEAD.size:
         raise damaged
     _, version, head, body, check = _HEAD.unpack_from(data)
@@ -179,7 +179,7 @@ def _columns(described: list[list[Any]], body: bytes) -> dict[str, Array]:
     stream = zlib.decompressobj()
     data = stream.decompress(body, _LARGEST)
     if not stream.eof:
-        raise ValueError("its columns do not end")
+        raise ValueError("its columns are incomplete")
     columns, at = {}, 0
     for name, kind, count, unit in described:
         size = count * _KINDS[kind].itemsize
@@ -229,6 +229,6 @@ def _require_lengths(state: FilesystemState) -> None:
     for names in _SAME_LENGTH:
         lengths = {len(values) for name in names if (values := getattr(state, name)) is not None}
         if len(lengths) > 1:
-            raise ValueError(f"{names[0]} and what belongs to it differ in length")
+            raise ValueError(f"{names[0]} and its other columns differ in length")
     if len(state.st_chunk) and not 0 <= int(state.st_chunk.min()) <= int(state.st_chunk.max()) < len(state.ch_vaddr):
-        raise ValueError("a stripe is of no chunk")
+        raise ValueError("a stripe belongs to no chunk")

@@ -114,7 +114,7 @@ def _require_one_filesystem(folder: Path, moments: Sequence[StateHeader]) -> Non
     fsids = sorted({moment.fsid for moment in moments})
     if len(fsids) > 1:
         several = ", ".join(map(printable, fsids[:3])) + (", ..." if len(fsids) > 3 else "")
-        raise OperatorError(f"{folder} has states of {len(fsids)} filesystems: {several}", "give each a folder of its own")
+        raise OperatorError(f"{folder} has states of {len(fsids)} filesystems: {several}", "use a separate folder for each")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +247,7 @@ def timelapse(
     """Makes the animation that the ending of `output` names, whole or not at all. Raises OperatorError."""
     write = _WRITERS.get(output.suffix.lower())
     if write is None:
-        raise OperatorError(f"{output}: an animation is a .gif, a .webp or an .mp4", "let the name after -o end so")
+        raise OperatorError(f"{output}: an animation is a .gif, a .webp or an .mp4", "give the file after -o one of these endings")
     if output.suffix.lower() == ".mp4" and not shutil.which("ffmpeg"):
         raise OperatorError("ffmpeg, which makes mp4, is not installed", "install it, or name a .gif or a .webp")
     frame_sources = gather(folder, output)

@@ -14,23 +14,36 @@ from tests.test_structure import tracked_files
 
 PRODUCT = ("backupd", "btrkeep", "web", "heatmap", "balancer")
 PROSE = (".rst", ".html", ".1", ".5", ".8")
-RULES = [
-    (re.compile(pattern), advice)
-    for line in (TOP / "tests" / "phrases.txt").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-    for pattern, advice in [re.split(r" {2,}", line, maxsplit=1)]
-]
+LONGEST = 30  # words of a sentence
+
+
+def _rules(text: str) -> list[tuple[re.Pattern[str], str]]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pairs = [re.split(r" {2,}", line, maxsplit=1) for line in lines]
+    return [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in pairs]
+
+
+EVERYWHERE, IN_MESSAGES = map(_rules, (TOP / "tests" / "phrases.txt").read_text(encoding="utf-8").split("\n[messages]\n"))
 # Words that stand for something else: a user, an error's name in JSON.
-NAMES = re.compile(r"\buser nobody\b|nobody-backs-up|\{%.*?%\}|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
+NAMES = re.compile(r"\buser nobody\b|class=\"[^\"]*\"|nobody-backs-up|\{%.*?%\}|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
 
 
-def faults(text: str) -> list[str]:
+def faults(text: str, *, is_message: bool = True) -> list[str]:
     plain = " ".join(NAMES.sub(" ", text).split())
     return [
-        f"{plain[max(0, result.start() - 60) : result.end() + 60]}: {advice}"
-        for rule, advice in RULES
-        if (result := rule.search(plain))
+        f"{plain[max(0, found.start() - 60) : found.end() + 60]}: {advice}"
+        for rule, advice in (EVERYWHERE + IN_MESSAGES if is_message else EVERYWHERE)
+        if (found := rule.search(plain))
     ]
+
+
+def long_sentences(text: str) -> list[str]:
+    """Those of more than LONGEST words. Tables and examples of help (paragraphs with a backspace), SQL and HTML have none."""
+    if re.match(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE)\b", text) or re.search(r"</|:root\{|\(\?:", text):
+        return []
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=#)", text) if "\b" not in part]
+    sentences = [each for part in paragraphs for each in re.split(r"(?<=[.?!;])\s", part)]
+    return [each for each in sentences if len(re.findall(r"[A-Za-z][\w'-]*", each)) > LONGEST]
 
 
 def strings(source: str) -> Iterator[str]:
@@ -39,7 +52,9 @@ def strings(source: str) -> Iterator[str]:
     left_out = set[ast.AST]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            is_help = not isinstance(node, ast.Module) and any("command" in ast.unparse(each) for each in node.decorator_list)
+            is_help = not isinstance(node, ast.Module) and any(
+                "command" in ast.unparse(each) or "group" in ast.unparse(each) for each in node.decorator_list
+            )
             docs = [part.value for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
             left_out.update(docs[1:] if is_help else docs)
         if isinstance(node, ast.JoinedStr):
@@ -53,15 +68,25 @@ def strings(source: str) -> Iterator[str]:
 def test_no_message_help_or_page_has_a_phrase_that_has_to_be_read_twice() -> None:
     wrong = {}
     for path in tracked_files():
-        if path.parts[0] in PRODUCT and path.suffix == ".py":
+        is_message = path.parts[0] in PRODUCT
+        if is_message and path.suffix == ".py":
             texts = list(strings((TOP / path).read_text(encoding="utf-8")))
         elif path.suffix in PROSE and path.parts[:2] != ("docs", "decisions") and path.parts[0] != "tests":
             texts = [(TOP / path).read_text(encoding="utf-8")]
         else:
             continue
-        if result := [fault for text in texts for fault in faults(text)]:
-            wrong[str(path)] = result
+        found = [fault for text in texts for fault in faults(text, is_message=is_message)]
+        if is_message and path.suffix == ".py":
+            found += [f"{LONGEST} words at most: {each}" for text in texts for each in long_sentences(text)]
+        if found:
+            wrong[str(path)] = found
     assert wrong == {}
+
+
+def test_a_long_sentence_is_found_and_two_short_ones_or_a_table_are_not() -> None:
+    words = " ".join(["word"] * LONGEST)
+    assert long_sentences(f"{words} more.") == [f"{words} more."]
+    assert long_sentences(f"{words}. {words}; {words}.\n\n\b\n{words} more.") == []
 
 
 def test_phrases_are_found_in_messages_and_help_and_not_in_other_docstrings() -> None:

@@ -91,7 +91,7 @@ def _account(wrong: str = "") -> str:
 def log_out_elsewhere() -> Response:
     """Ends the sessions of all other browsers."""
     sessions.ask("elsewhere", g.word, address=sessions.address())
-    flash("Every other browser is logged out.")
+    flash("All other browsers are logged out.")
     return redirect(url_for("account.account"), 303)
 
 
@@ -112,5 +112,5 @@ def change_password() -> Response | tuple[str, int]:
     if answer["outcome"] != "in":
         abort(401)
     sessions.begin(answer)
-    flash("Your password was changed, and every other browser is logged out.")
+    flash("Your password was changed, and all other browsers are logged out.")
     return redirect(url_for("account.account"), 303)

@@ -214,7 +214,7 @@ def require_known_host(names: frozenset[str]) -> None:
     rebinding).
     """
     if _without_port(request.host.lower()) not in names:
-        abort(400, "this dashboard is not known by that name; [web] names in the configuration has those that it is")
+        abort(400, "this dashboard has another name; `names` of [web] in the configuration lists its names")
 
 
 def _without_port(host: str) -> str:

@@ -33,7 +33,7 @@ from web.api import STATE, ApiRequest, Endpoint
 from web.running import is_alive
 from web.source import RequestContext, source, viewer
 
-_WITHHELD = "not all of it came; the administrator can see why"
+_WITHHELD = "not all backups were copied; the administrator can see why"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
     try:
         places.take(viewer)
     except NoPlace as error:
-        count = f"{places.of_one} downloads of yours" if error.own else "as many downloads as there can be"
-        raise TooManyDownloads(f"{count} are running", "try again when one of them has ended") from None
+        count = f"{places.of_one} downloads of yours" if error.own else "the maximum number of downloads"
+        raise TooManyDownloads(f"{count} are running", "try again when a download has ended") from None
     try:
         yield places
     except BaseException:

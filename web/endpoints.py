@@ -26,7 +26,7 @@ PREFIX = "/api/v1"
 _MODULES = (overview, running, copies, hosts, files, jobs, restore, pool, alarms, doctor, log)
 ENDPOINTS = tuple(endpoint for module in _MODULES for endpoint in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20
-"""Bytes of an answer about one host: whoever writes its files or its messages must not use up the memory of the dashboard."""
+"""Bytes of an answer about one host: its files or its messages must not use up the memory of the dashboard."""
 
 
 def _view(endpoint: Endpoint) -> Callable[..., Response]:
@@ -53,7 +53,7 @@ def _answered(endpoint: Endpoint, in_path: dict[str, str]) -> Response:
     answer = dumped(result)
     if endpoint.of_host and len(answer) > LONGEST_OF_HOST:
         raise OperatorError(
-            f"the answer has {format_size(len(answer))}, more than the {format_size(LONGEST_OF_HOST)} of one answer",
+            f"the answer has {format_size(len(answer))}, more than the limit of {format_size(LONGEST_OF_HOST)}",
             "use backupd on the server, which has no such limit",
         )
     return Response(answer, content_type="application/json")

@@ -19,18 +19,21 @@ from web.source import source
 log = logging.getLogger(__name__)
 _RETRY = 5
 _WORDS = {
-    400: ("The request is not valid", "Go back and try again; no link of this site leads here."),
-    401: ("Not logged in", "Log in, and come back."),
+    400: ("The request is not valid", "Go back and try again; no link of the dashboard leads here."),
+    401: ("Not logged in", "Log in, then open this page again."),
     403: ("Not allowed", "Ask an operator of this pool."),
-    404: ("Not found", "It may have expired, or have another name. Hosts and backups that you may not see look the same."),
-    405: ("Not possible this way", "This address takes another kind of request."),
-    409: ("Not possible now", "Something else is running, or has changed in the meantime. Check it, then try again."),
-    413: ("Too large", "More was sent than any page here needs."),
-    414: ("Address too long", "No path of a file is as long as that."),
-    429: ("Too many attempts", "Wait a little, then try again."),
+    404: (
+        "Not found",
+        "It may have been deleted, or have another name. Hosts and backups that you may not see get the same message.",
+    ),
+    405: ("Not possible this way", "This address accepts only other kinds of requests."),
+    409: ("Not possible now", "Another job is running, or the state has changed. Check it, then try again."),
+    413: ("Too large", "The request is larger than any page needs."),
+    414: ("Address too long", "No path of a file is that long."),
+    429: ("Too many attempts", "Wait a minute, then try again."),
     500: (
         "Internal error",
-        "It is in the journal, with its traceback: journalctl -u 'btrkeep-web@*'. Backups are not affected.",
+        "The journal has its traceback: journalctl -u 'btrkeep-web@*'. Backups are not affected.",
     ),
     502: ("The root service failed", "Its log: journalctl -u 'btrkeep-serve@*'."),
     503: ("Temporarily unavailable", "Try again in a moment."),
@@ -65,7 +68,7 @@ def http_error_page(error: HTTPException) -> Response:
 
 
 def _damage() -> CatalogueDamaged | None:
-    """Returns what is wrong with the catalogue: only in a whole one an error that nobody expected is a fault of ours."""
+    """Returns what is wrong with the catalogue: only in a whole one an unexpected error is a fault of ours."""
     try:
         if "source" in g:
             source().catalogue.require_integrity()

@@ -223,9 +223,9 @@ def trust_warnings() -> list[tuple[str, str]]:
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)
     except OperatorError:  # the page itself says so
         return []
-    text, pool = "The catalogue was lost: it knows none of the backups that are in the pool. On the server:", source().site.name
+    text, pool = "The catalogue was lost: it lists none of the backups in the pool. On the server:", source().site.name
     warnings = [(text, command_for("backupd rebuild", pool, call()))] if lost else []
     if is_copy_old(source(), datetime.now(UTC)):
-        old = "These pages are too old: no program has renewed the dashboard's copy of the catalogue. On the server:"
+        old = "These pages are out of date: no command has updated the dashboard's copy of the catalogue. On the server:"
         warnings.append((old, command_for("backupd check", pool, call())))
     return [*warnings, (f"The clock may be wrong: {clock}.", "timedatectl")] if clock else warnings

@@ -94,14 +94,14 @@ def _alarms(samples: MetricSamples, source: RequestContext) -> None:
 
 _REQUESTS = Metric("btrkeep_web_requests_total", "counter", "Requests answered.", ("view", "method", "status"))
 _SECONDS = Metric(
-    "btrkeep_web_request_seconds", "histogram", "Seconds until the answer began; a download goes on after that.", ("view",)
+    "btrkeep_web_request_seconds", "histogram", "Seconds until the answer began; a download continues after that.", ("view",)
 )
 _CPU = Metric("btrkeep_web_process_cpu_seconds_total", "counter", "CPU time of this process.")
 _RESIDENT = Metric("btrkeep_web_process_resident_memory_bytes", "gauge", "Memory of this process that is in RAM.")
 _VIRTUAL = Metric("btrkeep_web_process_virtual_memory_bytes", "gauge", "Address space of this process.")
-_BEGAN = Metric("btrkeep_web_process_start_time_seconds", "gauge", "When this process began to serve.")
+_BEGAN = Metric("btrkeep_web_process_start_time_seconds", "gauge", "Start time of this process.")
 _OPEN = Metric("btrkeep_web_process_open_fds", "gauge", "Open file descriptors of this process.")
-_MOST_OPEN = Metric("btrkeep_web_process_max_fds", "gauge", "How many file descriptors this process may have.")
+_MOST_OPEN = Metric("btrkeep_web_process_max_fds", "gauge", "Maximum number of open file descriptors of this process.")
 _METRICS = (_REQUESTS, _SECONDS, _CPU, _RESIDENT, _VIRTUAL, _BEGAN, _OPEN, _MOST_OPEN)
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
 
@@ -218,7 +218,7 @@ def metrics() -> Response:
     """
     who = logged_in_viewer()
     if who is None or who.limited:
-        return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "a token: btrkeep-web token add")
+        return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "create a token: btrkeep-web token add")
     about = source()
     site = about.cached("metrics", lambda: metrics_text(about))
     ours: RequestNumbers = current_app.extensions[_OURS]

@@ -158,7 +158,7 @@ def _urgent(
             )
     if source.trouble:
         since, reason = source.trouble
-        text = "the catalogue cannot be used, so nothing here is newer than this" + ("" if viewer.limited else f": {reason}")
+        text = "the catalogue cannot be used, so this page is not up to date" + ("" if viewer.limited else f": {reason}")
         command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
         yield Urgent("Unknown", text, since, command)
     if health.fault:
@@ -186,7 +186,7 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     facts, alive = hosts.every_facts(source), alive_runs(source.catalogue, now)
     unknown = source.catalogue.unknown_spans()
     runs += night_sum.runs_of_backups(facts, runs, unknown)
-    if not runs and _last_try(source, viewer) is None:  # before the first night nobody has missed one
+    if not runs and _last_try(source, viewer) is None:  # before the first night none was missed
         return ()
     return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, site.zone, now, began, unknown))
 

@@ -71,25 +71,25 @@ def _from(word: str, below: str) -> str:
 
 
 _OF_KIND = {
-    "usage": "the root service does not take that",
+    "usage": "the root service refused the request as invalid",
     "missing": "there is no such backup, path or job",
     "unusable": "the pool or its configuration cannot be used now",
     "locked": "this host is locked by another job",
     "refused": "that is not allowed, or not possible in the current state",
     "busy": "too many requests at once",
-    "failed": "the root service could not do that",
+    "failed": "the root service failed",
 }
 _OF_EXIT = {
     1: "the job failed",
-    2: "what was asked for, or the configuration, is wrong",
+    2: "the request or the configuration is wrong",
     3: "this host was locked by another job",
     4: "the pool could not be used",
 }
 _GENERAL = {
-    CONDITION: "some files could not be read, or what was deleted could not be deleted here, for several nights",
-    HOST_KEY: "it answers with another host key than the recorded one",
+    CONDITION: "for several nights, files could not be read, or deletions could not be applied",
+    HOST_KEY: "its host key differs from the recorded one",
 }
-_CATALOGUE = "the dashboard cannot tell anything now"
+_CATALOGUE = "the dashboard has no information now"
 _OURS = (UsageError, TooManyDownloads)
 """Errors whose messages are made here, from the request: no layer below the dashboard raises one while it is read."""
 
@@ -110,7 +110,7 @@ def redact_error(error: OperatorError) -> OperatorError:
     if isinstance(error, RequestRefused):
         return RequestRefused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, own=True)
     if isinstance(error, Absent):
-        return _WithheldAbsent("the root service cannot be asked now", hint)
+        return _WithheldAbsent("the root service is not available now", hint)
     return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)
 
 

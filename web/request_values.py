@@ -41,7 +41,7 @@ def path_of_text(text: str) -> bytes:
     try:
         return _checked(unquote_to_bytes(text.encode("ascii")))
     except UnicodeEncodeError:
-        abort(400, "a path in a form is percent-encoded")
+        abort(400, "percent-encode the path")
 
 
 def path_text(path: bytes) -> str:
@@ -69,10 +69,10 @@ def _in_query() -> list[bytes]:
 def _checked(path: bytes) -> bytes:
     """Returns the path if it is absolute, without a NUL and without `.` and `..`; removes redundant slashes."""
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST:
-        abort(400, "a path begins with / and is no longer than 4096 bytes")
+        abort(400, "a path begins with / and has at most 4096 bytes")
     parts = [part for part in path.split(b"/") if part]
     if b"." in parts or b".." in parts:
-        abort(400, "a path has no . and no .. in it")
+        abort(400, "a path has no . or .. in it")
     return b"/" + b"/".join(parts)
 
 
@@ -109,7 +109,7 @@ def which_of_request(name: str) -> str | None:
     if not backup:
         return None
     if not _WHICH.fullmatch(backup):
-        abort(400, "a backup is named like 2026-11-20T220003Z, or by the beginning of that, or latest")
+        abort(400, "write a backup like 2026-11-20T220003Z, as the beginning of that, or as latest")
     return backup
 
 
@@ -117,7 +117,7 @@ def number_of_request(name: str, default: int) -> int:
     """Returns a whole number; aborts with 400 if it is invalid."""
     text = request.args.get(name, str(default))
     if not _WHOLE.fullmatch(text):
-        abort(400, f"{name} is a whole number")
+        abort(400, f"{name} must be a whole number")
     return int(text)
 
 

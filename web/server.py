@@ -40,7 +40,7 @@ IN_ALL, OF_ONE = 64 << 20, 16 << 20
 """Bytes, in all and of one viewer or customer, from which on there is no further answer."""
 MOST = 256 << 20
 """Bytes from which on not even those get an answer who have read all of theirs: what one viewer requests in the same moment, on all
-threads of the server, must not be enough to refuse everybody else.
+threads of the server, must not be enough to refuse all others.
 """
 _LOOK = 5  # seconds between two looks
 _MEBIBYTE = 1 << 20
@@ -217,7 +217,7 @@ def require_read(viewer: Viewer) -> None:
     waiting = [(other.readers, other.total_outbufs_len) for other in connection.others()]
     own = max(sum(size for readers, size in waiting if key in readers) for key in connection.readers)
     if own > OF_ONE:
-        abort(429, "too many bytes of your answers are unread: read them first, or close their connections")
+        abort(429, "too many bytes of your answers are unread: read them, or close their connections")
     if sum(size for _, size in waiting) > (IN_ALL if own else MOST):
         abort(429, "too many bytes of answers are unread: try again in a minute")
 

@@ -53,7 +53,7 @@ def _place() -> Iterator[None]:
         _PLACES.take(who)
     except NoPlace as error:
         raise RequestRefused(
-            "many questions to the root service are under way", "try again in a moment", "busy", own=True
+            "too many requests to the root service are running", "try again in a moment", "busy", own=True
         ) from error
     try:
         yield

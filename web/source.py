@@ -200,7 +200,7 @@ def needs_all_hosts(view: View) -> View:
     @wraps(view)
     def guarded(*words: Any, **named: Any) -> Any:
         if viewer().limited:
-            abort(403, "this page is about the pool as a whole, and you see some hosts of it")
+            abort(403, "this page is about the whole pool, but you may see only some of its hosts")
         return view(*words, **named)
 
     setattr(guarded, _WHOLE, True)

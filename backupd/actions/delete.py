@@ -70,7 +70,7 @@ def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:
     context.clock_waits = verdict.wait is not None
     if verdict.stop and not asked.at_once:
         raise OperatorError(
-            "the clock went back, so no grace can begin now",
+            "the clock went back, so the end of the grace cannot be determined now",
             "`backupd expire --dry-run` shows more; --now-without-grace needs none",
         )
 
@@ -94,7 +94,7 @@ def choose(context: ExpiryContext, host: str, wanted: Sequence[str], asked: Dele
     if lost and asked.at_once:
         raise StateConflict(
             f"{host} {min(lost)} cannot be deleted: the kernel would make the pool read-only, because its metadata cannot be read",
-            f"`backupd delete {host}@{min(lost)}` without --now-without-grace gives it up: no other pool asks for it then",
+            f"`backupd delete {host}@{min(lost)}` without --now-without-grace abandons it: then no other pool fetches it",
         )
     for name in names:
         _require_deletable(context, host, candidates[name], asked)
@@ -128,7 +128,7 @@ def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPo
         record = Record(host, "", FAILED, parse_backup_name(name) or context.now, name)
         return candidate_of(record, seen.notes, seen.base)
     raise StateConflict(
-        f"{host} {name} is left alone: {seen.unreadable[name]}", "btrkeep only deletes backups whose backup.json it can read"
+        f"{host} {name} is not deleted: {seen.unreadable[name]}", "btrkeep only deletes backups whose backup.json it can read"
     )
 
 
@@ -137,14 +137,15 @@ def _require_deletable(context: ExpiryContext, host: str, candidate: Candidate, 
         raise StateConflict(f"{host} {candidate.name} is held", f"`backupd release {host} {candidate.name}` ends the hold")
     if candidate.in_use:
         raise StateConflict(
-            f"{host} {candidate.name} is what an unfinished backup of the host grows from",
-            f"the next run goes on with that one; `backupd discard {host}` gives it up",
+            f"{host} {candidate.name} is the base of an unfinished backup of the host",
+            f"the next run continues that backup; `backupd discard {host}` deletes it",
         )
     if asked.at_once:
         with lock_for_deletion(context.pool.host(host) / candidate.name) as nobody_reads:
             if not nobody_reads:
                 raise StateConflict(
-                    f"{host} {candidate.name} is being restored from", "wait for that, or leave --now-without-grace out"
+                    f"{host} {candidate.name} is being restored from",
+                    "wait until the restore ends, or leave --now-without-grace out",
                 )
 
 
@@ -192,7 +193,7 @@ def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice], asked: Deleti
     for deletion_choice in chosen:
         for backup in deletion_choice.backups:
             if why := record_action(context.pool, _action(deletion_choice.host, backup, asked, context.now)):
-                context.sinks.notice(f"the action is not in the pool's record: {why}")
+                context.sinks.notice(f"the action could not be recorded in the pool: {why}")
         _write_rows(context, deletion_choice)
         point_latest(context.pool, deletion_choice.host)
 

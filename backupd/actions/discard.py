@@ -64,11 +64,11 @@ def _each(pool: Pool) -> Iterator[Unfinished]:
             if not is_busy(pool, path.parent.name) and (unfinished := unfinished_backup(pool, path.parent.name)):
                 yield unfinished
         except (OSError, OperatorError) as error:
-            log.warning("%s is passed over: %s", path, error)
+            log.warning("%s is skipped: %s", path, error)
 
 
 def is_busy(pool: Pool, host: str) -> bool:
-    """Returns True if somebody works on the host, or what a killed run left of its transfer does."""
+    """Returns True if another job, or the rest of a killed run's transfer, works on the host."""
     path = pool.host_lock(host)
     holder = read_holder(path)
     return holder is not None and (holder.is_alive or bool(left_behind(path, holder)))
@@ -106,7 +106,7 @@ def room_hint(unfinished: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
     if not unfinished:
         return hint
     host, size = unfinished[0].host, format_size(unfinished[0].size)
-    return f"{hint}; what {host} has unfinished takes {size}: `backupd discard {host}` gives it up"
+    return f"{hint}; the unfinished backup of {host} uses {size}: `backupd discard {host}` deletes it"
 
 
 def _is_still(unfinished: Unfinished) -> bool:
@@ -131,15 +131,17 @@ def discard(pool: Pool, catalogue: Catalogue, unfinished: Unfinished) -> None:
     """
     if not _is_still(unfinished):
         raise StateConflict(
-            f"what {unfinished.host} has unfinished has changed meanwhile",
-            f"look again: `backupd discard {unfinished.host} --dry-run`",
+            f"the unfinished backup of {unfinished.host} has just changed",
+            f"check it with `backupd discard {unfinished.host} --dry-run`",
         )
     try:
         final_backups.discard(unfinished.path, unfinished.subvolume.uuid)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise final_backups.ForeignData(f"{unfinished.path} holds a subvolume that is not ours", "move that away") from error
+        raise final_backups.ForeignData(
+            f"{unfinished.path} holds a subvolume that does not belong to btrkeep", "move it away"
+        ) from error
     commit(pool.path)  # which wakes the cleaner too
     catalogue.drop_backup(unfinished.host, None)
 
@@ -150,7 +152,7 @@ def give_up(unfinished: Unfinished) -> bool:
         if not _is_still(unfinished) or not _is_for_room(_record(unfinished.path, unfinished.subvolume)):
             return False
         final_backups.discard(unfinished.path, unfinished.subvolume.uuid)
-    except (OSError, OperatorError) as error:  # such as a subvolume of somebody's in it
+    except (OSError, OperatorError) as error:  # such as a foreign subvolume in it
         log.warning("%s cannot be discarded: %s", unfinished.path, error)
         return False
     return True

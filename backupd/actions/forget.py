@@ -63,10 +63,10 @@ def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) ->
     configured = config.hosts.get(host)
     if configured and configured.enabled:
         raise UsageError(
-            f"{host} is still backed up", f"`backupd host remove {host}` takes it out of the configuration; then forget it"
+            f"{host} is still backed up", f"`backupd host remove {host}` removes it from the configuration; then forget it"
         )
     if not pool.host(host).is_dir():
-        raise OperatorError(f"{host} has nothing in the pool", "there is nothing to forget")
+        raise OperatorError(f"{host} has no backup in the pool", "there is nothing to forget")
     held = list(holds(read_notes(pool.host(host)), now))
     if held:
         names = ", ".join(name for name, _ in held)
@@ -93,7 +93,7 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, b
     """
     notes = read_notes(pool.host(host))
     if not notes.forgotten:
-        raise OperatorError(f"{host} is not forgotten", "there is nothing to take back")
+        raise OperatorError(f"{host} is not forgotten", "there is nothing to undo")
     rows = {backup.name: backup.state for backup in catalogue.backups(host)}
     marked = [name for name in notes.backups if _was_forgotten(notes.note(name, EXPIRED))]
     back = sorted(name for name in marked if rows.get(name) != DELETING)
@@ -105,5 +105,5 @@ def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, b
 
 
 def _was_forgotten(note: Mapping[str, Any] | None) -> bool:
-    """Returns True if a backup was marked because its host was forgotten, and not because somebody asked for it."""
+    """Returns True if a backup was marked because its host was forgotten, and not because an operator requested it."""
     return note is not None and ASKED not in note and RetentionCode.FORGOTTEN in (note.get(RULES) or ())

@@ -61,7 +61,7 @@ def resolve_name(
     if name == LATEST:
         newest = next((name for name in names if fits(name)), None)
         if newest is None:
-            raise UsageError(f"{host} has no {kind} backup", f"`backupd list {host}` shows what there is")
+            raise UsageError(f"{host} has no {kind} backup", f"`backupd list {host}` lists its backups")
         return newest
     name = name_meant(name)
     if name in names or name in others:
@@ -81,7 +81,7 @@ def require_readable(host: str, name: str, unread: Container[str]) -> None:
     """Raises StateConflict for a backup that the disk cannot read: nothing proves that it is that one."""
     if name in unread:
         raise StateConflict(
-            f"{host} {name} cannot be read: read error", f"`backupd damaged {host}` lists the damage; it is kept as it is"
+            f"{host} {name} cannot be read: read error", f"`backupd damaged {host}` lists the damage; the backup is kept unchanged"
         )
 
 
@@ -131,10 +131,10 @@ def _set(work: "_HostNotes", name: str, new: Hold, action: str) -> HoldResult:
 def _require_lasting(work: "_HostNotes", name: str) -> None:
     if work.notes.forgotten:
         raise StateConflict(
-            f"{work.host} is forgotten: all its backups are due for deletion", f"`backupd forget {work.host} --undo` takes it back"
+            f"{work.host} is forgotten: all its backups are due for deletion", f"`backupd forget {work.host} --undo` undoes that"
         )
     if work.row(name) == DELETING:
-        raise StateConflict(f"{work.host} {name} is being deleted", "what is left of it cannot be kept any more")
+        raise StateConflict(f"{work.host} {name} is being deleted", "its remaining files can no longer be kept")
 
 
 def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetime, *, by: str) -> HoldResult:

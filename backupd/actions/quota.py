@@ -54,18 +54,18 @@ def costs(kernel: str, version: str) -> tuple[str, ...]:
     btrfs-progs.
     """
     older = (
-        "kernels before 6.7 will not mount the filesystem any more, and btrfs-progs before 6.7 will not check or repair it; "
+        "kernels before 6.7 can no longer mount the filesystem, and btrfs-progs before 6.7 cannot check or repair it; "
         f"this machine has Linux {kernel} and btrfs-progs {version}"
     )
     stays = (
-        "`backupd quota disable` ends the counting, not that: only `btrfstune --remove-simple-quota` of a recent btrfs-progs does, "
-        "on the unmounted filesystem"
+        "`backupd quota disable` ends the counting, but not this; only `btrfstune --remove-simple-quota` of a recent btrfs-progs "
+        "does, on the unmounted filesystem"
     )
     moved = (
-        "a balance, by btrfs-balancer or by the kernel's own reclaim, has what it moves counted for other hosts (Linux 6.18): "
-        "the numbers are a hint at the most then, and a quota may stop a host for what another one wrote"
+        "a balance, by btrfs-balancer or by the kernel's own reclaim, counts the data it moves for other hosts (Linux 6.18); the "
+        "numbers are then only a hint, and a quota may stop a host because of another host's data"
     )
-    later = "only what is written from then on is counted: a host's number is too small until its backups of before are deleted"
+    later = "only data written from then on is counted: a host's number is too small until its older backups are deleted"
     slower = "nights and deletions may take a few percent longer, and the kernel keeps about 2 KiB in memory for each subvolume"
     return older, stays, moved, later, slower
 
@@ -84,7 +84,7 @@ def require_enableable(pool: Pool) -> None:
     """Raises OperatorError when they cannot be switched on."""
     if not quota.is_known_to_kernel():
         raise OperatorError(
-            f"Linux {platform.release()} knows no simple quotas", "they came with Linux 6.7; nothing else here needs them"
+            f"Linux {platform.release()} has no simple quotas", "they need Linux 6.7; all other functions work without them"
         )
     if quota.mode(pool.filesystem) == quota.FULL:
         raise OperatorError("qgroups are switched on, which simple quotas would replace", _disabling(pool))
@@ -102,11 +102,11 @@ def enable(pool: Pool, now: datetime) -> None:
 
 
 def require_disableable(pool: Pool) -> None:
-    """Raises OperatorError when somebody else has groups on the filesystem, which would be lost too."""
+    """Raises OperatorError when the filesystem has foreign groups, which would be lost too."""
     if quota.mode(pool.filesystem) == quota.FULL:
         raise OperatorError("these are qgroups, not simple quotas", _disabling(pool))
     if others := quota.strangers(pool):
-        raise OperatorError(f"the filesystem has groups that are not of this pool: {', '.join(others[:3])}", _disabling(pool))
+        raise OperatorError(f"the filesystem has groups that do not belong to this pool: {', '.join(others[:3])}", _disabling(pool))
 
 
 def _disabling(pool: Pool) -> str:

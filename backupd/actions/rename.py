@@ -37,7 +37,7 @@ from btrkeep.process.threads import raise_limit
 @contextmanager
 def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
     """The locks that a rename needs: of both hosts, and of whatever has a list of hosts in hand: a night, a rebuild, an expiry, and
-    after a crash whoever reads what is in doubt of them.
+    after a crash the reader of the backups in doubt.
     """
     with ExitStack() as held:
         if has_backups_in_doubt(pool, (old, new)):
@@ -51,19 +51,19 @@ def validate_names(old: str, new: str) -> None:
     """Raises UsageError for a name that no host can have, and for the one that it has."""
     require_host_name(new)
     if old == new:
-        raise UsageError(f"{old} has that name already", "name another one")
+        raise UsageError(f"{old} has that name already", "choose another name")
 
 
 def require_renameable(pool: Pool, old: str, new: str) -> None:
     """Raises OperatorError if there is nothing to rename or the new name is taken. The names have been validated."""
     folder = pool.host(new)
-    in_the_way = OperatorError(f"{folder} is in the way", "look at what it holds, and move it away")
+    in_the_way = OperatorError(f"{folder} is in the way", "check what it contains, and move it away")
     if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise in_the_way
     if is_renamed(pool, old, new):
         return
     if not pool.host(old).is_dir():
-        raise OperatorError(f"{old} has nothing in the pool", "it is enough to change its name in the configuration")
+        raise OperatorError(f"{old} has no backup in the pool", "only change its name in the configuration")
     if names_of(pool, new):
         raise OperatorError(
             f"{new} has backups already", "two hosts cannot become one; choose another name, or forget that host first"
@@ -118,7 +118,7 @@ def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
                     raise OperatorError(f"{host} has more backups than this process may have files open", hint) from None
                 continue  # something that only has such a name
             if not is_unread:
-                raise OperatorError(f"{host}@{name} is being restored from", "wait until that has come to its end")
+                raise OperatorError(f"{host}@{name} is being restored from", "wait until the restore has ended")
         yield
 
 
@@ -127,7 +127,7 @@ def _clear_staged(pool: Pool, old: str) -> None:
     staged = pool.staged(old)
     if left := describe(staged):
         delete(staged.parent, left.id)
-    with suppress(OSError):  # never made, or something of somebody else's is in it
+    with suppress(OSError):  # never made, or a foreign file is in it
         staged.parent.rmdir()
 
 

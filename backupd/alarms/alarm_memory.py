@@ -157,7 +157,7 @@ def _is_usable(state: Path) -> bool:
 def _folder_in_memory(name: str, *, make: bool) -> Path | None:
     """Returns our own folder of that name. Where another user has made it first, ours has random characters at its end.
 
-    Raises OSError. The folder that it is in is sticky, so nobody else can replace ours.
+    Raises OSError. Its folder is sticky, so other users cannot replace the file.
     """
     usual = _MEMORY / name
     for folder in (usual, *sorted(_MEMORY.glob(f"{name}-*"))):
@@ -224,7 +224,7 @@ def _write(config: Config, kept: _Kept) -> None:
         if folder == config.pool.state:
             _clear_memory(config)
         return
-    log.warning("it cannot be remembered which alarms were sent, so they may be sent again")
+    log.warning("could not record which alarms were sent, so they may be sent again")
 
 
 def _clear_memory(config: Config) -> None:

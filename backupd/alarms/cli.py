@@ -37,19 +37,19 @@ _BEGAN = "notify_began"
 
 @click.command("notify")
 @click.option("--failed", "unit", metavar="UNIT", help="Report that this systemd unit has failed, with its last lines of output.")
-@click.option("--digest", is_flag=True, help="Send the summary of the day now, whenever it is due.")
+@click.option("--digest", is_flag=True, help="Send the summary of the day now, whether it is due or not.")
 @click.option("--test", is_flag=True, help="Send a test to every URL, and print which of them work.")
-@click.option("--dry-run", is_flag=True, help="Print what would be sent; send and remember nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; send and record nothing.")
 @json_option
 @pass_context
 def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool) -> int:
-    """Find problems, and notify [notify] urls of what is new: failures, recoveries, and once a day a summary.
+    """Find problems, and send new ones to the URLs in [notify]: failures, recoveries, and once a day a summary.
 
-    A timer runs it every few minutes. A problem that persists is reported once, and one that comes and goes does not fill a
-    mailbox. Messages that could not be sent are sent again the next time. Without urls, alarms are still stored, for the
-    dashboard and `metrics`; once there are urls, current alarms are sent as new.
+    A timer runs it every few minutes. A problem that persists is reported once, and one that recurs does not fill a mailbox.
+    Messages that could not be sent are sent again the next time. Without urls, alarms are still stored, for the dashboard and
+    `metrics`; once there are urls, current alarms are sent as new.
 
-    Exit status 1 if no URL accepted a message; with --test if one of them did not.
+    Exit status 1 if no URL accepted a message; with --test, if any URL did not.
     """
     if sum((unit is not None, digest, test)) > 1:
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")

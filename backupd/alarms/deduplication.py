@@ -88,7 +88,7 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
         rows.append(left)
         if left.recovered and left.known and left.subject not in unwell and now - left.recovered >= _patience(left):
             recoveries.append(left)
-    if "recovery" not in events:  # nobody asked for it: it is as if it had been told
+    if "recovery" not in events:  # not requested: it counts as sent
         cleared_rows = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
         rows, recoveries = [cleared_rows.get(row.key, row) for row in rows], []
     waiting = frozenset(alarm.key for alarm in present.values() if not alarm.is_due)

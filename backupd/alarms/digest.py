@@ -52,7 +52,7 @@ def digest_message(pool: str, machine: str, report: StatusReport, standing: Sequ
         parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool, call)))
     others = [row for row in standing if row.host is None]
     if others:
-        parts.append(section("Alarms that stand", alarm_lines(others, pool, call)))
+        parts.append(section("Open alarms", alarm_lines(others, pool, call)))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
     hosts = f"{well:,} of {len(report.hosts):,} hosts well" if report.is_catalogue_read else "the state of the hosts is unknown"
@@ -69,7 +69,11 @@ def _unknown(report: StatusReport) -> str:
     """Formats that the pool cannot be read, and when it could be last; "" if it can."""
     if not report.fault:
         return ""
-    last = f"It could be read last {local_time(report.pool_looked)}." if report.pool_looked else "It is unknown when it could be."
+    last = (
+        f"It was last readable {local_time(report.pool_looked)}."
+        if report.pool_looked
+        else "It is unknown when it was last readable."
+    )
     return f"The pool cannot be read: {harmless(report.fault)}. {last}"
 
 
@@ -110,7 +114,7 @@ def _why(error: str | None, age: float | None) -> str:
 def _day_lines(report: StatusReport) -> list[str]:
     lines = [_runs_line(report.day) if report.is_catalogue_read else f"backups: unknown: {harmless(report.catalogue_fault)}"]
     if report.room:
-        lines.append(f"room: {report.room}, of {format_size(report.room.total)}")
+        lines.append(f"free space: {report.room}, of {format_size(report.room.total)}")
     elif report.fault:
         lines.append(f"the pool cannot be used: {harmless(report.fault)}")
     if report.numbers and report.numbers.size:
@@ -128,7 +132,7 @@ def _day_lines(report: StatusReport) -> list[str]:
 
 def _runs_line(day: Sequence[RunTotals]) -> str:
     if not day:
-        return "no backup was tried"
+        return "no backup was attempted"
     outcomes = ", ".join(f"{run_totals.runs:,} {run_totals.outcome}" for run_totals in day)
     return f"backups: {outcomes}; {format_size(sum(run_totals.literal_bytes for run_totals in day))} of new data"
 

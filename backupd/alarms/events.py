@@ -1,6 +1,6 @@
 """Finds all current alarms in a status report. Pure.
 
-An alarm is a problem, whether or not anybody is notified. Facts that are unknown now (how full a pool is that is not mounted)
+An alarm is a problem, whether or not a notification is sent. Facts that are unknown now (how full a pool is that is not mounted)
 neither raise nor end alarms: `unknown` names such events.
 """
 

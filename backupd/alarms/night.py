@@ -52,7 +52,7 @@ def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None =
     well = len(counting) - len(unwell)
     # By numbers of hosts, so that 100 % is all of them whatever floating point makes of it.
     met = well >= len(counting) * config.notify.ping_goal - 1e-9
-    lines = [f"{well:,} of {len(counting):,} hosts are well, the goal is {format_share(config.notify.ping_goal)}"]
+    lines = [f"{well:,} of {len(counting):,} hosts are ok, the goal is {format_share(config.notify.ping_goal)}"]
     if ended is not None:
         lines.insert(0, f"the night ended early: {harmless(ended)}")
     groups = grouped_alike(unwell, lambda status: f"{status.state}: {without_host(status.error or '', status.host)}")
@@ -98,14 +98,14 @@ class Ping:
         self._waiting.put(None)
         self._thread.join(seconds)
         if self._thread.is_alive():
-            log.warning("the ping did not come through within %.0f s", seconds)
+            log.warning("the ping failed: no answer within %.0f s", seconds)
 
     def _work(self) -> None:
         while (job := self._waiting.get()) is not None:
             path, body = job
             ping = f"the ping{path and f' {path}'} to {urlsplit(self._url.text).hostname}"
             if fault := send(self._url, path, body, _SECONDS):
-                log.warning("%s did not come through: %s", ping, fault)
+                log.warning("%s failed: %s", ping, fault)
 
 
 def send(url: Url, path: str, body: bytes, seconds: float) -> str:
@@ -114,7 +114,7 @@ def send(url: Url, path: str, body: bytes, seconds: float) -> str:
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
-    request = Request(url.text + path, data=body, headers={"User-Agent": "btrkeep", "Content-Type": "text/plain; charset=utf-8"})  # noqa: S310  parse_ping takes http and https alone
+    request = Request(url.text + path, data=body, headers={"User-Agent": "btrkeep", "Content-Type": "text/plain; charset=utf-8"})  # noqa: S310
     try:
         with urlopen(request, timeout=seconds):  # noqa: S310
             return ""

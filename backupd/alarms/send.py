@@ -18,9 +18,12 @@ _STATUS = re.compile(r"\berror=(\d{3})\b|\bHTTP (?:error )?(\d{3})\b|\((\d{3}), 
 _REASONS = (
     (re.compile("Connection refused", re.IGNORECASE), "connection refused"),
     (re.compile("timed out|TimeoutError|timeout", re.IGNORECASE), "no answer in time"),
-    (re.compile("Name or service not known|NameResolution|name resolution|getaddrinfo", re.IGNORECASE), "its name is not known"),
+    (
+        re.compile("Name or service not known|NameResolution|name resolution|getaddrinfo", re.IGNORECASE),
+        "its name does not resolve",
+    ),
     (re.compile("CERTIFICATE_VERIFY_FAILED|certificate verify failed", re.IGNORECASE), "its certificate is not trusted"),
-    (re.compile("No route to host|Network is unreachable", re.IGNORECASE), "the network does not reach it"),
+    (re.compile("No route to host|Network is unreachable", re.IGNORECASE), "the network cannot reach it"),
     (re.compile("authenticat|\\b535\\b", re.IGNORECASE), "it refuses the password"),
 )
 

@@ -41,7 +41,7 @@ class Message:
 
 
 def harmless(text: str, longest: int = _LONGEST) -> str:
-    """`text` of somebody else on one line, no longer than that, with nothing in it that a program could obey."""
+    """Foreign `text` on one line, no longer than that, without anything that a program could obey."""
     shown = printable(" ".join(text.split())).translate(_HARMLESS).replace("](", "] (")
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
@@ -115,7 +115,7 @@ def _title(pool: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[Stored
         text = alarm_words(alarms[0])
         return f"btrkeep {pool}: {text if len(text) <= _SHORT else text[: _SHORT - 3] + '...'}"
     if len(recoveries) == 1 and not alarms:
-        return f"btrkeep {pool}: over: {harmless(recoveries[0].text, 100)}"
+        return f"btrkeep {pool}: resolved: {harmless(recoveries[0].text, 100)}"
     words = [counted(len(alarms), "alarm")] if alarms else []
     return f"btrkeep {pool}: {', '.join([*words, *([f'{len(recoveries):,} over'] if recoveries else [])])}"
 
@@ -127,7 +127,7 @@ def _kind(alarms: Sequence[StoredAlarm]) -> str:
 
 
 def _recovery(row: StoredAlarm) -> str:
-    often = f", it came {counted(row.times, 'time')}" if row.times > 1 else ""
+    often = f", it occurred {counted(row.times, 'time')}" if row.times > 1 else ""
     lasted = format_duration(seconds_between(row.since, row.recovered))
     return f"{harmless(row.text)} (since {local_time(row.since)}, over after {lasted}{often})"
 
@@ -235,7 +235,7 @@ def broken_services_message(pool: str, machine: str, services: Sequence[StoredAl
     """The message, for the others, that services of [notify] urls take no messages."""
     lines = [f"- {harmless(row.text)}" for row in services]
     parts = [
-        section("Do not arrive", lines, len(lines)),
+        section("Not delivered", lines, len(lines)),
         "  What to do: Correct [notify] urls; `backupd notify --test` tries them.",
     ]
     return Message(f"btrkeep {pool}: {harmless(services[0].text, 100)}", "\n".join(parts) + f"\n\n{sender(machine)}", "warning")
@@ -264,9 +264,9 @@ def unit_message(
     body = [section("The configuration is wrong", listed(map(harmless, faults)), len(faults), call)] if faults else []
     body.append(f"{name} failed: {harmless(result)}.")
     if lines:
-        body.append("\n".join(["It said last:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
+        body.append("\n".join(["Its last messages:", *(f"    {harmless(line)}" for line in lines[-_MOST:])]))
     else:
-        body.append("Its journal has no lines of it.")
+        body.append("The journal has no messages of it.")
     about = AlarmSubject(UNIT, unit)
     hint = advice(StoredAlarm(FAILURE, str(about), "", 0, at, 1, None, None, None), pool, call)
     body.append(f"Since {local_time(at)}. What to do: {hint.words}\n    {_command(hint, about)}\n    systemctl start {name}")

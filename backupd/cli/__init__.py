@@ -22,7 +22,7 @@ COMMANDS = {
     "setup": LazyCommand("backupd.hosts.cli.setup", "set up a pool and a first host, up to the first backup"),
     "init": LazyCommand("backupd.hosts.cli.setup_pool", "create a pool on a mounted btrfs"),
     "host": LazyCommand("backupd.hosts.cli.host", "add, change, remove, list and test hosts"),
-    "check": LazyCommand("backupd.doctor.cli.check", "check configuration, pool and hosts, and say what to do"),
+    "check": LazyCommand("backupd.doctor.cli.check", "check configuration, pool and hosts, and show what to do"),
     "doctor": LazyCommand("backupd.doctor.cli.doctor", "find problems of the filesystem, and how to fix them"),
     "run": LazyCommand("backupd.run.cli.run", "back up the hosts that are due"),
     "status": LazyCommand("backupd.health.cli.status", "show the state of every host"),
@@ -34,7 +34,7 @@ COMMANDS = {
     "drill": LazyCommand("backupd.drill.cli", "prove that a backup can be restored"),
     "usage": LazyCommand("backupd.observe.cli.usage", "show the space used, by host and by backup"),
     "dedupe": LazyCommand("backupd.dedupe.cli", "make equal files of backups share their data"),
-    "quota": LazyCommand("backupd.actions.cli.quota", "show and limit what each host takes, by simple quotas"),
+    "quota": LazyCommand("backupd.actions.cli.quota", "show and limit the space of each host, with simple quotas"),
     "accept": LazyCommand("backupd.actions.cli.hold:accept_command", "let a suspect backup count as complete"),
     "hold": LazyCommand("backupd.actions.cli.hold:hold_command", "keep a backup regardless of the retention"),
     "release": LazyCommand("backupd.actions.cli.hold:release_command", "end the hold of a backup"),
@@ -42,11 +42,11 @@ COMMANDS = {
     "expire": LazyCommand("backupd.expire.cli.expire", "delete what the retention no longer keeps"),
     "delete": LazyCommand("backupd.actions.cli.delete", "delete backups by name, after the usual grace or at once"),
     "discard": LazyCommand("backupd.actions.cli.discard", "delete the unfinished backup of a host"),
-    "unexpire": LazyCommand("backupd.actions.cli.hold:unexpire_command", "take back an expired backup during its grace"),
-    "import": LazyCommand("backupd.run.importing.cli.import_", "make backups of the history that another program has made"),
+    "unexpire": LazyCommand("backupd.actions.cli.hold:unexpire_command", "keep an expired backup again, during its grace"),
+    "import": LazyCommand("backupd.run.importing.cli.import_", "import the backups of another program"),
     "replicate": LazyCommand("backupd.replicate.cli.replicate", "fetch the backups of another pool, or send them there"),
     "promote": LazyCommand("backupd.replicate.cli.promote:promote_command", "take over hosts whose backups were fetched"),
-    "demote": LazyCommand("backupd.replicate.cli.promote:demote_command", "fetch hosts from now on that were backed up here"),
+    "demote": LazyCommand("backupd.replicate.cli.promote:demote_command", "fetch hosts again that were backed up here"),
     "offsite": LazyCommand("backupd.offsite.cli", "send the newest backups to a repository of restic"),
     "progress": LazyCommand("backupd.expire.cli.progress", "watch the kernel drop deleted subvolumes"),
     "sample": LazyCommand("backupd.observe.cli.sample", "record the state of the pool, for a timer"),
@@ -54,14 +54,14 @@ COMMANDS = {
     "day": LazyCommand("backupd.observe.cli.day", "show the disk activity of a day, and which job ran"),
     "forecast": LazyCommand("backupd.observe.cli.forecast", "estimate when the pool is full"),
     "rehearse": LazyCommand("backupd.rehearse.cli.rehearse", "try settings on a throwaway pool, and compare them"),
-    "forget": LazyCommand("backupd.actions.cli.forget", "give up a host: all its backups expire"),
+    "forget": LazyCommand("backupd.actions.cli.forget", "let all backups of a host expire"),
     "rename": LazyCommand("backupd.actions.cli.rename", "rename a host's backups"),
     "scrub": LazyCommand("backupd.proof.cli.scrub", "read everything on the pool, and repair what can be repaired"),
-    "verify": LazyCommand("backupd.proof.cli.verify", "read the files of backups, and compare them with what they were"),
+    "verify": LazyCommand("backupd.proof.cli.verify", "read the files of backups, and compare them with their checksums"),
     "damaged": LazyCommand("backupd.proof.cli.damaged", "list the damaged files, and the backups that have them"),
     "repair": LazyCommand("backupd.repair.cli", "make repaired copies of damaged backups"),
     "log": LazyCommand("backupd.health.cli.log", "show past runs, and rsync's messages"),
-    "notify": LazyCommand("backupd.alarms.cli", "send notifications of what is new or has failed"),
+    "notify": LazyCommand("backupd.alarms.cli", "send notifications of new alarms and failures"),
     "metrics": LazyCommand("backupd.observe.cli.metrics", "print metrics of the pool and its hosts, for Prometheus"),
     "serve": LazyCommand("backupd.serve.cli.serve", "do the privileged work of the dashboard"),
     "rebuild": LazyCommand("backupd.actions.cli.rebuild", "rebuild the catalogue from the pool"),
@@ -77,7 +77,7 @@ HIDDEN = {
 
 # bash takes HOST@BACKUP for two words otherwise.
 completion = completion_command(
-    "backupd", "commands, options, hosts and what is in backups", bash_first="COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}"
+    "backupd", "commands, options, hosts and files of backups", bash_first="COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}"
 )
 
 
@@ -107,13 +107,13 @@ def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: 
     `backupd check --connect` shows what is still missing, `backupd run` makes the backups, `backupd status` and `backupd list` show
     them. They are plain folders: copy a file back with cp.
 
-    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage or configuration, 3 a lock is held, 4 the pool is unusable,
+    Exit status: 0 all is well, 1 a problem was found, 2 wrong usage or configuration, 3 a lock is held, 4 the pool is unusable,
     130 interrupted, 143 terminated. `man backupd` has the details.
     """
     if config_file == "":  # an empty variable of a script must not mean the main pool
-        raise UsageError("--config names no file", "leave it out for /etc/btrkeep/main.toml")
+        raise UsageError("--config is empty", "leave it out for /etc/btrkeep/main.toml")
     if config_file and ctx.get_parameter_source("pool_name") is not ParameterSource.DEFAULT:
-        raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
+        raise UsageError("--pool and --config exclude each other", "give only one: a configuration file has the name of its pool")
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s: %(message)s", stream=sys.stderr)
     print_commands_as("backupd", _call(pool_name, config_file))

@@ -29,7 +29,7 @@ _YEARS = range(1970, 9001)  # of --now: days before and after it are reckoned wi
 def _parse_now(text: str) -> datetime:
     moment = parse_time(text)
     if moment.year not in _YEARS:
-        raise ValueError(f"{text!r} is not of the years {_YEARS[0]} to {_YEARS[-1]}")
+        raise ValueError(f"{text!r} is not in the years {_YEARS[0]} to {_YEARS[-1]}")
     return moment
 
 
@@ -38,7 +38,7 @@ _NOW = "btrkeep.now"
 _MOST_FAULTS = 20
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 time_option = click.option(
-    "--time", "seconds", type=ParsedType("duration", parse_duration), metavar="2h", help="Begin no further file after this long."
+    "--time", "seconds", type=ParsedType("duration", parse_duration), metavar="2h", help="Start no further file after this time."
 )
 pace_option = click.option(
     "--pace",
@@ -56,7 +56,7 @@ def _keep_now(ctx: click.Context, _param: click.Parameter, now: datetime | None)
 
 def pass_context(command: C) -> C:
     """As click.pass_context, with the option --now: `opened` and `clock_for` find its time in the context."""
-    text = "Act as if it were TIME; only on a pool made with --rehearsal."
+    text = "Run as if the time were TIME; only on a pool made with --rehearsal."
     option = click.option("--now", type=TIME, metavar="TIME", expose_value=False, callback=_keep_now, help=text)
     return option(click.pass_context(command))  # type: ignore[return-value]  # it is called with the context before all else
 
@@ -139,7 +139,7 @@ def opened(
 ) -> Iterator[PoolContext]:
     """Opens and checks everything; with `writes`, also that the pool is writable. Raises any OperatorError.
 
-    With `writes` the command also goes on when nobody reads any more what it prints.
+    With `writes` the command also continues when its output is no longer read.
 
     With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` shows why. A lost catalogue is a warning,
     except with `writes`, because commands that write first update the catalogue from the pool.
@@ -168,7 +168,7 @@ def opened(
             try:
                 catalogue = held.enter_context(Catalogue.open(config.pool.state))
             except OSError as error:
-                hint = f"see that its filesystem is mounted, not read-only and not full: df {config.pool.state}"
+                hint = f"check that its filesystem is mounted, not read-only and not full: df {config.pool.state}"
                 raise OperatorError(f"the catalogue in {config.pool.state} cannot be opened: {error.strerror}", hint) from None
         recorded_id = catalogue.pool_id()
         if recorded_id is None:

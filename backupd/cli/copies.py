@@ -23,12 +23,12 @@ def chosen_copies(
     """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
     kind_words = "offsite repository" if kind == OFFSITE else kind
     if fault := excluded_fault(context, name):
-        raise UsageError(f"{kind_words} {printable(str(name))} is left out: {fault}", "correct that line of the configuration")
+        raise UsageError(f"{kind_words} {printable(str(name))} is skipped: {fault}", "correct that line of the configuration")
     if name is not None and name not in configured:
         hint = did_you_mean(name, configured, f"add [{kind}.{name}] to {context.config.file}")
         raise UsageError(f"no {kind_words} {printable(name)} is configured", hint)
     if not configured and is_asked and context.config.excluded_copies:
-        hint = "correct the lines of the configuration that are named above: a section with a mistake is left out"
+        hint = "correct the lines of the configuration named above: sections with mistakes are skipped"
         raise UsageError(f"no {kind_words} can be used", hint)
     if not configured and is_asked:
         raise UsageError(
@@ -67,7 +67,7 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
         note_failure(context.catalogue, copy.name, now, error.message, copy.kind, away=is_away)
     (status,) = copy_statuses({copy.name: copy}, context.catalogue, now)
     if is_away and status.state in (CopyState.OK, CopyState.LATE):
-        print_wrapped(f"{copy.name}: {error.message}: not there now", err=True)
+        print_wrapped(f"{copy.name}: {error.message}: not reachable now", err=True)
         return False
     print_error(OperatorError(f"{copy.name}: {error.message.rstrip('.')}; {age_words(copy.kind, status.age)}", error.hint))
     return True
@@ -75,4 +75,4 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
 
 def left_words(left: int, *, out_of_time: bool) -> str:
     """Describes the backups that a run left for the next one; "" for none."""
-    return f"; {left} left for the next time{', its window has ended' if out_of_time else ''}" if left else ""
+    return f"; {left} left for the next run{', its window has ended' if out_of_time else ''}" if left else ""

@@ -141,7 +141,7 @@ def hosts_named(patterns: Iterable[str], hosts: Iterable[str], problem: str) -> 
     for pattern in patterns:
         named = fnmatch.filter(hosts, pattern)
         if not named:
-            raise UsageError(f"{pattern}: no host of that name {problem}", "`backupd list` shows what there is")
+            raise UsageError(f"{pattern}: no host of that name {problem}", "`backupd list` lists the hosts")
         chosen |= dict.fromkeys(named)
     return list(chosen)
 
@@ -190,7 +190,7 @@ def confirmed(question: str, answer: str, yes: bool, as_json: bool) -> None:
         return
     if not os.isatty(0):
         raise UsageError("there is no terminal to ask for confirmation", "add --yes if you are sure")
-    if click.prompt(f'{question}: type "{answer}" to go on', default="", show_default=False, err=as_json) != answer:
+    if click.prompt(f'{question}: type "{answer}" to continue', default="", show_default=False, err=as_json) != answer:
         raise OperatorError("the confirmation does not match: nothing was changed", f'type "{answer}" exactly')
 
 

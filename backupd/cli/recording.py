@@ -15,7 +15,7 @@ def record(
 ) -> None:
     """Records the action; a failure is a note on standard error. `who`: the user of the dashboard for whom a job does it."""
     if failure := record_action(pool, UserAction(now.replace(microsecond=0), action, _by(who), host, backup, why)):
-        print_wrapped(f"note: this {action} is not in the record of actions: {failure}", err=True)
+        print_wrapped(f"note: this {action} could not be recorded: {failure}", err=True)
 
 
 def record_change(config: Config, now: datetime, action: str, host: str | None, why: str = "") -> None:
@@ -25,7 +25,7 @@ def record_change(config: Config, now: datetime, action: str, host: str | None, 
     except PoolMissing:
         return
     except (OperatorError, OSError) as error:
-        print_wrapped(f"note: this {action} is not in the record of actions: {error}", err=True)
+        print_wrapped(f"note: this {action} could not be recorded: {error}", err=True)
         return
     record(pool, now, action, host, why=why)
 

@@ -39,7 +39,7 @@ Used = tuple[int, int]
 
 
 class DedupeJob:
-    """A run that has begun. Whoever makes one has the lock `dedupe` of the pool."""
+    """A run that has begun. The caller has the lock `dedupe` of the pool."""
 
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._begun, self._written = catalogue, now, time.monotonic(), time.monotonic()
@@ -116,7 +116,7 @@ def _domain(host: str, config: HostConfig | None) -> tuple[str, str]:
 )
 @time_option
 @pace_option
-@dry_run_option("what is known to be equal, and how much would be read")
+@dry_run_option("the files known to be equal, and how much would be read")
 @json_option
 @pass_context
 def command(
@@ -128,16 +128,16 @@ def command(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Make equal files of backups share their data, whatever they are called: moved and copied files, and files of several hosts.
+    """Make equal files of backups share their data, whatever their names: moved and copied files, and files of several hosts.
 
     All complete backups of all hosts, or those of each HOST, or HOST@BACKUP. Hosts share only within their group, unless
     share_across_groups is set for them. Contents are known from `backupd verify`; files that it has not read yet are read if
     another file has the same size. The kernel compares all data before it shares it, so no content changes.
 
-    It pauses while backups are made, expired or balanced, and leaves a backup that is restored or sent. Ctrl-C, SIGTERM and --time
-    end it; the next one continues.
+    It pauses while backups are made, expired or balanced, and skips a backup that is being restored or sent. Ctrl-C, SIGTERM
+    and --time end it; the next dedupe continues.
 
-    Exit status 0: done, or ended by --time; 3: a verify or another dedupe is at work; 4: the pool is full or read-only.
+    Exit status 0: done, or ended by --time; 3: a verify or another dedupe is running; 4: the pool is full or read-only.
     """
     cancellation, status = Cancellation(), Status()
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
@@ -203,8 +203,8 @@ def _say(done: Sequence[SharedBackup], before: tuple[int, int], after: tuple[int
     data, metadata = _difference(before[0] - after[0], "less", "more"), _difference(after[1] - before[1], "more", "less")
     text = [
         *_left_lines(backup.left for backup in done if backup.left and not backup.files),
-        f"{format_size(total)} share data now that did not before" + ("" if is_whole else "; the next one continues"),
-        f"the pool uses {data} for data, and {metadata} for metadata, other work on it included",
+        f"{format_size(total)} of data are now shared" + ("" if is_whole else "; the next dedupe continues"),
+        f"the pool uses {data} for data, and {metadata} for metadata, including the effects of other jobs",
     ]
     print_answer(sums | used | {"backups": [_fields(backup) for backup in done]}, text, as_json=as_json)
 

@@ -73,7 +73,7 @@ class Pacer:
 
     @property
     def has_to_wait(self) -> bool:
-        """Whether somebody makes, expires or balances backups: `goes_on` waits for that, which may take hours."""
+        """Whether a job makes, expires or balances backups: `goes_on` waits for that, which may take hours."""
         return bool(at_work(self._locks))
 
     def wait_for(self, why: str) -> bool:
@@ -95,9 +95,9 @@ class Pacer:
 
     def _obstacle(self) -> str:
         if who := at_work(self._locks):
-            return f"waits for {who}"
+            return f"waiting for {who}"
         busy = self._most is not None and (self._pressure.share() or 0.0) > self._most
-        return "waits for the disks" if busy else ""
+        return "waiting for the disks" if busy else ""
 
 
 _MOST_RECORDS = 100_000  # that are held in memory before they are written down
@@ -111,7 +111,7 @@ _ROOT = b"/"
 
 
 class _InUse(Exception):
-    """Somebody else works with the backup; its argument says who."""
+    """Another process uses the backup; its argument names it."""
 
 
 class _Paused(Exception):
@@ -252,7 +252,7 @@ class Deduper:
 
     def _files(self, backups: Sequence[Restorable]) -> Iterator[tuple[Restorable, WalkEntry, Key]]:
         for backup in backups:
-            self.tell(f"looks at {backup.host} {backup.name}")
+            self.tell(f"reading {backup.host} {backup.name}")
             if self._why_skipped(backup):
                 continue
             try:
@@ -273,9 +273,9 @@ class Deduper:
 
     def _why_skipped(self, backup: Restorable) -> str:
         if describe(backup.path) is None:
-            return "gone meanwhile"
+            return "was deleted"
         if self.settled and (backup.record.finished or backup.started) > self.settled:
-            return "made in the last minutes: a crash could still take the data, and all that shares them"
+            return "made in the last minutes: a crash could still lose its data, and the data of all files that share it"
         return ""
 
 
@@ -320,7 +320,7 @@ class _BackupSharing:
             self._new.clear()
 
     def _goes_on(self, fd: int) -> bool:
-        """True if the time is not over. Raises _InUse if somebody else uses the backup, _Paused if it has to wait."""
+        """True if the time is not over. Raises _InUse if another process uses the backup, _Paused if it has to wait."""
         if time.monotonic() - self._looked < _BATCH:
             return not self._work.pacer.is_over
         if self._work.pacer.has_to_wait:
@@ -329,7 +329,7 @@ class _BackupSharing:
             return False
         holder = read_holder(self._work.pool.host_lock(self._backup.host))
         if holder and holder.is_alive:
-            raise _InUse(f"{holder.what} is at work (process {holder.pid})")
+            raise _InUse(f"{holder.what} is running (process {holder.pid})")
         if is_read_by_others(fd):
             raise _InUse("it is being read")
         self._looked = time.monotonic()

@@ -72,7 +72,7 @@ def _tell(config: Config) -> None:
 def _configuration(config: Config) -> Iterator[Finding]:
     enabled = sum(host.enabled for host in config.hosts.values())
     if not config.hosts and config.replicas:
-        yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.replicas), 'replica')}, no host of its own")
+        yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.replicas), 'replica')}, no host configured")
     elif not config.every_host:
         yield Finding(
             "configuration", "warning", f"{config.file}: no host is configured", "add a [host.NAME] table; the README shows one"
@@ -80,7 +80,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
     else:
         yield Finding("configuration", "ok", f"{config.file}: {counted(len(config.hosts), 'host')}, {enabled:,} enabled")
     for fault in config.faults:
-        hint = "correct that line: what it is about is left out until then"
+        hint = "correct that line: until then its section is skipped"
         yield Finding("configuration", "error", printable(fault), hint)
     for notice in config.notices:
         yield Finding("configuration", "note", printable(notice))
@@ -91,8 +91,8 @@ def _configuration(config: Config) -> Iterator[Finding]:
             continue
         if (
             status.st_gid and status.st_mode & stat.S_IWGRP
-        ):  # everybody's are refused, and a group may be that of the administrators
-            text = f"{file} can be written by its group, {status.st_gid}, whose members could have root run anything"
+        ):  # files that all users can write are refused; a group may be that of the administrators
+            text = f"{file} can be written by its group, {status.st_gid}, whose members could make root run any command"
             yield Finding("configuration", "note", text, f"chmod g-w {shlex.quote(str(file))}")
     yield from _hook_trust(config)
 
@@ -107,7 +107,7 @@ def _hook_trust(config: Config) -> Iterator[Finding]:
         yield Finding("hooks", "error", f"{printable(str(config.file))} cannot be checked: {error.strerror}", "run this as root")
         return
     if step:
-        text = f"{printable(str(step.place))} {step.reason}, who could run anything as root: no hook is run"
+        text = f"{printable(str(step.place))} {step.reason}, who could run any command as root: no hook is run"
         yield Finding("hooks", "error", text, remedy(step))
 
 
@@ -116,7 +116,7 @@ def _names(_: Config) -> Iterator[Finding]:
     for name in OUR_NAMES:
         others = sorted(set(owners.get(name, ())) - {"btrkeep"})
         if others:
-            hint = f"install btrkeep into a virtual environment of its own (without {', '.join(others)})"
+            hint = f"install btrkeep into its own virtual environment (without {', '.join(others)})"
             yield Finding("import names", "error", f"the Python package {name} also belongs to {', '.join(others)}", hint)
 
 
@@ -129,13 +129,13 @@ def _rsync(_: Config) -> Iterator[Finding]:
     if rsync.numbers < OLDEST:
         yield Finding("rsync", "error", f"{rsync.version} cannot compare nanoseconds", "use 3.4.3 or later")
     elif rsync.numbers < SAFE:
-        hint = "update it: a hostile host could use its known holes against this server"
+        hint = "update it: a hostile host could attack this server through its known vulnerabilities"
         yield Finding("rsync", "warning", f"{rsync.version} is older than 3.4.3", hint)
     else:
         yield Finding("rsync", "ok", rsync.version)
 
 
-_CONFINE = 'confine = "auto" in [backup] lets a host that takes it over write nothing but its own new backup'
+_CONFINE = 'confine = "auto" in [backup] lets a host that takes over rsync write only to its own new backup'
 
 
 def _confined(config: Config) -> Iterator[Finding]:
@@ -152,9 +152,9 @@ def _confined(config: Config) -> Iterator[Finding]:
         yield Finding("confinement", "error", error.message, error.hint)
         return
     if config.backup.confine == "never":
-        yield Finding("confinement", "note", "rsync is not confined when it talks to a host", _CONFINE)
+        yield Finding("confinement", "note", "rsync is not confined while it talks to hosts", _CONFINE)
     elif missing:
-        yield Finding("confinement", "warning", f"rsync is not confined when it talks to a host: {missing}", confinement_hint())
+        yield Finding("confinement", "warning", f"rsync is not confined while it talks to hosts: {missing}", confinement_hint())
     else:
         yield Finding("confinement", "ok", "the rsync of a host can write only to that host's new backup")
 
@@ -180,7 +180,7 @@ def _pool(config: Config) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         yield Finding(
-            "pool", "error", f"{path} has mode {mode:04o}: others can look into the backups", f"chmod 700 {shlex.quote(str(path))}"
+            "pool", "error", f"{path} has mode {mode:04o}: other users can read the backups", f"chmod 700 {shlex.quote(str(path))}"
         )
     yield from _health(config, pool)
     yield from _mount(path)
@@ -231,9 +231,9 @@ def _mount(path: Path) -> Iterator[Finding]:
     mount, machine = mount_of(path), machine_mount(path)
     options = mount.super_options
     if "nodatacow" in options or "nodatasum" in options:
-        yield Finding("mount", "warning", "mounted with nodatacow or nodatasum: nothing notices damaged data", "mount it without")
+        yield Finding("mount", "warning", "mounted with nodatacow or nodatasum: damaged data is not detected", "mount it without")
     if machine and "noatime" not in machine.mount_options:
-        hint = "mount with noatime: every look at a backup of a writable subvolume costs metadata"
+        hint = "mount with noatime: otherwise reading a writable backup writes metadata"
         yield Finding("mount", "note", "access times are kept", hint)
 
 
@@ -241,16 +241,16 @@ def _quotas(config: Config) -> Iterator[Finding]:
     quotas = sum(host.enabled and host.quota is not None for host in config.hosts.values())
     with suppress(PoolUnusable):  # of which _pool tells
         if idle := idle_quotas(quotas, quota.mode(open_configured(config).filesystem), quota.is_known_to_kernel()):
-            yield Finding("quotas", "warning", idle, "`backupd doctor` shows what it takes, and costs, to have them hold")
+            yield Finding("quotas", "warning", idle, "`backupd doctor` shows how to make them apply, and the cost")
 
 
 def _privileges(_: Config) -> Iterator[Finding]:
-    """Only of root: anybody else cannot open the pool, and is told that."""
+    """Only of root: other users cannot open the pool, and get that error."""
     if os.geteuid():
         return
     capabilities = read_capabilities()
     if capabilities is None:
-        yield Finding("privileges", "unknown", "the capabilities of this process could not be read", "see that /proc is mounted")
+        yield Finding("privileges", "unknown", "the capabilities of this process could not be read", "check that /proc is mounted")
         return
     findings = tuple(privilege_findings(capabilities, root=True))
     yield from findings
@@ -342,7 +342,7 @@ def _notify(config: Config) -> Iterator[Finding]:
     wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
     for number in wrong:
         message = f"number {number} of `urls` is not a URL that apprise understands"
-        yield Finding("notify", "error", message, "apprise's documentation has the form of each service's")
+        yield Finding("notify", "error", message, "apprise's documentation shows the URL of each service")
     if not wrong:
         switch = " and a dead man's switch" if notify.ping else ""
         yield Finding("notify", "ok", f"{counted(len(notify.urls), 'URL')}{switch}; `backupd notify --test` tries them")
@@ -378,7 +378,7 @@ def _sources(config: Config) -> Iterator[Finding]:
                     else Finding(
                         "source",
                         "error",
-                        f"{printable(path)} is not a folder or file of this machine",
+                        f"{printable(path)} does not exist on this machine",
                         "correct `paths`",
                         subject=host.name,
                     )

@@ -60,11 +60,11 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
     """Yields findings about copies, about receiving, and about hosts without a copy, from the catalogue and the pool's notes."""
     without = config.backup.confine == "never"
     if any(replica.folder is None or not without for replica in config.replicas.values()) and not which(PROGRAM):
-        why = "what another pool has is received in a cell, and bubblewrap is not installed"
+        why = "backups of other pools are received in a cell, which needs bubblewrap, and that is not installed"
         yield Finding(_CHECK, "error", why, "apt install bubblewrap")
     for replica in config.replicas.values():
         if replica.folder and _is_here(config, replica.folder):
-            why = f"{replica.folder} is on the same filesystem as this pool: when that is lost, so is the copy"
+            why = f"{replica.folder} is on the same filesystem as this pool: if that is lost, the copy is lost too"
             yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {replica.name}")
     with suppress(OperatorError):  # of the catalogue, which has a finding of its own
         with Catalogue.open_readonly(config.pool.state) as catalogue:
@@ -95,19 +95,24 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
         case CopyState.OK if copy.session and copy.session.newest and copy.is_stale:
             text = f"{age_words(kind, copy.age)}, and began {local_time(copy.session.newest)}"
             if kind == OFFSITE:
-                text, hint = f"{text}: there was no newer one to send", "`backupd status` shows why this pool makes none"
+                text, hint = (
+                    f"{text}: there was no newer backup to send",
+                    ("`backupd status` shows why this pool makes no newer backup"),
+                )
             else:
                 text = (
                     f"{done} {format_duration(copy.age)} ago, but the newest backup there began {local_time(copy.session.newest)}"
                 )
-                hint = "see why that server makes none"
+                hint = "check why that server makes no newer backup"
             return Finding(_CHECK, "warning", text, hint, subject=subject)
         case CopyState.OK:
             text = age_words(kind, copy.age) if kind == OFFSITE else f"{done} {format_duration(copy.age)} ago"
             return Finding(_CHECK, "ok", text, subject=subject)
         case CopyState.NEVER:
             if kind == OFFSITE:
-                hint = f"`backupd offsite init {name}` makes the repository, unless it is there; then `backupd offsite run {name}`"
+                hint = (
+                    f"`backupd offsite init {name}` creates the repository, unless it exists; then run `backupd offsite run {name}`"
+                )
             return Finding(_CHECK, "note", f"never {done}", hint, subject=subject)
         case CopyState.LATE:
             text = age_words(kind, copy.age) if kind == OFFSITE else f"not {done} for {format_duration(copy.age)}"
@@ -124,8 +129,10 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
     subject = f"replica {copy.replica.name}"
     if copy.gone:
         verb = "is" if len(copy.gone) == 1 else "are"
-        text = f"{_some([host_lag.host for host_lag in copy.gone])} {verb} not listed there any more; the copies stay"
-        hint = f"see that server; `backupd forget {copy.gone[0].host}` when it is given up, `promote` when it is backed up here"
+        text = f"{_some([host_lag.host for host_lag in copy.gone])} {verb} no longer listed there; the copies stay"
+        hint = (
+            f"check that server; then `backupd forget {copy.gone[0].host}` if the host was retired, or `promote` to back it up here"
+        )
         yield Finding(_CHECK, "warning", text, hint, subject=subject)
     try:
         room = read_room(config.pool.path)
@@ -133,7 +140,10 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
         return
     free = room.available - config.pool.min_free.bytes_of(room.total)
     if copy.session and 0 < free < copy.session.bytes:
-        text = f"the newest fetch brought {format_size(copy.session.bytes)}, and {format_size(free)} are free above min_free"
+        text = (
+            f"the newest replication fetched {format_size(copy.session.bytes)}, but only {format_size(free)} are free above "
+            "min_free"
+        )
         yield Finding(_CHECK, "warning", text, MAKE_ROOM, subject=subject)
 
 
@@ -144,12 +154,12 @@ def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
         hosts = sorted(host for host, replica in copies.fetched.items() if replica == name)
         if configured := [host for host in hosts if host in config.hosts]:
             text = f"{_some(configured)}: configured, and fetched from there, so not backed up here"
-            hint = f"`backupd promote {configured[0]}` if it is to be backed up here, else take it out of the configuration"
+            hint = f"`backupd promote {configured[0]}` to back it up here, otherwise remove it from the configuration"
             yield Finding(_CHECK, "note", text, hint, subject=subject)
         if left := [host for host in hosts if not (replica and wants(replica, host))]:
             verb = "is a copy" if len(left) == 1 else "are copies"
-            text = f"{_some(left)} {verb} of that pool, and nothing fetches or backs up more of it"
-            hint = f"configure [replica.{name}] with it in `hosts`; `backupd promote {left[0]}` if it is to be backed up here"
+            text = f"{_some(left)} {verb} of that pool, and no longer fetched or backed up"
+            hint = f"configure [replica.{name}] with it in `hosts`; or `backupd promote {left[0]}` to back it up here"
             yield Finding(_CHECK, "warning", text, hint, subject=subject)
 
 
@@ -159,7 +169,7 @@ def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> I
     alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in copies.fetched]
     if (copies.common or config.offsites) and alone:
         text = f"there is no copy of {_some(alone)}"
-        hint = "see `hosts` of the replica there and --host in authorized_keys here, or `hosts` of the offsite repository"
+        hint = "check `hosts` of the replica there and --host in authorized_keys here, or `hosts` of the offsite repository"
         yield Finding(_CHECK, "note", text, hint, subject="copies")
 
 
@@ -187,12 +197,12 @@ def reach_copies(config: Config) -> Iterator[Finding]:
             yield Finding(_CHECK, level, printable(error.message), error.hint, subject=f"replica {replica.name}")
             continue
         if itself:
-            yield Finding(_CHECK, "error", "that is this very pool", "fetch from another one", subject=f"replica {replica.name}")
+            yield Finding(_CHECK, "error", "this is the same pool", "fetch from another pool", subject=f"replica {replica.name}")
             continue
         text = f"reached, btrkeep {far.version}, {counted(count, 'host')} to fetch from" + _room_words(far.free, far.used)
         against = [*(_of_key(config, replica, "send-only") if replica.address else ()), *_of_clock(replica, clock)]
         if lacking:
-            hint = "give this pool more room, name fewer `hosts`, or keep less, before the first fetch"
+            hint = "enlarge this pool, name fewer `hosts`, or keep fewer backups, before the first replication"
             against.append(Finding(_CHECK, "warning", lacking, hint, subject=f"replica {replica.name}"))
         yield from _of_version(replica, far.version)
         yield from against or [Finding(_CHECK, "ok", text, subject=f"replica {replica.name}")]
@@ -206,7 +216,7 @@ def _room_words(free: int | None, used: int | None) -> str:
 def _of_version(copy: ReplicaSettings | PushSettings, version: str) -> Iterator[Finding]:
     if version != __version__:
         text = f"it runs btrkeep {version}, and this server {__version__}"
-        hint = "install the same version on both when you can; different ones work together as far as both know the protocol"
+        hint = "install the same version on both when you can; different versions work together if both have the protocol"
         yield Finding(_CHECK, "note", text, hint, subject=f"{copy.kind} {copy.name}")
 
 
@@ -225,7 +235,7 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
         return
     answer = _parse_answer(asked)
     version = printable(str(answer["version"]))[:40] if answer.get("version") else ""
-    text = "reached, and it would take backups" + (f", btrkeep {version}" if version else "")
+    text = "reached, and ready to receive backups" + (f", btrkeep {version}" if version else "")
     text += _room_words(size_in(answer, "free"), size_in(answer, "used"))
     if version:
         yield from _of_version(push, version)
@@ -243,7 +253,7 @@ def _parse_answer(asked: bytes) -> dict[str, Any]:
 
 def _of_key(config: Config, copy: ReplicaSettings | PushSettings, command: str) -> Iterator[Finding]:
     if _runs_any_command(config, copy):
-        why = "its key runs any command there: an attacker on this server controls that one too"
+        why = "its key can run any command there: an attacker on this server also controls the other server"
         hint = f'put restrict,command="backupd {command} --replica NAME" before the key in that server\'s authorized_keys'
         yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
 
@@ -252,7 +262,7 @@ def _of_clock(copy: ReplicaSettings | PushSettings, remote_time: datetime | None
     ahead = (remote_time - datetime.now(UTC)).total_seconds() if remote_time else 0.0
     if abs(ahead) > _CLOCKS_AGREE:
         why = f"its clock is {format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} this one"
-        hint = "`timedatectl` on both; what is stamped in the future is not fetched"
+        hint = "run `timedatectl` on both; backups with a time in the future are not fetched"
         yield Finding(_CHECK, "warning", why, hint, subject=f"{copy.kind} {copy.name}")
 
 
@@ -285,5 +295,8 @@ def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
     if unverified:
         more = f" and {counted(len(unverified) - 1, 'more host')}" if len(unverified) > 1 else ""
         text = f"no backup of {unverified[0]}{more} was read for {format_duration(config.verify.oldest)}"
-        hint = f"is the timer btrkeep-verify@ or btrkeep-scrub@ enabled? {command} verify {unverified[0]}"
+        hint = (
+            f"check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled; {command} verify {unverified[0]} reads this "
+            "host now"
+        )
         yield Finding(CHECK, WARNING, text, hint, subject=_VERIFICATION)

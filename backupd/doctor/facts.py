@@ -283,7 +283,7 @@ def unless(is_known: Callable[[DoctorFacts], bool], why: str) -> Blind:
 
 
 NEVER_BLIND = unless(lambda _: True, "")
-BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys does not show what the filesystem lies on")
+BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys does not show the devices below the filesystem")
 
 
 @dataclass(frozen=True, slots=True)

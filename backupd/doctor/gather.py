@@ -89,7 +89,7 @@ def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
         facts = DoctorFacts(now, filesystem, _scrub(pool, filesystem.uuid), _machine(), read_site(config, pool, now))
     except OSError as error:
         is_privilege = error.errno in (errno.EPERM, errno.EACCES)
-        hint = privilege_hint() if is_privilege else "look at the kernel's messages (dmesg)"
+        hint = privilege_hint() if is_privilege else "check the kernel's messages (dmesg)"
         raise PoolUnusable(f"{pool.path}: {error.strerror}", hint) from error
     if any(facts.verdict.of(check) for check in (ROOM, UNALLOCATED, USED)) and (unfinished := all_unfinished(pool)):
         return replace(facts, site=replace(facts.site, unfinished=unfinished[0].host))

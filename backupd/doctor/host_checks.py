@@ -137,7 +137,7 @@ def mount_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
         Finding(
             "host",
             "warning",
-            f"{printable(mount.place)} cannot be read: something was mounted at {printable(mount.above)} after it, and hides it",
+            f"{printable(mount.place)} cannot be read: a later mount at {printable(mount.above)} hides it",
             f"`findmnt` on the host lists both; unmount {shlex.quote(mount.above)} there, or mount the hidden one again",
             subject=host.name,
         )
@@ -156,7 +156,8 @@ def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
         Finding(
             "host",
             "warning",
-            f"{printable(pair.again)} has the same files as {printable(pair.folder)}, as by a bind mount: they are fetched twice",
+            f"{printable(pair.again)} has the same files as {printable(pair.folder)}, as with a bind mount: they are backed up "
+            "twice",
             _exclude_hint(config, host, pair.again),
             subject=host.name,
         )
@@ -165,12 +166,12 @@ def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
 
 
 def _unknown_mounts(host: HostConfig, why: str) -> Finding:
-    text = f"whether something is fetched twice, such as by a bind mount, is unknown: {why}"
+    text = f"it is unknown whether files are backed up twice, such as through a bind mount: {why}"
     return Finding("host", "unknown", text, "`findmnt` on the host lists what is mounted", subject=host.name)
 
 
 def _own_folder(config: Config, host: HostConfig, folder_name: str, place: str) -> Finding:
-    text = f"{folder_name} of this server is at {printable(place)} of this host: each backup would contain all others"
+    text = f"{folder_name} of this server is at {printable(place)} of this host: each backup would contain all other backups"
     return Finding("host", "error", text, _exclude_hint(config, host, place), subject=host.name)
 
 
@@ -179,18 +180,18 @@ def _exclude_hint(config: Config, host: HostConfig, folder: str) -> str:
     if any(below(path, folder) for path in host.paths):
         return "remove that folder from `paths`"
     command = backupd_command(config.name, config.file)
-    return f"leave it out: {command} host set {shlex.quote(host.name)} {shlex.quote(f'exclude+={pattern}')}"
+    return f"exclude it: {command} host set {shlex.quote(host.name)} {shlex.quote(f'exclude+={pattern}')}"
 
 
 async def _left_out(config: Config, host: HostConfig, path: str, confined: bool, connection: SharedConnection) -> Finding | None:
     """Returns a note of what `one_file_system` leaves out of a source path, None if that is nothing."""
-    hint = "`exclude` it, fetch it as a host of its own, or set one_file_system = false"
+    hint = "`exclude` it, back it up as a separate host, or set one_file_system = false"
     try:
         access = HostAccess(confined, await connection.socket(Cancellation()))
         folders = await left_empty(config, host, path, access=access)
     except (OperatorError, NotConnected) as error:
         why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
-        text = f"{printable(path)}: it is not known what `one_file_system` leaves out: {why}"
+        text = f"{printable(path)}: it is unknown what `one_file_system` excludes: {why}"
         return Finding("host", "unknown", text, "the next backup tries it again", subject=host.name)
     names = [name for folder in folders if not is_expected(name := os.fsdecode(folder), path)]
     return Finding("host", "note", left_out_words(path, names, 0), hint, subject=host.name) if names else None
@@ -202,7 +203,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
     except NotConnected as error:
         done = Finished(("ssh",), 255, "", error.printed.decode("utf-8", "surrogateescape"))
     except OperatorError as error:
-        return Finding("host", "error", f"{printable(path)}: {error.message}", "is the host up?", subject=host.name)
+        return Finding("host", "error", f"{printable(path)}: {error.message}", "check that the host is running", subject=host.name)
     if done.returncode == 0:
         return None
     lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
@@ -223,7 +224,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
 
 def made_by_hook(host: HostConfig, path: str) -> Finding:
     """Returns a note about a source path that is not there, of a host with a `before`."""
-    text = f"{printable(path)} is not there now: only a run can tell whether `before` makes it"
+    text = f"{printable(path)} does not exist now: only a run can show whether `before` creates it"
     return Finding("source", "note", text, f"`backupd run {host.name}` tries it", subject=host.name)
 
 
@@ -235,18 +236,18 @@ _OF_THE_HOST = frozenset({
 """Whatever the path is."""
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
-_NO_PYTHON = "rrsync does not start there: it comes with rsync, and needs python3; install both on the host"
+_NO_PYTHON = "rrsync does not start there: install rsync, which contains it, and python3 on the host"
 _HINTS: dict[ExitCause | None, str] = {
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",
     ExitCause.CLOSED: (
         "too many connections at once, or failed logins from this server? `sshd -T` there prints MaxStartups and, since 9.8, "
-        "PerSourcePenalties; the line `PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER` in its sshd_config ends these"
+        "PerSourcePenalties; the line `PerSourcePenaltyExemptList ADDRESS-OF-THIS-SERVER` in its sshd_config exempts this server"
     ),
-    ExitCause.NOT_TRANSFERRED: "does the path exist there, and may the user read it?",
+    ExitCause.NOT_TRANSFERRED: "check that the path exists there, and that the user may read it",
     ExitCause.NO_RSYNC: "install rsync there, or set rsync_path",
     ExitCause.SUDO_PASSWORD: "let the user run rsync without a password (NOPASSWD in sudoers)",
     ExitCause.SUDO_REFUSED: "allow the user to run rsync in sudoers, without a password and without a terminal",
-    ExitCause.WRONG_USAGE: "is that rsync? macOS and OpenBSD call openrsync so: install rsync there, and set rsync_path",
+    ExitCause.WRONG_USAGE: "check which rsync it is: on macOS and OpenBSD it is openrsync; install rsync there, and set rsync_path",
 }
 
 

@@ -73,7 +73,7 @@ class HiddenMount:
 def hidden_mounts(mounts: Sequence[Mount], host: HostConfig) -> list[HiddenMount]:
     """Returns the mounts within the source paths of a host that a later mount hides, the outermost ones.
 
-    Files that a mount hides in the folder that it was made on are in no list of mounts: nobody can see them from outside. A
+    Files that a mount hides in the folder that it was made on are in no list of mounts: they are invisible from outside. A
     filesystem that is mounted again at another place, or twice at the same one, is not hidden.
     """
     made_on = {(mount.parent, str(mount.target)) for mount in mounts}

@@ -340,7 +340,7 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
         raise OperatorError(f"{folder} does not have {needed >> 20:,} MiB free for a temporary device", use)
     devices = tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
     if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # ours are recorded before they are made
-        raise OperatorError(f"{strange[0]} exists already, and no record has it", f"move it away, or {use}")
+        raise OperatorError(f"{strange[0]} exists already, but is not recorded", f"move it away, or {use}")
     return devices
 
 
@@ -381,7 +381,9 @@ def drop(device: TemporaryDevice) -> None:
     if not device.is_file:
         return
     if device.path.exists() and (content := _content(device.path)):
-        raise OperatorError(f"{device.path} is not deleted, it is not empty: {content}", "see `losetup --list` for what uses it")
+        raise OperatorError(
+            f"{device.path} is not deleted, because it is not empty: {content}", "`losetup --list` shows what uses it"
+        )
     if loop := loop_of(device):
         run(["losetup", "--detach", str(loop)])
     device.path.unlink(missing_ok=True)
@@ -389,7 +391,7 @@ def drop(device: TemporaryDevice) -> None:
 
 def require_empty(path: Path, size: int) -> None:
     """Raises OperatorError unless it is a block device of at least so many bytes, in no use, with nothing on it that is known."""
-    choose = "name another device, which has nothing on it"
+    choose = "name another, empty device"
     try:
         if not stat.S_ISBLK(path.stat().st_mode):
             raise OperatorError(f"{path} is not a block device", choose)
@@ -401,7 +403,7 @@ def require_empty(path: Path, size: int) -> None:
         length = os.lseek(fd, 0, os.SEEK_END)
     folder = _SYS / path.resolve().name
     if length < size:
-        raise OperatorError(f"{path} has {length >> 20:,} MiB, and {size >> 20:,} MiB are needed", choose)
+        raise OperatorError(f"{path} has {length >> 20:,} MiB, but {size >> 20:,} MiB are needed", choose)
     if sysfs_text(folder / "ro") == "1":
         raise OperatorError(f"{path} is read-only", choose)
     if holders := _names(folder / "holders"):

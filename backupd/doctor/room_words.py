@@ -9,12 +9,12 @@ from btrkeep.pool.temporary_devices import RECORD, TemporaryDevice, TemporaryRec
 from btrkeep.units import counted, format_size
 
 CONTINUE = "`backupd doctor --fix room` continues"
-ANOTHER_ROUND = "what was moved back has taken the space again: once more"
-_EXPIRE = "`backupd expire` deletes what is due; keep less, or add a device for good"
+ANOTHER_ROUND = "the data moved back has used the space again: run it once more"
+_EXPIRE = "`backupd expire` deletes backups that are due; keep fewer backups, or add a device permanently"
 _REASONS = {
     RoomEnd.REACHED: "enough is unallocated",
     RoomEnd.EXHAUSTED: "no other block group can be moved",
-    RoomEnd.NO_GAIN: "moving further block groups gains nothing",
+    RoomEnd.NO_GAIN: "moving further block groups frees nothing",
     RoomEnd.NO_SPACE: "the kernel finds no space for further block groups",
     RoomEnd.STUCK: "the temporary device cannot be emptied",
 }
@@ -25,7 +25,7 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
     details = plan.details
     match plan.refusal:
         case Refusal.READ_ONLY:
-            return PoolUnusable(f"{pool} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+            return PoolUnusable(f"{pool} is read-only", "check the kernel's messages (dmesg), then mount it read-write")
         case Refusal.MISSING:
             hint = "if it is a temporary device: unmount the pool, run `backupd doctor --fix room`, and mount it"
             return PoolUnusable(f"{pool} is mounted without device {details}", hint)
@@ -41,7 +41,7 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
         case _:
             free = format_size(plan.gain)
             return OperatorError(
-                f"the data of {pool} is full: only {free} are free in data block groups, too little to gain any", _EXPIRE
+                f"the data of {pool} is full: only {free} are free in data block groups, too little to free any", _EXPIRE
             )
 
 
@@ -62,7 +62,7 @@ def state_on_pool_error(state: Path) -> OperatorError:
 def foreign_record_error(state: Path, filesystem: str) -> OperatorError:
     """Returns the error for a record of another filesystem."""
     return OperatorError(
-        f"{state / RECORD} is about temporary devices of the filesystem {filesystem}", "mount that one, and repair it first"
+        f"{state / RECORD} records temporary devices of the filesystem {filesystem}", "mount that filesystem, and repair it first"
     )
 
 
@@ -75,21 +75,21 @@ def number_error(count: int) -> OperatorError:
     """Returns the error for a wrong number of named devices."""
     return OperatorError(
         f"this pool needs {counted(count, 'temporary device')}",
-        "give --device as often" + ("; raid1 needs two" if count > 1 else ""),
+        "give --device that many times" + ("; raid1 needs two" if count > 1 else ""),
     )
 
 
 def stuck_error(record: TemporaryRecord, pool: Path) -> OperatorError:
     """Returns the error for a temporary device that stays in the pool."""
     return OperatorError(
-        f"{paths_of(record.devices)} cannot be emptied, and stays a part of {pool}: do not remove or detach it",
+        f"{paths_of(record.devices)} cannot be emptied, and remains part of {pool}: do not remove or detach it",
         "delete backups (`backupd expire`), then run `backupd doctor --fix room` again",
     )
 
 
 def below_goal_error(unallocated: int, goal: int, reason: RoomEnd) -> OperatorError:
     """Returns the error for a result below the goal; the temporary devices are removed."""
-    why = "what was moved back took the rest" if reason is RoomEnd.REACHED else _REASONS[reason]
+    why = "the data moved back used the rest" if reason is RoomEnd.REACHED else _REASONS[reason]
     return OperatorError(f"{format_size(unallocated)} are unallocated now, less than {format_size(goal)}: {why}", _EXPIRE)
 
 
@@ -108,7 +108,7 @@ def plan_lines(plan: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left:
             lines.append(f"  add {device.path} as a temporary device")
     lines.append("  move data block groups, the least used first, until enough is unallocated")
     lines.append("  move everything on the temporary device back, and remove it")
-    lines.append("  do not restart the machine meanwhile: the pool cannot be mounted without the temporary device")
+    lines.append("  do not restart the machine until this ends: the pool cannot be mounted without the temporary device")
     return lines
 
 
@@ -129,7 +129,7 @@ def not_moved(step: MoveBlockGroup, error: OSError) -> str:
 
 def turning(reason: RoomEnd) -> str:
     """Returns the line of the moment from which the temporary device is emptied."""
-    return f"{_REASONS[reason]}; moving back what is on the temporary device"
+    return f"{_REASONS[reason]}; moving the data on the temporary device back"
 
 
 def removing(devid: int) -> str:

@@ -117,7 +117,7 @@ def read_key_file(path: Path) -> KeyFile:
             empty = not any(line.strip() and not line.startswith(b"#") for line in file)
     except FileNotFoundError:
         parent = next(folder for folder in path.absolute().parents if folder.exists())
-        hidden = "" if is_machines(parent) else f"this process does not see what the machine has in {parent}"
+        hidden = "" if is_machines(parent) else f"this process does not see the machine's {parent}"
         return KeyFile(path, None, hidden=hidden)
     except OSError as error:
         return KeyFile(path, None, hidden=f"{path}: {error.strerror}")

@@ -137,7 +137,7 @@ def require_bootable(backup: Restorable) -> None:
     if not is_system(backup):
         where = f"{backup.host}@{backup.name}"
         raise OperatorError(
-            f"{where} holds no system with systemd, so it cannot be booted", "choose a host whose path / is backed up"
+            f"{where} is not a system with systemd, so it cannot be booted", "choose a host whose path / is backed up"
         )
 
 
@@ -168,8 +168,8 @@ def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillRe
     own_users = _gives_own_users(context, folder)
     if not own_users and not drill.as_root:
         raise NotFinished(
-            "a container gets no users of its own here, so the system's root would be that of this machine",
-            "boot it in a virtual machine, or with --as-root if you are sure that it was not changed",
+            "a container gets no separate users here, so the system's root would be root of this machine",
+            "boot it in a virtual machine, or with --as-root if you are sure that the backup was not tampered with",
         )
     with boot_cgroups(context.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, context.pool.id, folder, own_users))
@@ -269,7 +269,7 @@ async def _follow(context: DrillContext, command: Sequence[str], console: Consol
 def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bool) -> DrillResult:
     wrong = []
     if not console.is_ended:
-        state = "came up, and did not answer all checks" if console.state else "was not up"
+        state = "was up, but did not answer all checks" if console.state else "was not up"
         wrong.append(f"it {state} within {format_duration(drill.timeout)}" if not console.last else f"it {state}: {console.last}")
     elif console.state != "running":
         failed = f": {', '.join(console.failed)}" if console.failed else ""
@@ -278,7 +278,7 @@ def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bo
         status, output = console.checks.get(number, (-1, "no answer"))
         if status:
             wrong.append(f"{line!r} ended with {status}" + (f": {output}" if output else ""))
-    apart = "" if own_users else "; it had no users of its own"
+    apart = "" if own_users else "; without separate users"
     text = "; ".join(wrong) or f"up and running, {len(drill.checks)} of {len(drill.checks)} checks well{apart}"
     return replace(done, outcome=DrillOutcome.FAILED if wrong else DrillOutcome.PROVEN, text=printable(text)[:2000])
 

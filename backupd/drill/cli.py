@@ -74,36 +74,37 @@ class DrillOptions:
     "--sample",
     type=SAMPLE,
     metavar="N|P%|all",
-    help="How many names are restored, chosen at random. [default: as configured, 1000 names]",
+    help="How many names to restore, chosen at random. [default: as configured, 1000 names]",
 )
-@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it comes up.")
-@click.option("--as-root", is_flag=True, help="With --boot: also where its root would be that of this machine.")
+@click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it starts completely.")
+@click.option("--as-root", is_flag=True, help="With --boot: also if its root would be root of this machine.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
-@dry_run_option("what would be restored")
+@dry_run_option("the backup and files that would be restored")
 @json_option
 @pass_context
 def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
-    """Really restore a backup, compare what came back, and throw it away.
+    """Restore a backup, compare the restored files with it, and delete them.
 
-    Without HOST a random complete backup of the host is taken whose last drill is longest ago; with HOST a random one of that host;
-    with HOST@BACKUP that one. A random sample of its names, or all of it, is restored into a scratch subvolume of the pool, data
-    read and written, by the code that restores for people. rsync then compares content, owners, modes, times, ACLs, attributes and
-    hard links. Result, size and speed are remembered: `backupd status` shows when a restore was proven last.
+    HOST chooses a random complete backup of that host, HOST@BACKUP a certain backup; without either, the host whose last drill
+    is longest ago is chosen. A random sample of its names, or all of them, is restored into a temporary subvolume of the pool,
+    like any restore. rsync then compares content, owners, modes, times, ACLs, attributes and hard links. Result, size and speed
+    are recorded: `backupd status` shows the last proven restore.
 
-    With --boot a writable snapshot of a backup of a whole system is booted by systemd-nspawn instead, without network: it has
-    to be up with all its units in `boot_timeout`, and `boot_checks` of the host have to end well in it. Nothing is copied, so
-    it takes seconds. It says nothing of the kernel, the boot loader and the hardware. Do not boot a system that an attacker may
-    control: that needs a virtual machine. It gets users of its own, without which it is booted with --as-root alone.
+    With --boot, systemd-nspawn instead boots a writable snapshot of a backup of a whole system, without network. All its units
+    must be up within `boot_timeout`, and the `boot_checks` of the host must succeed in it. Nothing is copied, so it takes
+    seconds. It does not test the kernel, the boot loader and the hardware. Do not boot a system that an attacker may control:
+    use a virtual machine for it. The container gets separate user ids; if that is not possible, it is booted only with
+    --as-root.
 
-    It gives way to backups, expiry and balancing. Its scratch is removed at the end, and after a kill by the next one, or by the
-    next night.
+    It pauses for backups, expiry and balancing. Its temporary subvolume is deleted at the end; after a kill by the next drill
+    or night.
 
-    Exit status 0: everything was restored without a difference; 1: something did not, or the drill came to no end; 3: another
-    one is running.
+    Exit status 0: everything was restored without a difference; 1: there was a difference, or the drill did not complete; 3:
+    another drill is running.
     """
     given = DrillOptions(**options)
     if given.boot and (not which or given.sample):
-        raise UsageError("--boot takes the names of hosts, and no --sample", "`backupd drill HOST --boot`")
+        raise UsageError("--boot needs names of hosts, and excludes --sample", "`backupd drill HOST --boot`")
     if given.as_root and not given.boot:
         raise UsageError("--as-root belongs to --boot", "`backupd drill HOST --boot --as-root`")
     with opened(ctx, writes=not given.dry_run) as context:
@@ -111,7 +112,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
         limit = given.seconds if given.seconds is not None else context.config.drill.time
         status, printer = Status(), RestoreProgressPrinter(lines=False)
         drilling = DrillContext(context.config, context.pool, context.clock.now(), limit, SystemRandom())
-        drilling.waits = lambda who: status.say(f"waits: {who}" if who else "goes on")
+        drilling.waits = lambda who: status.say(f"waits: {who}" if who else "continues")
         shown: list[dict[str, Any]] = []
         failed = False
         with drilling.cancellation.listening():
@@ -135,7 +136,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
                         say_drill(done)
             except Cancelled:
                 printer.clear()
-                print_wrapped("stopped; nothing of it is left", err=True)
+                print_wrapped("stopped; all files of the drill are deleted", err=True)
                 return signal_status(drilling.cancellation.signal)
     print_answer(shown, (), as_json=given.as_json)
     return Exit.ATTENTION if failed else Exit.OK
@@ -209,7 +210,7 @@ def _planned(drilling: DrillContext, drill: RestoreDrill, printer: RestoreProgre
             f"{where}: {plan.names:,} of {counted(plan.of, 'name')}, {format_size(plan.needed)}, would be restored and compared"
         )
         if plan.left_out:
-            print_wrapped(f"{counted(plan.left_out, 'file')} would be left out: the pool has {format_size(plan.room)} for it")
+            print_wrapped(f"{counted(plan.left_out, 'file')} would be skipped: the pool has only {format_size(plan.room)} for them")
     return {"host": drill.backup.host, "backup": drill.backup.name, "sample": str(drill.sample), **asdict(plan)}
 
 
@@ -219,7 +220,7 @@ def say_drill(done: DrillResult) -> None:
     match done.outcome:
         case DrillOutcome.PROVEN if done.kind == DrillKind.BOOT:
             print_wrapped(f"booted: {where}, {printable(done.text)}")
-            print_wrapped("what this does not prove: kernel, boot loader, hardware, network")
+            print_wrapped("not tested: kernel, boot loader, hardware, network")
         case DrillOutcome.PROVEN:
             print_wrapped(f"proven: {proven_words(done)}")
             print_wrapped("restored, and compared by rsync: content, owners, modes, times, ACLs, attributes, hard links")
@@ -228,5 +229,5 @@ def say_drill(done: DrillResult) -> None:
         case DrillOutcome.UNFINISHED:
             print_wrapped(click.style("not finished: ", fg="yellow") + f"{where}: {printable(done.text)}")
     if done.left_out:
-        print_wrapped(f"{counted(done.left_out, 'file')} of the sample did not fit into the pool and were left out")
-    print_wrapped(f"{format_duration(done.seconds)} in all; nothing of it is left")
+        print_wrapped(f"{counted(done.left_out, 'file')} of the sample did not fit into the pool and were skipped")
+    print_wrapped(f"{format_duration(done.seconds)} in all; all files of the drill are deleted")

@@ -117,11 +117,11 @@ async def compare(
             group.signal(signal.SIGSTOP if waits else signal.SIGCONT)
     status = await ended
     if (status < 0 or status in _DID_NOTHING) and not is_over():
-        raise NotFinished(f"rsync did not compare: {_ended_words(status)}", "`journalctl -k` shows whether memory was short")
+        raise NotFinished(f"rsync did not compare: {_ended_words(status)}", "`journalctl -k` shows whether memory ran out")
     if status and not is_over():
         words = error_output.decode("utf-8", "replace").strip().splitlines() or [f"exit status {status}"]
         raise OperatorError(
-            f"rsync could not compare: {printable(words[0])}", "see the kernel's messages (dmesg) for errors of disks"
+            f"rsync could not compare: {printable(words[0])}", "check the kernel's messages (dmesg) for disk errors"
         )
     return found_differences
 

@@ -78,7 +78,9 @@ class DrillContext:
         """Raises NotFinished when the pool is about to be full: others write as well. Raises OSError."""
         room = read_room(self.pool.path)
         if room.available < self.config.pool.min_free.bytes_of(room.total) // _PART:
-            raise NotFinished(f"the pool has too little room: {format_size(room.available)} are left", "`backupd check` shows it")
+            raise NotFinished(
+                f"the pool has too little free space: {format_size(room.available)} are left", "`backupd check` shows it"
+            )
 
     def has_to_wait(self) -> bool:
         """Returns True if a night, an expiry or a balance is running; they come first. Checks once a second."""
@@ -108,6 +110,7 @@ class DrillContext:
         """Raises NotFinished when so many bytes do not fit. Raises OSError."""
         if needed > (room := self.room()):
             raise NotFinished(
-                f"{format_size(needed)} are needed, and the pool has {format_size(room)} beyond min_free, so nothing was restored",
+                f"{format_size(needed)} are needed, but the pool has only {format_size(room)} above min_free, so nothing was "
+                "restored",
                 "a smaller --sample needs less",
             )

@@ -154,9 +154,9 @@ def _restored_and_compared(context: DrillContext, drill: RestoreDrill, folder: P
     with Tree(backup.path) as tree:
         chosen = _chosen(context, drill, tree, follow)
         if not chosen.of:
-            raise NotFinished("there is nothing in the backup that could be restored", "name another backup, as HOST@BACKUP")
+            raise NotFinished("the backup has no files to restore", "name another backup, as HOST@BACKUP")
         if not drill.sample.is_all and not chosen.paths:
-            raise NotFinished("nothing of the sample fits into the pool", "make room; `backupd check` shows it")
+            raise NotFinished("nothing of the sample fits into the pool", "free some space; `backupd check` shows how")
         context.require_room(chosen.allocated)
         create(scratch)
         paths = chosen.paths or (b"/",)

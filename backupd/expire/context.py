@@ -94,7 +94,7 @@ class ExpiryContext:
         return take_lock(self.pool.host_lock(host), RECONCILING, format_time(self.now))
 
     def locked(self, host: str, held: ExitStack) -> bool:
-        """Returns whether `held` has the host's lock now. A host that somebody works on is noted once, and left to the next run."""
+        """Returns whether `held` has the host's lock now. A host that another job uses is noted once, and left to the next run."""
         try:
             held.enter_context(self.lock(host))
         except LockHeld:
@@ -109,13 +109,13 @@ class ExpiryContext:
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():
             if asked_of(on_pool.notes, name):  # nothing more can be done about it, so no later run fails because of it
-                self.sinks.notice(f"{plan.host} {name} was given up and stays on the disk: {on_pool.unreadable[name]}")
+                self.sinks.notice(f"{plan.host} {name} was abandoned and stays on the disk: {on_pool.unreadable[name]}")
             else:
-                self.problem(f"{plan.host} {name} is left alone: {on_pool.unreadable[name]}")
+                self.problem(f"{plan.host} {name} is not deleted: {on_pool.unreadable[name]}")
         return on_pool, agreed(plan, again)
 
     def problem(self, text: str) -> None:
-        """Reports something that somebody must look at, once."""
+        """Reports a problem that an operator must check, once."""
         if text not in self.summary.problems:
             self.summary.problems.append(text)
             self.sinks.notice(printable(text))
@@ -131,7 +131,7 @@ class ExpiryContext:
         except PoolUnusable:
             raise
         except (OperatorError, OSError) as error:
-            self.problem(f"{host} is left as it is: {error}")
+            self.problem(f"{host} is not changed: {error}")
         except Exception as error:
             log.exception("%s", host)
-            self.problem(f"{host} is left as it is: {error!r}")
+            self.problem(f"{host} is not changed: {error!r}")

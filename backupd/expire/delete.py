@@ -50,7 +50,7 @@ class Deleter:
         self.pending: deque[tuple[HostPlan, tuple[str, ...]]] = deque(
             (host, tuple(step.name for step in host.delete)[::order]) for host in plan.hosts if host.delete
         )
-        self.busy = 0  # of hosts that somebody works on, or read by somebody who restores them
+        self.busy = 0  # of hosts that another job uses, or being read by a restore
         self.deleted: dict[int, Deleted] = {}  # by the subvolume's id
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
@@ -163,7 +163,7 @@ class Deleter:
         path, subvolume, host = backup.path, backup.subvolume, backup.path.parent.name
         try:
             if not is_still(path, subvolume):
-                self.context.problem(f"{host} {path.name} is kept: it was changed a moment ago")
+                self.context.problem(f"{host} {path.name} is kept: it has just been changed")
                 return False
             if not look.result():
                 self.context.problem(
@@ -177,15 +177,13 @@ class Deleter:
                     self.deleted[subvolume.id] = Deleted(host, path.name, str(path.resolve()))
         except OSError as error:
             if error.errno in _BROKEN:
-                raise PoolUnusable(
-                    f"{path} cannot be deleted: {error.strerror}", "look at the kernel's messages (dmesg)"
-                ) from error
-            inside = "a subvolume that is not ours lies in it" if error.errno == errno.ENOTEMPTY else error.strerror
+                raise PoolUnusable(f"{path} cannot be deleted: {error.strerror}", "check the kernel's messages (dmesg)") from error
+            inside = "it contains a subvolume that does not belong to btrkeep" if error.errno == errno.ENOTEMPTY else error.strerror
             self.context.problem(f"{host} {path.name} cannot be deleted: {inside}")
             return False
         if not nobody_reads:
             self.busy += 1
-            self.context.sinks.notice(f"{host} {path.name} is being restored from: it is deleted another time")
+            self.context.sinks.notice(f"{host} {path.name} is being restored from: a later expiry deletes it")
         return nobody_reads
 
 

@@ -96,7 +96,7 @@ def forgotten_at(notes: Notes) -> datetime | None:
     try:
         return parse_time(notes.forgotten["at"]) if notes.forgotten else None
     except (ValueError, KeyError, TypeError) as error:
-        raise UnreadableRecord(f"notes.json: forgotten at no time: {error!r}", "correct the file") from None
+        raise UnreadableRecord(f"notes.json: the time of forgetting is invalid: {error!r}", "correct the file") from None
 
 
 def _base_in_use(rows: Mapping[str, BackupState]) -> str | None:
@@ -193,7 +193,7 @@ def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str
     """
     folder = pool.host(host)
     if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise NotADirectoryError(20, "it is not a folder any more", str(folder))
+        raise NotADirectoryError(20, "it is no longer a folder", str(folder))
     notes = read_notes(folder)
     base = _base_of_working(folder, host)
     candidates, backups, unreadable, seals = [], {}, {}, read_seals(folder)
@@ -209,7 +209,7 @@ def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str
         except OSError as error:
             if error.errno not in DAMAGED:
                 raise
-            unreadable[name] = f"the disk does not give it back ({error.strerror})"
+            unreadable[name] = f"it cannot be read from the disk ({error.strerror})"
             continue
         if final:
             backups[name] = FinalBackup(folder / name, *final)
@@ -250,6 +250,6 @@ def is_still(path: Path, subvolume: Subvolume) -> bool:
 def gone_names(folder: Path, notes: Notes) -> list[str]:
     """Returns the backups that the notes call expired and that are gone: deleted by us, with only the note left.
 
-    One that is held as well was moved away by somebody who may bring it back.
+    One that is held as well was moved away by an operator, who may bring it back.
     """
     return [name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not is_there(folder / name)]

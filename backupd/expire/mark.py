@@ -1,7 +1,7 @@
 """Marks what no rule keeps any more, and removes the marks of kept backups, the notes of deleted ones, and forgotten hosts.
 
 The notes are written first, to the disk, then the rows. Hosts are locked in batches, so that two syncs of the filesystem serve
-them all, instead of two waits for the disk for each, and nobody changes their notes in between.
+them all, instead of two waits for the disk for each, and no other process changes their notes in between.
 A file whose name is replaced before its data is on disk may be empty after a power cut; then it is unknown what is held. So all
 notes are written beside the old ones, synced by a call that reports lost data, renamed, and synced again.
 
@@ -68,8 +68,8 @@ def _sync(disk: Syncfs, pool: Path) -> None:
         disk.sync()
     except OSError as error:
         raise PoolUnusable(
-            f"{pool}: the disk did not take what was written ({error.strerror})",
-            "look at the kernel's messages (dmesg) and `btrfs device stats`",
+            f"{pool}: a write to the disk failed ({error.strerror})",
+            "check the kernel's messages (dmesg) and `btrfs device stats`",
         ) from error
 
 
@@ -84,7 +84,7 @@ def _stage(folder: Path, notes: Notes) -> None:
         file.write(text_of(notes))
 
 
-_AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below everybody's limit of open files
+_AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below every user's limit of open files
 
 Row = tuple[str, str | None, str, datetime | None]
 T = TypeVar("T")
@@ -151,7 +151,7 @@ def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
 
 
 def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) -> Mapping[str, Any]:
-    """Returns the note of a backup that is marked now. A request of somebody's stays as it is; only its time was wrong."""
+    """Returns the note of a backup that is marked now. An operator's request stays unchanged; only its time was wrong."""
     if before and before.get(ASKED):
         return {**before, "at": format_time(now)}
     return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
@@ -214,18 +214,21 @@ def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
     if others := set(_others(folder)):
         strangers = sorted(others - put_off)
         if strangers and not _waits(context, host):
-            context.problem(f"{host} was given up, but {folder} holds {printable(strangers[0])}, which is not ours: move it away")
+            context.problem(
+                f"{host} was forgotten, but {folder} contains {printable(strangers[0])}, which does not belong to "
+                "btrkeep: move it away"
+            )
         return
     gone_folder(context.pool).mkdir(mode=0o700, exist_ok=True)
     with Checkpoint("folder of the forgotten host moved away"):
         folder.rename(_free(gone_folder(context.pool), host))
     context.rows.write(lambda catalogue: catalogue.drop_host(host))
     context.summary.hosts_gone.append(host)
-    context.sinks.notice(f"{host}: given up, and nothing is left of it")
+    context.sinks.notice(f"{host}: forgotten, and all its backups are deleted")
 
 
 def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
-    """Deletes an unfinished backup of ours, last of all; returns False if its turn has not come. Whoever calls has the lock."""
+    """Deletes an unfinished backup of ours, last of all; returns False if its turn has not come. The caller has the lock."""
     if names - {WORKING} or queue.full():
         return False
     if subvolume := unfinished(folder / WORKING, folder.name):
@@ -254,7 +257,7 @@ def _free(parent: Path, host: str) -> Path:
 
 
 def empty_gone(pool: Pool) -> None:
-    """Removes folders that were renamed out of the hosts, and nothing that somebody else has put there."""
+    """Removes folders that were renamed out of the hosts, and no foreign files in them."""
     with suppress(FileNotFoundError):
         for entry in list(os.scandir(gone_folder(pool))):
             if entry.is_dir(follow_symlinks=False):

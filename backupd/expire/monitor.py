@@ -5,7 +5,7 @@ meanwhile. One that is added and dropped between two looks is not counted. Only 
 that in which the cleaner slept.
 
 The time left has an uncertainty: the time observed is divided into ten parts, and the deviation of their rates is the error of the
-mean. Nobody can tell from that whether those that still wait are like those that were dropped.
+mean. This does not show whether the waiting subvolumes are like the dropped ones.
 """
 
 import time
@@ -186,7 +186,7 @@ def require_btrfs(mountpoint: str) -> Path:
         raise UsageError(f"there is no folder {mountpoint}", "name a folder on a mounted btrfs, such as /srv/backup")
     mount = mount_of(path)
     if mount.filesystem != "btrfs":
-        where = f"{mountpoint} is on {mount.target}, which is {mount.filesystem} and no btrfs"
+        where = f"{mountpoint} is on {mount.target}, which is {mount.filesystem}, not btrfs"
         raise UsageError(where, "mount the btrfs, or name a folder on one")
     return path
 
@@ -215,7 +215,7 @@ class CleanerMonitor:
     def look(self) -> CleanerReading:
         """Looks once more. Raises PoolUnusable if that is not permitted, or the path is on another filesystem by now."""
         if self._ask(filesystem_uuid) != self._filesystem:
-            raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then watch it again")
+            raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then start this command again")
         before = self._ask(queued)
         dead = {each.id: each for each in self._ask(dead_roots)}
         after = self._ask(queued)
@@ -249,8 +249,8 @@ class CleanerMonitor:
         try:
             return question(self.path)
         except PermissionError:
-            raise PoolUnusable(f"the deleted subvolumes of {self.path} may not be read", privilege_hint()) from None
+            raise PoolUnusable(f"no permission to read the deleted subvolumes of {self.path}", privilege_hint()) from None
         except OSError as error:
             raise PoolUnusable(
-                f"{self.path} cannot be watched: {error.strerror}", "look whether the btrfs is mounted there"
+                f"{self.path} cannot be watched: {error.strerror}", "check that the btrfs is mounted there"
             ) from None

@@ -1,6 +1,6 @@
 """The allocator's mount option while expired backups are deleted: written down first, switched, put back whatever happens.
 
-The option belongs to the filesystem, not to us: another one than the one we set is somebody else's choice, and is left alone. What
+The option belongs to the filesystem, not to us: a different value than ours was set by another program, and stays. What
 was there is in POOL/.btrkeep/mount-option.json before anything is switched, so that a killed run's switch is undone by the next
 start, or by `backupd expire --restore-mount-option` in a service's ExecStopPost.
 """
@@ -47,7 +47,7 @@ def read_record(pool: Pool) -> Switched | None:
 
 
 class MountOption:
-    """Switches the pool to `wanted` and back. `say` gets notices, `complain` problems that somebody must look at."""
+    """Switches the pool to `wanted` and back. `say` gets notices, `complain` problems that an operator must check."""
 
     def __init__(self, pool: Pool, wanted: str, say: Callable[[str], None], complain: Callable[[str], None]) -> None:
         self.pool = pool
@@ -73,7 +73,7 @@ class MountOption:
             self.put_back()
             return
         if current != self.wanted:
-            self.complain(f"mount_option: {self.pool.path} was told {self.wanted}, but has {current}")
+            self.complain(f"mount_option: {self.pool.path} was set to {self.wanted}, but has {current}")
 
     def put_back(self) -> str:
         """Restores the option that was there, if ours is still in force; returns what was done, or "". Also after a killed run.
@@ -84,9 +84,9 @@ class MountOption:
         try:
             return self._put_back()
         except ValueError as error:
-            text = f"{error}; look at the mount options and remove it"
+            text = f"{error}; check the mount options and remove this file"
         except OSError as error:
-            text = f"mount_option: it could not be put back: {error.strerror}; the next `backupd expire` tries again"
+            text = f"mount_option: it could not be restored: {error.strerror}; the next `backupd expire` tries again"
         self.complain(text)
         return ""
 
@@ -97,14 +97,17 @@ class MountOption:
         current = self._now()
         done = ""
         if record.boot != boot_id():
-            done = f"mount_option: the machine was restarted since {record.set} was set, so {current} is its own choice"
+            done = f"mount_option: the machine was restarted since {record.set} was set, so {current} is from the new mount"
         elif current == record.set:
             set_allocator(self.pool.path, record.was)
             if (current := self._now()) != record.was:
-                self.complain(f"mount_option: {self.pool.path} was told {printable(record.was)} again, but has {current}")
-            done = f"mount_option: {record.was} is back"
+                self.complain(f"mount_option: {self.pool.path} was set back to {printable(record.was)}, but has {current}")
+            done = f"mount_option: {record.was} is restored"
         elif current != record.was:
-            self.say(f"mount_option: it was {record.was}, we set {record.set}, now it is {current}: changed by hand, so it is kept")
+            self.say(
+                f"mount_option: it was {record.was}, btrkeep set {record.set}, now it is {current}: changed by another "
+                "program, so it is kept"
+            )
         try:
             with Checkpoint("mount-option.json removed"):
                 record_path(self.pool).unlink(missing_ok=True)

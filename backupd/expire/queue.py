@@ -1,4 +1,4 @@
-"""The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, whoever deleted them, the room in it, and the pace.
+"""The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, of any program, the room in it, and the pace.
 
 A deletion returns at once; the tree is dropped later by one kernel thread. Deleting thousands at once cannot be stopped any more.
 So only a limited number waits at any time, and a cancelled expiry leaves at most that many.
@@ -73,7 +73,7 @@ class CleanerQueue:
         try:
             ids = set(orphan_items(self.path))
         except OSError as error:
-            raise PoolUnusable(f"{self.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+            raise PoolUnusable(f"{self.path}: {error.strerror}", "check the kernel's messages (dmesg)") from error
         now = time.monotonic()
         gone = len(self._ids - ids)
         self._keep_order(ids)
@@ -94,7 +94,7 @@ class CleanerQueue:
         self._first_seen = {subvolid: self._first_seen.get(subvolid, self._looks) for subvolid in ids}
 
     def moving(self) -> int:
-        """Returns how many the cleaner can drop. It drops them in order: those before one that is gone are held by somebody."""
+        """Returns how many the cleaner can drop. It drops them in order: those before a dropped one are held open by a process."""
         return sum(first >= self._dropped_up_to for first in self._first_seen.values())
 
     def full(self) -> bool:
@@ -172,7 +172,7 @@ class CleanerQueue:
         try:
             commit(self.path)
         except OSError as error:
-            raise PoolUnusable(f"{self.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+            raise PoolUnusable(f"{self.path}: {error.strerror}", "check the kernel's messages (dmesg)") from error
 
     def _standing(self) -> float:
         return time.monotonic() - self._changed

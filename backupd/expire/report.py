@@ -138,9 +138,9 @@ ExpiryEvent = Plan | ExpiryProgress | Notice | Summary
 
 _MOST_NAMES = 5
 PAUSES = {
-    Pause.BALANCE: "a balance makes way",
-    Pause.PACE: "the pace that is configured",
-    Pause.BACKUPS: "backups run",
+    Pause.BALANCE: "a balance is stopping",
+    Pause.PACE: "the configured pace",
+    Pause.BACKUPS: "backups are running",
 }
 
 
@@ -149,16 +149,16 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
     match why:
         case DeletedShare():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
-            return f"of the pool {limits}: if that is right: `backupd {command} --force {POOL}`"
+            return f"of the pool {limits}: if that is intended: `backupd {command} --force {POOL}`"
         case ClockBehind():
             gone = f"the clock went back from {local_time(why.newest_known)} to {local_time(why.now)}"
             later = "expiry resumes after the next night's run"
-            return f"{gone}; if it is right now, {later}, or `backupd {command} --force {CLOCK}` now"
+            return f"{gone}; if the time is correct now, {later}, or run `backupd {command} --force {CLOCK}`"
         case ClockAhead():
             ahead = f"the clock went ahead by {_span(why.by)} since {local_time(why.since)}"
             return (
-                f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: "
-                f"grace and hold ends wait for an expiry a night later, or `backupd {command} --force {CLOCK}` ends them now"
+                f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: graces and holds end with an "
+                f"expiry a night later, or now with `backupd {command} --force {CLOCK}`"
             )
 
 
@@ -166,7 +166,9 @@ def left_out_words(host: str, why: DeletedShare | UnreadableHost, command: str =
     """Says why an expiry leaves the host out."""
     if isinstance(why, UnreadableHost):
         return why.error
-    return f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is right: `backupd {command} --force {shlex.quote(force_word(host))}`"
+    return (
+        f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is intended: `backupd {command} --force {shlex.quote(force_word(host))}`"
+    )
 
 
 def _beyond(share: DeletedShare, most: float, count: int) -> str:
@@ -188,15 +190,15 @@ def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, FolderUser | N
     """Formats which deleted backups the cleaner cannot drop, and which process has a file open in them."""
     holders = []
     for id_, who in sorted(held.items()):
-        by = f"process {who.pid} ({who.name})" if who else "no process that was found (a mount?)"
+        by = f"process {who.pid} ({who.name})" if who else "an unknown process (or a mount)"
         holders.append(f"{deleted[id_].host} {deleted[id_].name} by {by}")
     count, inside = counted(len(held), "deleted backup"), "it" if len(held) == 1 else "them"
-    return f"{count} cannot be dropped as long as something in {inside} is open: {names_in_words(holders)}"
+    return f"{count} cannot be freed while files in {inside} are open: {names_in_words(holders)}"
 
 
 def stuck_words(waiting: int) -> str:
     """Says why nothing more is deleted if nothing leaves the queue."""
     return (
-        f"nothing more is deleted: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans) and nothing moves; "
-        "a process has files open in them, or its working folder"
+        f"deletion has stopped: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans), and the kernel frees none; "
+        "a process has open files or its working folder in them"
     )

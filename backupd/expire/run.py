@@ -52,7 +52,7 @@ _NO_ROW = 0  # the expiry is not in the catalogue
 
 @dataclass(frozen=True, slots=True)
 class ExpiryScope:
-    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that somebody
+    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that an operator
     wants deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
     """
 
@@ -136,7 +136,7 @@ class ExpiryRunner:
         return summary
 
     def _steps(self, held: ExitStack) -> None:
-        """The steps in order; `held` gets what they need to their end. What somebody asked for by name does not depend on the
+        """The steps in order; `held` gets what they need to their end. Backups requested by name do not depend on the
         clock.
         """
         context, past = self.context, None
@@ -190,7 +190,7 @@ class ExpiryRunner:
         if gone:
             self.queue.commit()
             self.context.rows.write(lambda catalogue: catalogue.drop_backups(gone))
-            self.context.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had come to an end")
+            self.context.sinks.notice(f"{counted(len(gone), 'deletion')} of an expiry that was killed had completed")
         return sorted({host for host, _ in gone})
 
     def _carry_out(self, touched: Sequence[str]) -> None:
@@ -228,7 +228,9 @@ class ExpiryRunner:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.context.problem("the pool is too full to note what has expired; the next expiry does that, when there is room")
+            self.context.problem(
+                "the pool is too full to record the expired backups; the next expiry does that, once there is free space"
+            )
 
     def _delete(self, plan: Plan) -> None:
         self.deleter = Deleter(self.context, self.queue, plan, self.limit)
@@ -258,7 +260,7 @@ class ExpiryRunner:
     def _alone(self) -> Iterator[None]:
         """Keeps btrfs-balancer from beginning a block group. Waits for the one under way, which sees our lock and is cancelled.
 
-        A balance that somebody else started is not waited for: it may take days.
+        A balance of another program is not waited for: it may take days.
         """
         lock = None
         while not lock and not self.context.cancellation:

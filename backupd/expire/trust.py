@@ -103,7 +103,7 @@ def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> Cloc
 
 
 def clock_synchronised() -> bool | None:
-    """True if somebody (chrony, timesyncd, ntpd) keeps telling the kernel the time, so that it knows how wrong it is at the most.
+    """True if a program (chrony, timesyncd, ntpd) keeps setting the kernel's time, so that the kernel has its maximum error.
 
     One system call. None: this process may not ask.
     """
@@ -138,7 +138,7 @@ def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
 
 
 def has_backups(pool: Pool) -> bool:
-    """True if the pool has a backup. A folder with such a name may be somebody's own; one that cannot be read counts as ours."""
+    """True if the pool has a backup. A folder with such a name may belong to a user; one that cannot be read counts as ours."""
     try:
         return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
     except FileNotFoundError:  # nothing was ever backed up

@@ -1,4 +1,4 @@
-"""Files of a backup as one stream: a tar from which root gets all of it back, or a zip for everybody else.
+"""Files of a backup as one stream: a tar from which root can restore everything, or a zip for other users.
 
 Names are the host's without the slash at the beginning: etc/passwd. So `tar -x -C /` puts them where they were.
 """
@@ -94,7 +94,7 @@ def _visits(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry | PlainFil
                 continue
             entry = visit.entry
             if entry.device != tree.device and not tree.owns(entry.device):
-                why = "something is mounted there, which hides what the backup has"
+                why = "a mount there hides the files of the backup"
                 raise SourceUnreadable(errno.EXDEV, why, os.fsdecode(entry.path))
             if not visit.left:
                 yield visit
@@ -122,7 +122,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -
                     _tar_plain_files(visit, gathered)
                     done.entries += len(visit.files)
                 elif visit.entry.kind == "socket":
-                    done.leave_out(visit.entry.path, "a tar holds no sockets; the program that listens makes it again")
+                    done.leave_out(visit.entry.path, "a tar cannot contain sockets; the listening program creates it again")
                 else:
                     _tar_member(visit, visit.entry.path[1:], links, gathered)
                     gathered.end_member()
@@ -311,7 +311,7 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
         for entry in _entries(tree, paths):
             name = entry.entry.path[1:]
             if entry.entry.kind not in zip_headers.KINDS:
-                done.leave_out(entry.entry.path, f"a zip holds no {entry.entry.kind}")
+                done.leave_out(entry.entry.path, f"a zip cannot contain a {entry.entry.kind}")
             elif name:
                 index.write(_zip_member(entry, name, gathered))
                 done.entries += 1

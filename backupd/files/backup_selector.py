@@ -1,4 +1,4 @@
-"""Which backup somebody means: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of that day.
+"""Which backup an argument means: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of that day.
 
 HOST@latest is the newest complete one too, and nothing else when none is complete, like the symlink `latest` in its folder.
 
@@ -122,14 +122,14 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
         return backup
     names = sorted(names_of(pool, host) - {WORKING})
     if not names:
-        raise UsageError(f"{host} has no backup that can be restored from", f"`backupd list {host}` shows what there is")
+        raise UsageError(f"{host} has no backup that can be restored from", f"`backupd list {host}` shows its backups")
     if which == LATEST:
-        raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows what there is; name one of them")
+        raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows its backups; name one of them")
     if at:
         raise UsageError(f"{host} has no backup that had begun by {local_time(at)}", f"the oldest is {names[0]}")
     if which == NEWEST or which in names:
         description = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
-        raise UsageError(f"{host} has no backup {description}", f"`backupd check` and `backupd list {host}` may know why")
+        raise UsageError(f"{host} has no backup {description}", f"`backupd check` and `backupd list {host}` may show why")
     from difflib import get_close_matches  # few commands have a wrong name
 
     near = get_close_matches(which, names, 1, 0.3)

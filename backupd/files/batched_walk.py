@@ -199,10 +199,10 @@ def _whole_folder(
     path, fd, stays_open = down.path_of(name), -1, False
     try:
         if not tree.owns(status.st_dev):
-            raise OSError(errno.EXDEV, "something else is mounted there")
+            raise OSError(errno.EXDEV, "another filesystem is mounted there")
         fd = os.open(name, FOLDER, dir_fd=down.fd)
         if not tree.owns(os.fstat(fd).st_dev):
-            raise OSError(errno.EXDEV, "something else is mounted there")
+            raise OSError(errno.EXDEV, "another filesystem is mounted there")
         names, files, others, has_all = names_in(fd), list[PlainFile](), _Others(), False
         while not others and len(files) <= WHOLE and not has_all:
             if batch := list(islice(names, MANY)):
@@ -315,7 +315,7 @@ class _Record:
     def _read(self, position: int, length: int) -> bytes:
         data = os.pread(self._file, length, position)
         if len(data) != length:
-            raise OSError(errno.EIO, "a file of our own is shorter than it was")
+            raise OSError(errno.EIO, "a temporary file has become shorter")
         return data
 
 
@@ -379,7 +379,7 @@ def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable | None
     if tree.owns(os.fstat(down.fd).st_dev):
         return True
     down.leave()
-    report(unreadable, down.path_of(name), OSError(errno.EXDEV, "something else is mounted there"))
+    report(unreadable, down.path_of(name), OSError(errno.EXDEV, "another filesystem is mounted there"))
     return False
 
 

@@ -2,7 +2,7 @@
 
 Both trees are walked at once, and their paths merged in order: memory is for the names of one folder on each level. Nothing can be
 left out: a folder's time says nothing of the folders below, and neither does its generation on disk, for a snapshot shares blocks
-of metadata between folders. What is cheap is the single name: an inode that nobody touched in between is neither opened nor
+of metadata between folders. What is cheap is the single name: an inode unchanged in between is neither opened nor
 compared any further.
 """
 
@@ -201,13 +201,13 @@ def _lines(tree: Tree, entry: Entry, limit: int) -> list[str]:
     if entry.kind != "file":
         raise NoText(f"{shown} is a {entry.kind}: only files are compared line by line")
     if entry.size > limit:
-        raise NoText(f"{shown} has {format_size(entry.size)}, more than the {format_size(limit)} that are compared line by line")
+        raise NoText(f"{shown} has {format_size(entry.size)}, more than the limit of {format_size(limit)} for comparing lines")
     data = read(tree, entry.path, limit + 1)
     if b"\0" in data:
-        raise NoText(f"{shown} is binary", "get both files out with `backupd restore`, and compare them with a program for them")
+        raise NoText(f"{shown} is binary", "restore both files with `backupd restore`, and compare them with a suitable program")
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     if len(lines) > _LINES:
-        raise NoText(f"{shown} has {counted(len(lines), 'line')}, more than the {_LINES:,} that are compared")
+        raise NoText(f"{shown} has {counted(len(lines), 'line')}, more than the limit of {_LINES:,} for comparing")
     return lines if lines[-1] else lines[:-1]
 
 

@@ -49,7 +49,7 @@ def decide(entry: Entry, existing: Entry | None, differs: Sequence[str], overwri
         return (
             RestoreStep(OVERWRITTEN, why)
             if existing.mtime < entry.mtime
-            else RestoreStep(KEPT, "it is not older than the backup's")
+            else RestoreStep(KEPT, "it is not older than in the backup")
         )
     return RestoreStep(KEPT, why) if overwrite == NEVER else RestoreStep(REFUSED, why)
 

@@ -62,9 +62,9 @@ class AllowedFolders:
         folder = self.containing(names)
         if folder is None:
             if not any(inner[: len(names)] == names for inner in self._mounts):
-                raise PermissionError(errno.EPERM, "it is outside of what may be restored into")
+                raise PermissionError(errno.EPERM, "it is outside of the folder that restores may write to")
         elif mount_id(fd) != self._mounts[folder]:
-            raise PermissionError(errno.EPERM, "something else is mounted there, which may not be restored into")
+            raise PermissionError(errno.EPERM, "another filesystem is mounted there, and restores may not write to it")
 
     def open(self, path: Path, *, make: bool) -> tuple[int, bool]:
         """A descriptor of a folder that all is restored into, and whether it was made for that, for root alone.
@@ -79,7 +79,9 @@ class AllowedFolders:
             self.require(fd, names)
             status = os.fstat(fd)
             if names and (status.st_uid or status.st_mode & _OTHERS):
-                raise UsageError(f"{path} can be written by others than root", "take it away, or: chown root, chmod go-w")
+                raise UsageError(
+                    f"{path} can be written by users other than root", "remove it, or change it: chown root, chmod go-w"
+                )
         except BaseException:
             os.close(fd)
             raise
@@ -164,7 +166,9 @@ class Destination:
         try:
             _require_trusted(self.path)
             if _inode(os.fstat(fd)) != _inode(self.path.stat()):
-                raise UsageError(f"{self.path} was exchanged meanwhile", "see who did that, and restore to another folder")
+                raise UsageError(
+                    f"{self.path} was replaced during the restore", "find the program that did that, and restore to another folder"
+                )
         except BaseException:
             os.close(fd)
             raise
@@ -324,7 +328,7 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | N
         return
     number = ctypes.get_errno()
     if number == errno.EEXIST:
-        raise Occupied(number, "something has come to be there")
+        raise Occupied(number, "a file has appeared there")
     if number not in _CANNOT:
         raise OSError(number, os.strerror(number))
     # A filesystem that cannot be told not to replace (NFS): a moment is left between the look and the rename.
@@ -333,7 +337,7 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | N
     except FileNotFoundError:
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=above)
         return
-    raise Occupied(errno.EEXIST, "something has come to be there")
+    raise Occupied(errno.EEXIST, "a file has appeared there")
 
 
 def require_destination(
@@ -350,14 +354,14 @@ def require_destination(
     for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
         is_hung = not answers(forbidden)  # then the destination is there only by its name, because nothing could be written
         if any(folder == forbidden if is_hung else _is_same(folder, forbidden) for folder in above):
-            raise UsageError(f"{to} is {words}", "restore to another place, such as /root/restored")
+            raise UsageError(f"{to} is {words}", "restore to another folder, such as /root/restored")
     if not anyway:
         _require_trusted(to, sticky=sticky)
     if not to.exists() and not to.parent.is_dir():
-        hint = "name a folder" if to.parent.exists() else f"make it first: mkdir -p {shlex.quote(str(to.parent))}"
+        hint = "name a folder" if to.parent.exists() else f"create it first: mkdir -p {shlex.quote(str(to.parent))}"
         raise UsageError(f"{to.parent} is not a folder", hint)
     if to.exists() and not to.is_dir():
-        raise OperatorError(f"{to} is not a folder", "--to names a folder, also for a single file")
+        raise OperatorError(f"{to} is not a folder", "--to must be a folder, also for a single file")
 
 
 def _require_trusted(to: Path, *, sticky: bool = False) -> None:

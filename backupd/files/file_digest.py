@@ -142,7 +142,7 @@ def read_file(
                         return None
                     data = os.pread(fd, min(PIECE, end - position), position)
                     if not data:
-                        raise OSError(errno.EIO, "the file is shorter than it says")
+                        raise OSError(errno.EIO, "the file is shorter than its reported size")
                     digest.add(position, data)
                     if plain:
                         plain.add(position, data)

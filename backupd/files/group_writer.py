@@ -212,7 +212,7 @@ def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links:
                         left_over.append(file)
                         continue
                     os.link(b"/proc/self/fd/%d" % held, file.name, dst_dir_fd=folder, follow_symlinks=True)
-                except OSError:  # whoever does it by itself meets the same, and names it
+                except OSError:  # the caller, who handles it singly, gets the same error and reports it
                     left_over.append(file)
                 else:
                     links.place(file.inode, file.links, (*place, file.name), first[1])

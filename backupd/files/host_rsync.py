@@ -151,9 +151,9 @@ async def _run_in(
         watching.cancel()
     if beyond:
         await _end(group, waiting)
-        raise LimitExceeded("the host prints without end, which is not read any further", "look at what is called rsync there")
+        raise LimitExceeded("the host's output does not end, so it was no longer read", "check which program is called rsync there")
     if watch.verdict:
-        raise LimitExceeded(cause_words(watch.verdict), "`stall` of the host says how long that may be")
+        raise LimitExceeded(cause_words(watch.verdict), "`stall` of the host sets this time")
     messages.close(reader.output.complaints)
     status = cell.exit_code(waiting.result(), messages.last) if cell else waiting.result()
     return HostRsyncEnd(status, reader.output, messages, reader.folders)

@@ -1,7 +1,7 @@
 """Makes and compares folders in open folders: single ones, and whole ones with few plain files and symlinks in them.
 
 A whole folder is made in the staging folder, gets its files and all else, its time too, and then its place: so it is whole, or not
-there. What is unusual, and what fails, is given back: whoever asked does it by itself, with a reason.
+there. What is unusual, and what fails, is given back: the caller does it singly, with a reason.
 """
 
 import errno
@@ -50,7 +50,7 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Unde
             os.close(made)
             raise
         os.close(made)
-    except OSError:  # whoever does it by itself meets the same, and names it
+    except OSError:  # the caller, who handles it singly, gets the same error and reports it
         pass
     remove_unfinished(to, temporary, undeleted)
     return None
@@ -115,7 +115,7 @@ class FolderCopier:
                 handled.append(
                     self._copied(source, to, folder, owner) if folder.files else self._empty(source, to, folder, owner, device)
                 )
-            except OSError:  # whoever does it name by name meets the same, and names it
+            except OSError:  # the caller, who handles each name singly, gets the same error and reports it
                 handled.append(_not_done(folder))
         return handled
 
@@ -252,7 +252,7 @@ def _is_same(status: os.stat_result, folder: PlainFolder) -> bool:
 class Staging:
     """A folder of root alone in a destination, in which folders are made whole before they get their place. Gone at the end.
 
-    Nobody else can enter it. So files in it may have their names before they are whole, and what a killed restore leaves in it is
+    Only root can enter it. So files in it may have their names before they are whole, and what a killed restore leaves in it is
     ours. It is made if the destination is empty; otherwise only what a killed restore left is deleted.
 
     `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be deleted; "" if it is gone. In

@@ -211,7 +211,7 @@ class PlaceComparer:
                 return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), entry
             if self.to.outside(visit.place):
                 on_the_way = entry and entry.kind == visit.entry.kind == "folder"
-                return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of what may be restored into"), entry
+                return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of the folder that restores may write to"), entry
             if entry and entry.kind == visit.entry.kind == "folder":
                 self.to.enter(visit.place)  # for what is mounted there may not be written to
             differs = self.differs(visit, entry) if entry else ()
@@ -349,7 +349,7 @@ class PreviewCounter:
 
     def add_unfinished(self, place: Names) -> None:
         """Counts what the restore deletes in a folder that is there."""
-        with suppress(OSError):  # whoever restores into it meets the same, and names it
+        with suppress(OSError):  # the restore gets the same error, and reports it
             self.unfinished += unfinished_size(self._comparer.to.folder(place))
 
     def _place(self, visit: Visit, step: RestoreStep, entry: Entry | None, size: int) -> None:

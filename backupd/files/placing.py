@@ -74,7 +74,7 @@ class PlainVisits(NamedTuple):
             try:
                 entry = look(self.group.folder, file.name, path)
                 if entry.device != device:
-                    raise OSError(errno.EXDEV, "something else is mounted there")
+                    raise OSError(errno.EXDEV, "another filesystem is mounted there")
             except OSError as error:
                 unreadable(path, error)
                 continue
@@ -164,7 +164,7 @@ def visits(
                 if entry.kind == "folder":
                     folders.append(place)
                 elif not tree.owns(entry.device):
-                    report(unreadable, entry.path, OSError(errno.EXDEV, "something else is mounted there"))
+                    report(unreadable, entry.path, OSError(errno.EXDEV, "another filesystem is mounted there"))
                     continue
             yield Visit(entry, folder, name, place, left, privileged)
     for path in reversed(above):

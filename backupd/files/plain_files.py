@@ -1,6 +1,6 @@
 """Copies and compares plain files and symlinks of one folder, many at a time: what most of a restore is.
 
-They are copied to where nothing was. Whatever is not so simple, and each file that fails, is given back: whoever asked does that
+They are copied to where nothing was. Whatever is not so simple, and each file that fails, is given back: the caller does that
 one by itself, with a reason. What is safe there is safe here: all goes through descriptors, a copy has its name only when it is
 whole, and a name is never taken from something else.
 """
@@ -53,7 +53,7 @@ def copy(
     """Copies files of the open folder `source` into the open folder `to`, where nothing has their names.
 
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
-    given back. `at_once`: nobody else can enter the folder `to`, which hands nothing down. Files have their names from the start
+    given back. `at_once`: only root can enter the folder `to`, which hands nothing down. Files have their names from the start
     then, and are deleted again if they are given back: who gives `to` its place looks at `undeleted` first. What new files get
     there is kept in this list for the next such folder.
     """
@@ -79,7 +79,7 @@ def copy(
                     copied = folder.add(original, file) if os.fstat(original).st_dev == device else None  # else it is mounted there
                 finally:
                     os.close(original)
-        except OSError:  # whoever does it by itself meets the same, and names it
+        except OSError:  # the caller, who handles it singly, gets the same error and reports it
             copied = None
         if copied is None:
             left_over.append(number)
@@ -157,7 +157,7 @@ class _NewFiles:
             os.close(made)
 
     def _add_at_once(self, original: int, file: PlainFile) -> int | None:
-        """The same where nobody else can enter the folder, for a file with one name."""
+        """The same where only root can enter the folder, for a file with one name."""
         made = os.open(file.name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
         is_whole = False
         try:
@@ -395,7 +395,7 @@ def copy_symlink_at_once(
     *,
     privileged: bool,
 ) -> bool:
-    """Makes a symlink under its own name in the open folder `to`, in which nobody else can change names. Raises OSError.
+    """Makes a symlink under its own name in the open folder `to`, in which no other process can change names. Raises OSError.
 
     Returns True if it has no attributes in the backup. `prefix`: what makes a path of a name in `source`. `owner`: what a new
     symlink gets by itself.

@@ -73,13 +73,13 @@ def target_of(config: Config, host: str, text: str, port: int | None = None) -> 
             fault = config.excluded[host].fault
             raise UsageError(f"{host} is configured, with a mistake: {fault}", "correct that line, or give --to-host USER@HOST:DIR")
         if host_config is None:
-            raise UsageError(f"{host} is not configured, so it has no address", "say --to-host USER@HOST:DIR")
+            raise UsageError(f"{host} is not configured, so it has no address", "add --to-host USER@HOST:DIR")
         return Target(replace(host_config, port=port or host_config.port), b"/", original=True)
     match = _TARGET.fullmatch(text)
     if not match or not match[2] or "\0" in text:
         raise UsageError(
-            f"--to-host {printable(text)}: that is not a [USER@]HOST:DIR with a DIR that begins with /",
-            "put --to-host at the end for the host itself, or name a machine, such as --to-host root@192.0.2.7:/mnt",
+            f"--to-host {printable(text)}: expected [USER@]HOST:DIR, with a DIR that begins with /",
+            "write --to-host at the end for the host itself, or name a machine, such as --to-host root@192.0.2.7:/mnt",
         )
     address, folder = match[1], match[2].encode("utf-8", "surrogateescape")
     if host_config and host_config.address and _machine(host_config.address) == _machine(address):
@@ -223,13 +223,12 @@ class RestorePreview:
             samples = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
             more = f"\nand {refused.number - 5:,} more" if refused.number > 5 else ""
             raise OperatorError(
-                f"{counted(refused.number, 'name')} would be in the way, so nothing was written\n{samples}{more}",
-                "--overwrite=never restores the rest, =older and =all overwrite; "
-                "what is of another kind has to be moved away by hand",
+                f"{counted(refused.number, 'name')} already exist and differ, so nothing was written\n{samples}{more}",
+                "--overwrite=never restores the rest, =older and =all overwrite; move files of another kind away yourself",
             )
         if self.needed is not None and self.free is not None and self.needed > self.free:
             raise OperatorError(
-                f"{format_size(self.needed)} are needed, and {self.to} has {format_size(self.free)}, so nothing was written",
+                f"{format_size(self.needed)} are needed, but {self.to} has only {format_size(self.free)}, so nothing was written",
                 "restore fewer paths, or to a larger filesystem",
             )
 

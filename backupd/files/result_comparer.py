@@ -188,7 +188,7 @@ class ResultComparer:
         try:
             restored = self._to.look(visit.place)
             if restored is None:
-                return ["it is not there"]
+                return ["it is missing"]
             differs = self._places.differs(visit, restored)
             first = self._links.first(visit.entry)
             self._links.placed(visit.entry, visit.place, restored.identity)

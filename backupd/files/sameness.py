@@ -11,7 +11,7 @@ from itertools import islice
 from backupd.files.tree import Entry, Tree
 from btrkeep.fs.file_data import extents
 
-# Who has more extents than that is read, if anybody wants to know: for each the kernel looks for all that refer to it.
+# Who has more extents than that is read, if it is needed: for each the kernel looks for all that refer to it.
 _MOST = 128
 _LAST, _SHARED = 0x1, 0x2000
 # unknown, delalloc, encoded, encrypted, not aligned, inline, tail: it is not said where the data is, or not of all of it. Of a

@@ -170,7 +170,7 @@ class _Runs:
         while start < end:
             piece = os.pread(self._file.fileno(), min(_PIECE, end - start), start)
             if not piece:
-                raise OSError(errno.EIO, "a file of our own is shorter than it was")
+                raise OSError(errno.EIO, "a temporary file has become shorter")
             start += len(piece)
             *whole, rest = (rest + piece).split(b"\0")
             yield from whole

@@ -23,7 +23,7 @@ _STEPS = 400  # components looked up; a symlink may hold two thousand
 
 
 def path_given(text: str) -> bytes:
-    """The path that somebody wrote, in bytes. Raises UsageError when no backup can have such a path."""
+    """The typed path, in bytes. Raises UsageError when no backup can have such a path."""
     path = os.fsencode(text)
     try:
         return joined(components(path))
@@ -60,7 +60,7 @@ def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
         raise OperatorError(f"{shown(folder)} cannot be read: {os.strerror(error.errno or 0)}") from None
     if len(names) > 1:
         words = " or ".join(shlex.quote(shown(name)) if shown(name) != text else _for_bash(name) for name in names)
-        raise UsageError(f"{text} can be one of {len(names)} names in {shown(folder)}", f"write {words}")
+        raise UsageError(f"{text} matches {len(names)} names in {shown(folder)}", f"write {words}")
     return names[0] if names else name
 
 
@@ -112,13 +112,13 @@ def missing(tree: Tree, path: bytes, where: str) -> UsageError:
     above = shown(last.path)
     if last.kind == "symlink":
         end = resolved(tree, path)
-        hint = f"look at {as_typed(end)}" if end else "where it leads to is not in this backup"
-        message = f"{above} is a symlink to {shown(last.target or b'')}, which a backup is not followed through"
+        hint = f"its target is {as_typed(end)}" if end else "its target is not in this backup"
+        message = f"{above} is a symlink to {shown(last.target or b'')}, and links are not followed in a backup"
         return UsageError(message, hint)
     if last.kind != "folder":
-        return UsageError(f"{above} of {where} is a {last.kind}, so nothing is in it", f"it can be had as {as_typed(last.path)}")
+        return UsageError(f"{above} of {where} is a {last.kind}, not a folder", f"use {as_typed(last.path)}")
     if not tree.owns(last.device):
-        return UsageError(f"something else is mounted at {above} of {where}", "unmount it: a backup holds no mounts")
+        return UsageError(f"another filesystem is mounted at {above} of {where}", "unmount it: a backup must not contain mounts")
     return UsageError(f"{where} has no {shown(path)}", _hint(tree, last, nearest_paths(tree, path)))
 
 

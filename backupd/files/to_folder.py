@@ -40,9 +40,7 @@ def _sync(to: Destination) -> None:
     try:
         to.sync()
     except OSError as error:
-        hint = (
-            "look at its filesystem and the kernel's messages (dmesg); the same command then lists the differences from the backup"
-        )
+        hint = "check its filesystem and the kernel's messages (dmesg); the same command then lists the differences from the backup"
         raise OperatorError(f"{printable(str(error.filename))}: {error.strerror}", hint) from error
 
 
@@ -146,7 +144,7 @@ class LocalRestore:
             with opened as to:
                 yield to
         except OSError as error:
-            hint = "look at its filesystem and the kernel's messages (dmesg); the same command continues"
+            hint = "check its filesystem and the kernel's messages (dmesg); the same command continues"
             raise OperatorError(f"{self.to}: {error.strerror or error}", hint) from error
 
     def _visits(self, withheld: Withheld, unreadable: Unreadable) -> Iterator[AnyVisit]:
@@ -157,7 +155,7 @@ class LocalRestore:
         except OSError as error:
             raise OperatorError(
                 f"the backup cannot be read: {error.strerror}" + (f" ({printable(str(error.filename))})" if error.filename else ""),
-                "has it been deleted meanwhile? `backupd list` shows it; the kernel's messages (dmesg) show broken disks",
+                "check with `backupd list` whether it was deleted; the kernel's messages (dmesg) show disk errors",
             ) from error
 
     def _each(
@@ -283,7 +281,7 @@ class LocalRestore:
             self._left_alone.add(hash(visit.place))
         if step.step == ENTERED:
             self._tidy(visit, comparer.to)
-            # Now, for whoever goes on with it cannot know any more that we made it.
+            # Now, because a later restore cannot see that we made it.
             if comparer.to.made and self._gives(visit) and not visit.place:
                 writer.finish(visit, all_of_it=True)
         if visit.entry.kind == "folder":
@@ -373,7 +371,7 @@ class LocalRestore:
 
     def _gives(self, visit: Visit) -> bool:
         """Returns True if a folder gets the attributes of the backup's. By default the destination itself does not: it was
-        created for root alone, or its owner has set its mode, and the host's / would open it to everybody.
+        created for root alone, or its owner has set its mode, and the host's / would open it to all users.
         """
         return bool(visit.place) or self.request.privileged
 
@@ -406,7 +404,7 @@ class LocalRestore:
     def _lost(self, writer: Writer) -> None:
         if writer.lost:
             words = ", ".join(printable(name) for name in writer.lost)
-            self.result.problems.add(self.progress.place, f"cannot be kept here: {words}")
+            self.result.problems.add(self.progress.place, f"cannot be stored here: {words}")
 
     def _problem(self, visit: Visit, why: str) -> None:
         self._left_alone.add(hash(visit.place))
@@ -434,13 +432,13 @@ class LocalRestore:
 
     def _ended_by(self, error: OSError, workers: GroupWorkers) -> OperatorError:
         place, self._is_ended = self.progress.place, True
-        with suppress(OperatorError):  # a process that was ended from outside
+        with suppress(OperatorError):  # a process that was killed
             workers.finish()
         done = self.result.counts[NEW].number + self.result.counts[OVERWRITTEN].number
-        hint = "make it writable" if error.errno == errno.EROFS else "make room"
+        hint = "make the folder writable" if error.errno == errno.EROFS else "free some space"
         return OperatorError(
             f"{printable(place)}: {error.strerror}; {counted(done, 'name')} had been restored",
-            f"{hint} and run the same command again: what is there already is passed over",
+            f"{hint} and run the same command again: it skips the files that are already there",
         )
 
     def _compare(self, to: Destination, preview: RestorePreview) -> None:

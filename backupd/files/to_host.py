@@ -66,7 +66,7 @@ from btrkeep.process.progress import Cancellation
 from btrkeep.units import format_duration
 
 _HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
-_FULL_HINT = "look at the room and the filesystem over there; the same command continues with what is missing"
+_FULL_HINT = "check the free space and the filesystem there; the same command continues with the missing files"
 _FILE_ERROR = 11
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
@@ -255,7 +255,7 @@ class HostRestore:
             return
         if item.new and hash(item.name) not in new:
             self._refused.add(item.name)
-            step, why = REFUSED, f"something else than a {item.kind} is there"
+            step, why = REFUSED, f"it is not a {item.kind} there"
         elif not item.new:
             step, why = self._of_what_is_there(item, older), differs_words(item.fields)
         if item.fields == CONTENT_ONLY:
@@ -283,7 +283,7 @@ class HostRestore:
         overwrites = {ALL: CONTENT, OLDER: NEWER_STAYS}.get(self.request.overwrite or "")
         if overwrites and self._spared is None:
             if self._is_anything_in_the_way():
-                why = "something has come into the way since the preview, so nothing was overwritten: run the same command again"
+                why = "a file has appeared since the preview, so nothing was overwritten: run the same command again"
                 result.problems.add(os.fsencode(str(self._target)), why)
             else:
                 ended = self._overwrite(overwrites, result)
@@ -339,7 +339,7 @@ class HostRestore:
             place = self._place(item.name)
             size = item.size if item.kind == "file" else 0
             if item.new:
-                result.differences.add(place, "it is not there")
+                result.differences.add(place, "it is missing")
                 result.counts[NEW].take_back(place, size)
             else:
                 result.differences.add_difference(place, item.fields)
@@ -378,7 +378,7 @@ class HostRestore:
                 raise self._failed(ended)
 
     def _run_once(self, options: Sequence[str], take: Callable[[Item], None] | None, *, above: bool) -> HostRsyncEnd:
-        become_reaper()  # an ssh that outlives its rsync would else be waited for until somebody else buries it
+        become_reaper()  # an ssh that outlives its rsync would otherwise be waited for until another process reaps it
         # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
@@ -431,8 +431,8 @@ class HostRestore:
     def _require_time(self) -> None:
         """Raises LimitExceeded when the look before has taken longer than it may."""
         if time.monotonic() > self._end:
-            why = f"to look what is there takes longer than {format_duration(self._target.host.deadline)}"
-            raise LimitExceeded(why, "`deadline` of the host says how long that may take")
+            why = f"comparing with the existing files takes longer than {format_duration(self._target.host.deadline)}"
+            raise LimitExceeded(why, "`deadline` of the host sets this time")
 
     def _moved(self, output: Output) -> None:
         self._require_time()
@@ -445,14 +445,14 @@ class HostRestore:
         last = list(ended.messages.last)
         if any("read-only server" in line for line in last):
             return OperatorError(
-                f"{self._target}: the key may only read there (rrsync -ro), so nothing can be restored to it",
-                'for the time of the restore write "rrsync /" in place of "rrsync -ro /" in the host\'s authorized_keys; '
+                f"{self._target}: the key can only read there (rrsync -ro), so restores cannot write",
+                'for the time of the restore, write "rrsync /" instead of "rrsync -ro /" in the host\'s authorized_keys; '
                 "or restore into a folder of the backup server: --to DIR",
             )
         if any(_RRSYNC_IS_BUSY in line for line in last):
             return OperatorError(
-                f"{self._target}: another rsync is at work there with our key, and rrsync lets one in at a time",
-                'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys lets in several',
+                f"{self._target}: another rsync is running there with the same key, and rrsync permits only one at a time",
+                'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys permits several',
             )
         means = meaning(ended.exit_code, last)
         hint = _FULL_HINT if ended.exit_code == _FILE_ERROR else _HINT

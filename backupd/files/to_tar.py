@@ -24,7 +24,7 @@ _HINTS = {
     errno.EROFS: "write the tar to another filesystem",
     errno.EFBIG: "write the tar to a filesystem that has no limit of that size (`ulimit -f`), or restore fewer paths at a time",
 }
-_DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or see `backupd damaged`"
+_DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or check `backupd damaged`"
 _PREFIX = b".btrkeep-tar-"  # not that of names in a destination, which a restore into the same folder deletes as leftovers
 _SMALL = 512  # bytes: an archive comes in large pieces, of which the first does not wait for a buffer to be full
 
@@ -66,21 +66,21 @@ def _failures_reported() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise OperatorError(
-            "the tar archive is incomplete: the reading program closed the pipe", "see that program's error message"
+            "the tar archive is incomplete: the reading program closed the pipe", "check that program's error message"
         ) from None
     except SpoolFull as error:
-        hint = "free some space there, or set TMPDIR to another folder, and begin again"
-        raise OperatorError(f"the tar is not whole: {error.strerror}", hint) from error
+        hint = "free some space there, or set TMPDIR to another folder, and start again"
+        raise OperatorError(f"the tar is incomplete: {error.strerror}", hint) from error
     except SpoolTooLarge as error:
-        raise OperatorError(f"the tar is not whole: {error.strerror}", "restore fewer paths at a time") from error
+        raise OperatorError(f"the tar is incomplete: {error.strerror}", "restore fewer paths at a time") from error
     except OSError as error:
         if error.errno in DAMAGED and isinstance(error, SourceUnreadable):
             path = printable(error.filename)
-            raise OperatorError(f"the tar is not whole: {path}: {error.strerror}", _DAMAGED_HINT) from error
+            raise OperatorError(f"the tar is incomplete: {path}: {error.strerror}", _DAMAGED_HINT) from error
         if error.errno not in _FATAL:
             raise
-        hint = _HINTS.get(error.errno, "free some space where the tar is written, and begin again")
-        raise OperatorError(f"the tar is not whole: {error.strerror}", hint) from error
+        hint = _HINTS.get(error.errno, "free some space where the tar is written, and start again")
+        raise OperatorError(f"the tar is incomplete: {error.strerror}", hint) from error
 
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
@@ -114,11 +114,11 @@ def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
 def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> Archived:
     """The tar as a file of mode 0600. Raises UsageError when there is one already and it must not be replaced."""
     if file.is_dir() or (not replace and os.path.lexists(file)):
-        raise UsageError(f"{file} is there already", "name another file, or add --overwrite=all")
+        raise UsageError(f"{file} already exists", "name another file, or add --overwrite=all")
     try:
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise UsageError(f"{file.parent}: {error.strerror}", "name a file in a folder that is there") from None
+        raise UsageError(f"{file.parent}: {error.strerror}", "name a file in an existing folder") from None
     with ClosingFd(folder):
         return _written(folder, os.fsencode(file.name), replace, lambda out: _write_tar(tree, paths, out, tell))
 

@@ -150,7 +150,7 @@ class Tree:
         if self.owns(os.fstat(fd).st_dev):
             return fd
         os.close(fd)
-        raise OSError(errno.EXDEV, "something else is mounted there")
+        raise OSError(errno.EXDEV, "another filesystem is mounted there")
 
     def folder(self, path: bytes) -> ClosingFd:
         """A descriptor of the folder at `path`, for a `with`."""
@@ -202,7 +202,7 @@ def tree_of_backup(backup: Path) -> Tree:
     except OSError as error:
         raise DataUnreadable(
             f"the data of {backup.parent.name}@{backup.name} cannot be read: {error.strerror}",
-            "see the kernel's messages (dmesg) and `backupd scrub`; if it is a copy, look at the server that it comes from",
+            "check the kernel's messages (dmesg) and `backupd scrub`; if it is a copy, check the server that it comes from",
         ) from None
 
 
@@ -213,7 +213,7 @@ def require_nothing_mounted(backup: Path, path: bytes = b"/") -> None:
     top = Path(os.path.realpath(backup), DATA, os.fsdecode(path).strip("/"))
     if target := next((mount.target for mount in mounts() if mount.target.is_relative_to(top)), None):
         where = f"{backup.parent.name}@{backup.name}"
-        raise DataUnreadable(f"something is mounted in {where}, and hides files: {printable(str(target))}", "unmount it first")
+        raise DataUnreadable(f"a mount in {where} hides files: {printable(str(target))}", "unmount it first")
 
 
 class Descent:
@@ -337,7 +337,7 @@ def open_plain(name: bytes, folder: int) -> int:
     """
     with ClosingFd(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)) as held:
         if not stat.S_ISREG(os.fstat(held).st_mode):
-            raise OSError(errno.EINVAL, "no plain file")
+            raise OSError(errno.EINVAL, "not a plain file")
         return os.open(f"/proc/self/fd/{held}", _READ)
 
 

@@ -82,7 +82,7 @@ class Writer:
                 self._attempt("time", lambda: os.utime(_path(held), ns=(visit.entry.mtime, visit.entry.mtime)))
 
     def _made(self, visit: Visit, folder: int, temporary: bytes) -> int:
-        """A new inode of the right kind with its data, open; nobody but root can use it yet."""
+        """A new inode of the right kind with its data, open; only root can use it yet."""
         entry = visit.entry
         if entry.kind == "file":
             return self._file(visit, folder, temporary)
@@ -101,13 +101,13 @@ class Writer:
             if not is_ours:
                 os.close(held)
         if not is_ours:
-            raise OSError(errno.EEXIST, "something else is in its place now")
+            raise OSError(errno.EEXIST, "another file has replaced it")
         return held
 
     def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:
         with ClosingFd(open_plain(visit.name, visit.folder)) as source:
             if os.fstat(source).st_dev != os.fstat(visit.folder).st_dev:
-                raise OSError(errno.EXDEV, "something else is mounted there in the backup")
+                raise OSError(errno.EXDEV, "another filesystem is mounted there in the backup")
             copy = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
                 self._fill(source, copy, visit.entry)

@@ -50,7 +50,7 @@ def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolF
         left = "`backupd doctor --fix room` attaches the pool's temporary device again; then mount the pool"
         return PoolFacts(fault=error.message, hint=left if left_devices(config.pool.state) else error.hint)
     except OSError as error:
-        return PoolFacts(fault=f"{path}: {error.strerror}", hint="look at the kernel's messages (dmesg)")
+        return PoolFacts(fault=f"{path}: {error.strerror}", hint="check the kernel's messages (dmesg)")
 
 
 def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...] | None) -> Redundancy | None:

@@ -151,7 +151,7 @@ def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:
     try:
         return Catalogue.open(state), None
     except OSError as error:
-        hint = f"see that its filesystem is mounted, not read-only and not full: df {state}"
+        hint = f"check that its filesystem is mounted, not read-only and not full: df {state}"
         trouble = OperatorError(f"the catalogue in {state} cannot be opened: {error.strerror}", hint)
     except OperatorError as error:
         trouble = error
@@ -227,7 +227,7 @@ def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bo
     except PoolUnusable as error:
         return replace(report, pool=PoolFacts(error.message, error.hint))
     except OSError as error:
-        return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)"))
+        return replace(report, pool=PoolFacts(f"{config.pool.path}: {error.strerror}", "check the kernel's messages (dmesg)"))
 
 
 def _drills(config: Config, catalogue: Catalogue, now: datetime) -> DrillStatus:

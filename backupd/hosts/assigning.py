@@ -41,9 +41,7 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
         adds = name.endswith("+")
         name = name.removesuffix("+")
         if not equals:
-            raise UsageError(
-                f"{word!r} is not a KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY takes a key away"
-            )
+            raise UsageError(f"{word!r} is not a KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY removes a key")
         _require_new(name, keys)
         value = value_of(_key(name), text)
         keys[name] = Added(tuple(value)) if adds and isinstance(value, list) else value
@@ -54,7 +52,7 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
         _require_new(name, keys)
         keys[name] = None
     if not keys:
-        raise UsageError("nothing to change was given", "KEY=VALUE, such as port=2222, or --unset KEY")
+        raise UsageError("no change was given", "give KEY=VALUE, such as port=2222, or --unset KEY")
     return keys
 
 
@@ -91,7 +89,7 @@ def read_host_list(text: str, source: str, declared: Mapping[str, Path]) -> dict
         hint = wrong[0][1] if len(wrong) == 1 else "correct these lines; no host of the list was added"
         raise UsageError("\n".join(message for message, _ in wrong), hint)
     if not hosts:
-        raise UsageError(f"{source} names no host", "write one a line: NAME KEY=VALUE...")
+        raise UsageError(f"{source} has no host", "write one host on each line: NAME KEY=VALUE...")
     return hosts
 
 
@@ -104,7 +102,7 @@ def _read_host(line: str) -> tuple[str, dict[str, Any]]:
     if not name:
         return "", {}
     if "=" in name:
-        raise UsageError(f"{name!r} is not a host's name", "a line is NAME KEY=VALUE...")
+        raise UsageError(f"{name!r} is not a host's name", "write each line as NAME KEY=VALUE...")
     require_host_name(name)
     return name, assigned(tuple(words), ()) if words else {}
 
@@ -112,13 +110,13 @@ def _read_host(line: str) -> tuple[str, dict[str, Any]]:
 def _key(name: str) -> ConfigKey:
     if name not in KEYS:
         near = nearest(f"{RETENTION}.{name}" if name in LEGAL[RETENTION] else name, KEYS)
-        raise UsageError(f"{name!r} is not a key of a host{near}", f"they are: {', '.join(KEYS)}")
+        raise UsageError(f"{name!r} is not a key of a host{near}", f"the keys are: {', '.join(KEYS)}")
     return KEYS[name]
 
 
 def _require_new(name: str, keys: Mapping[str, Any]) -> None:
     if name in keys:
-        raise UsageError(f"{name} is named twice", "a list is one value: 'paths=/etc /srv'")
+        raise UsageError(f"{name} is named twice", "write a list as one value: 'paths=/etc /srv'")
 
 
 def value_of(key: ConfigKey, text: str) -> Any:

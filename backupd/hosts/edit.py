@@ -28,7 +28,7 @@ def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
         document.add(section, tomlkit.table())
         text = tomlkit.dumps(document)
     if not isinstance(document[section], Table):
-        raise ValueError(f"{section} is not a table of its own")
+        raise ValueError(f"{section} is not a separate table")
     for key, value in keys.items():
         text = _with_key(text, [section], key, value)
     return text
@@ -65,7 +65,7 @@ def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
     for document in (meant, parsed):  # a section with nothing in it is none
         document["host"][name] = {key: value for key, value in document["host"].get(name, {}).items() if value != {}}
     if parsed != meant:
-        raise ValueError("it is written in a way that only an editor can change")
+        raise ValueError("only an editor can change the way it is written")
     return text
 
 

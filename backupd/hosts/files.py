@@ -53,7 +53,7 @@ class Files:
     def alone(self) -> Iterator[None]:
         """Excludes other processes of ours from changing the files until this ends, because each replaces what it has read.
 
-        The lock is a file of mode 0600 beside them: whoever may only read a file or a folder can lock it, too. Raises LockHeld
+        The lock is a file of mode 0600 beside them: a user who may only read a file or a folder can lock it, too. Raises LockHeld
         after LOCK_PATIENCE seconds, OperatorError.
         """
         path = self.main.with_name(f".{self.main.stem}.lock")
@@ -150,8 +150,8 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
                 raise UsageError(f"the host {name} is in {path} already", f"`backupd host set {name} KEY=VALUE` changes it")
             paths[name] = files.own_file(name)
             if paths[name].exists():  # it has other things in it, or nothing
-                hint = "move it away, or add the host to it by hand"
-                raise UsageError(f"{paths[name]} is there already, without the host {name}", hint)
+                hint = "move it away, or add the host to it with an editor"
+                raise UsageError(f"{paths[name]} exists already, without the host {name}", hint)
         files.change({paths[name]: new_host(name, keys) for name, keys in hosts.items()}, hosts)
     return paths
 
@@ -237,7 +237,7 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
 def _with_added(name: str, key: str, before: Mapping[str, Any], added: Added) -> list[Any]:
     """Returns the list with the new items. Raises UsageError if it would replace an inherited one: only `exclude` adds to that."""
     if key not in before and key != EXCLUDE:
-        raise UsageError(f"the host {name} has no {key} of its own to add to", f"{key}=VALUE sets all of it")
+        raise UsageError(f"the host {name} has no {key} of its own to add to", f"{key}=VALUE sets it")
     return added.to(before.get(key))
 
 
@@ -259,7 +259,7 @@ def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) 
     hosts = files.hosts() if places is None else places
     if name not in hosts:
         _require_declared(files, name)
-        hint = did_you_mean(name, hosts, "`backupd host list` shows those that are")
+        hint = did_you_mean(name, hosts, "`backupd host list` shows the configured hosts")
         raise UsageError(f"no host {quoted(name)} is configured", hint)
     return hosts[name]
 
@@ -286,7 +286,7 @@ def _require_utf_8(text: str) -> None:
             line.encode()
         except UnicodeEncodeError:
             hint = "rename it, or name the folder above it"
-            raise UsageError(f"{printable(line)}: this is not UTF-8, and a configuration holds nothing else", hint) from None
+            raise UsageError(f"{printable(line)}: this is not UTF-8, as a configuration must be", hint) from None
 
 
 def _put(path: Path, text: str | None) -> None:

@@ -51,7 +51,7 @@ def _require_public(path: Path) -> None:
     try:
         text = run(["ssh-keygen", "-y", "-P", "", "-f", str(path)]).stdout
     except ProgramFailed as error:
-        hint = "move it away, or name another key in [ssh]; a key with a passphrase is of no use at night"
+        hint = "move it away, or name another key in [ssh]; a key with a passphrase does not work without a user"
         raise OperatorError(f"{path} is not a private key that can be used: {error.message}", hint) from None
     with public.open("x", encoding="utf-8") as file:
         file.write(text)
@@ -104,7 +104,7 @@ def other_key_hint(host: HostConfig, files: Sequence[Path], command: str) -> str
     how = "compare its key with the one on the host (ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub)"
     if not remove:
         return f"{how}, then accept it: {accept}"
-    return f"{how}; if that is right, remove the old one: {'; '.join(remove)}; then accept the new one: {accept}"
+    return f"{how}; if it is correct, remove the old key: {'; '.join(remove)}; then accept the new one: {accept}"
 
 
 def ask_host_key(host: HostConfig) -> HostKey:
@@ -124,7 +124,8 @@ def ask_host_key(host: HostConfig) -> HostKey:
     if not lines:
         error = next((line for line in done.stderr.splitlines() if line and not line.startswith("#")), "no answer")
         hint = (
-            "is the host up, and its ssh reached from here? Behind a jump host, add its key to known_hosts by hand; "
+            "check that the host is running and its ssh reachable from here. Behind a jump host, add its key to known_hosts "
+            "yourself; "
             f"`backupd host set {host.name} address=USER@HOST` corrects the address"
         )
         raise OperatorError(f"{name} sent no host key: {error}", hint)

@@ -34,8 +34,8 @@ def trend_picture(trend: TrendData) -> bytes:
     """Draws allocated against used, the space between, and the score if there is one. At least one point."""
     headings = {
         "allocated": "",
-        "unused": "Allocated, not used: what balance can give back",
-        "score": "Score of the free space: the lower, the less of it is in small pieces",
+        "unused": "Allocated, not used: what balance can free",
+        "score": "Score of the free space: the lower, the less is in small pieces",
     }
     panels = trend_panels(trend, trend.zone, _LOOK, headings)
     return file_of(f"{trend.name}: allocated and used", panels, trend_words("allocated", trend))

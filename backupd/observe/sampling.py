@@ -232,7 +232,7 @@ def as_document(counters: Counters) -> dict[str, object]:
 def flow(before: Mapping[str, object], after: Mapping[str, object], between: float) -> Flow:
     """Returns the flow between two readings, as `as_document` makes them. `between`: seconds by the wall clock.
 
-    The time is that of the clock that nobody sets. A rehearsal has none (None), and there it is that of the calendar.
+    The time is that of the monotonic clock. A rehearsal has none (None), and there it is that of the calendar.
     """
     if not before or before.get("boot") != after["boot"]:
         return UNKNOWN

@@ -306,13 +306,13 @@ def _compared(
         try:
             subvolume = describe(path)
             if subvolume is None or (backup_use.subvolume_id and subvolume.id != backup_use.subvolume_id):
-                problems[backup_use.path] = "is not there any more, or is another one"
+                problems[backup_use.path] = "no longer exists, or was replaced"
                 continue
             with _opened(path) as fd:
                 comparison.add(*distinct_extents(fd))
             read.append(number)
         except FileNotFoundError:
-            problems[backup_use.path] = "is not there any more"
+            problems[backup_use.path] = "no longer exists"
         except OSError as error:
             if not is_damage(error):
                 raise
@@ -331,6 +331,6 @@ def _opened(path: Path) -> Iterator[int]:
         yield fd
     except PermissionError as error:
         hint = f"{privilege_hint()}, or use --method written"
-        raise OperatorError("the trees of the filesystem may not be read", hint) from error
+        raise OperatorError("no permission to read the trees of the filesystem", hint) from error
     finally:
         os.close(fd)

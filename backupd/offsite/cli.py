@@ -45,28 +45,28 @@ _hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 def _share(text: str) -> str:
     """A share as restic takes it. Raises ValueError."""
     if not parse_share(text):
-        raise ValueError(f"{text!r} is nothing: write it like 1%")
+        raise ValueError(f"{text!r} is zero: write it like 1%")
     return text
 
 
 @click.group("offsite", no_args_is_help=True)
 def command() -> None:
-    """Send the newest backups to restic repositories, on object storage or any other storage, and list what is there.
+    """Send the newest backups to restic repositories, on object storage or any other storage, and list the backups there.
 
     docs/offsite.rst has complete instructions, including how to restore with only the repository.
     """
 
 
-@command.command("init", short_help="make a repository")
+@command.command("init", short_help="create a repository")
 @_name
 @json_option
 @click.pass_context
 def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
-    """Make the repository NAME of the configuration."""
+    """Create the repository NAME of the configuration."""
     with opened(ctx) as context:
         restic = _restic(context, _chosen(context, name)[0])
         make(restic)
-    text = [f"{name}: made. Keep its password where a fire does not reach it: without it nothing there can be read"]
+    text = [f"{name}: created. Keep its password in another building: without it the repository cannot be read"]
     return print_answer({"offsite": name, "made": True}, text, as_json=as_json)
 
 
@@ -74,12 +74,12 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
 @_some
 @_hosts
 @click.option("--due", is_flag=True, help="Only repositories whose `every` has passed, within their window.")
-@dry_run_option("what would be sent and removed")
+@dry_run_option("which backups would be sent and removed")
 @click.option(
     "--force",
     multiple=True,
     metavar="WHAT",
-    help="Override a safety limit of what is removed: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
+    help="Override a safety limit for removing: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
 @json_option
 @pass_context
@@ -94,11 +94,11 @@ def run_command(
 ) -> int:
     """Send the newest complete backup of each host, or of those named, to the repository NAME or to all.
 
-    What is there already is not sent again. With a retention of its own ([offsite.NAME.retention]) backups that it does not keep
-    are removed there afterwards; without one nothing is, so that the key need not be one that can delete.
+    Backups that are already there are not sent again. With its own retention ([offsite.NAME.retention]), backups that it does not
+    keep are removed there afterwards. Without one nothing is removed, and the key needs no permission to delete.
 
-    It waits while backups are made, expired or balanced here. Exit status 0: all is there; 1: some host could not be sent, or the
-    repository could not be reached; 3: another run to it is under way; 4: this pool is unusable.
+    It waits while backups are made, expired or balanced here. Exit status 0: all backups are there; 1: a host could not be
+    sent, or the repository could not be reached; 3: another run to it is active; 4: this pool is unusable.
     """
     results = []
     survive_closed_stdout()
@@ -138,7 +138,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
                 if hosts and snapshot.host not in hosts:
                     continue
                 rows.append(_Listed(settings.name, snapshot, snapshot.id not in incomplete))
-    print_listing(_COLUMNS, rows, as_json=as_json, empty="nothing of this pool lies there")
+    print_listing(_COLUMNS, rows, as_json=as_json, empty="it has no backup of this pool")
     return Exit.OK
 
 
@@ -152,9 +152,9 @@ class _Listed(NamedTuple):
 
 def _remarks(row: _Listed) -> str:
     remarks = [
-        "" if row.whole else "not whole",
+        "" if row.whole else "incomplete",
         f"there as {printable(row.snapshot.label)}" if row.snapshot.label else "",
-        "of another machine that had the name" if row.snapshot.former else "",
+        "of another machine with this name" if row.snapshot.former else "",
     ]
     return ", ".join(filter(None, remarks))
 
@@ -171,7 +171,7 @@ _COLUMNS: tuple[Column[_Listed], ...] = (
 )
 
 
-@command.command("check", short_help="read some of it back, and compare")
+@command.command("check", short_help="read a part back, and compare")
 @_some
 @click.option(
     "--sample",
@@ -179,7 +179,7 @@ _COLUMNS: tuple[Column[_Listed], ...] = (
     default="1%",
     show_default=True,
     metavar="P%",
-    help="How much of the repository's data is read back.",
+    help="The share of the repository's data to read back.",
 )
 @click.option(
     "--files",
@@ -191,10 +191,10 @@ _COLUMNS: tuple[Column[_Listed], ...] = (
 @json_option
 @click.pass_context
 def check_command(ctx: click.Context, name: str | None, sample: str, files: int, as_json: bool) -> int:
-    """Read some of the repository NAME, or of all, back: a share of its data by restic, and some files of a backup, which are
+    """Read a part of the repository NAME, or of all, and check it. restic reads a share of its data, and some files of a backup are
     compared with those in the pool.
 
-    Exit status 0: all is well; 1: something is not; 3: a run to it is under way.
+    Exit status 0: no errors; 1: an error was found; 3: a run to it is active.
     """
     status, results = int(Exit.OK), []
     survive_closed_stdout()
@@ -216,7 +216,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                 result |= {"files": done.files, "backup": f"{done.host}@{done.name}" if done.host else None}
                 if not as_json:
                     compared = f"; {counted(done.files, 'file')} of {result['backup']} equal to the pool's" if done.host else ""
-                    print_wrapped(f"{settings.name}: in order, {sample} of it was read{compared}")
+                    print_wrapped(f"{settings.name}: no errors; {sample} of it was read{compared}")
             except Cancelled:
                 return signal_status(cancellation.signal)
             except OperatorError as error:

@@ -68,7 +68,7 @@ def machine_of(pool: Pool, host: str, since: str) -> str:
 
 
 def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
-    """This pool's backups there, under the names that their hosts have now, and none that somebody else put there.
+    """This pool's backups there, under the names that their hosts have now, and none of other programs there.
 
     Raises ResticFailed.
     """
@@ -113,7 +113,7 @@ def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], look: Call
 
 
 def _notes(pool: Pool) -> dict[str, Notes]:
-    """Returns the notes of the pool's hosts. One whose notes cannot be read is left out: nobody knows which machine it is."""
+    """Returns the notes of the pool's hosts. One whose notes cannot be read is left out: its machine is unknown."""
     notes_by_host: dict[str, Notes] = {}
     for host in hosts_of(pool):
         with suppress(UnreadableRecord):
@@ -123,7 +123,7 @@ def _notes(pool: Pool) -> dict[str, Notes]:
 
 def _proven(pool: Pool, notes: Mapping[str, Notes], snapshot: OffsiteSnapshot) -> OffsiteSnapshot:
     """Returns a snapshot without the id of a machine (its pool was read-only) with that of the host
-    in whose folder its backup is, as one of a host of that name. Without that proof it may be of anybody who had the name.
+    in whose folder its backup is, as one of a host of that name. Without that proof it may be of another host that had the name.
     """
     machines = {
         of.machine
@@ -163,7 +163,7 @@ def make(restic: Restic) -> None:
         try:
             made.mkdir(mode=0o700)
         except OSError as error:
-            raise OperatorError(f"{made}: {error.strerror}", "is the disk mounted?") from None
+            raise OperatorError(f"{made}: {error.strerror}", "check that the disk is mounted") from None
     restic.ask("init")
 
 
@@ -217,7 +217,7 @@ def restic_time(moment: datetime) -> str:
 def require_there(restic: Restic) -> Path | None:
     """Returns the folder of a repository on this machine. Raises OperatorError if it is missing: a disk may be disconnected."""
     if (local := restic.local) and not (local / "config").is_file():
-        hint = f"mount it, or `backupd offsite init {restic.settings.name}` makes it"
+        hint = f"mount it, or create it with `backupd offsite init {restic.settings.name}`"
         raise OperatorError(f"there is no repository at {local}", hint)
     return restic.local
 
@@ -294,10 +294,10 @@ def _compare(
             try:
                 theirs = (folder / f"{shown}{os.fsdecode(path)}".lstrip("/")).open("rb")
             except OSError as error:
-                raise ResticFailed(f"{os.fsdecode(path)} did not come back{failed or f': {error.strerror}'}") from None
+                raise ResticFailed(f"{os.fsdecode(path)} was not restored{failed or f': {error.strerror}'}") from None
             with theirs:
                 while piece := ours.read(_PIECE):
                     if piece != theirs.read(_PIECE):
                         break
                 if piece or theirs.read(1):
-                    raise SampleDiffers(f"{chosen.host}@{chosen.name}: {os.fsdecode(path)} came back as another file")
+                    raise SampleDiffers(f"{chosen.host}@{chosen.name}: {os.fsdecode(path)} was restored as a different file")

@@ -57,7 +57,7 @@ class ResticFailed(OperatorError):
 
 
 class RepositoryLocked(ResticFailed):
-    """Somebody is at work there, or was and has died."""
+    """Another restic is at work there, or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ class Restic:
                     look()
                     if words[0] != "backup" and silence.is_over():  # what a backup does is in its lines
                         waited = format_duration(self.settings.stall)
-                        raise ResticFailed(f"restic: the repository has not answered for {waited}", "see that its server works")
+                        raise ResticFailed(f"restic: the repository has not answered for {waited}", "check that its server works")
                     if why := "" if lines else opening.fails(program.error_lines):
-                        raise ResticFailed(f"restic: the repository is not reached: {self._clean(why)}", "is its server up?")
+                        raise ResticFailed(f"restic: the repository cannot be reached: {self._clean(why)}", "is its server up?")
 
                 for line in _lines(program.output, look_at_all):
                     if isinstance(line, dict):
@@ -235,13 +235,17 @@ def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
         _require_private(settings.password_file)
         variables["RESTIC_PASSWORD_FILE"] = str(settings.password_file)
     if not {"RESTIC_REPOSITORY", "RESTIC_REPOSITORY_FILE"} & variables.keys():
-        raise OperatorError(f"{settings.environment_file} names no repository", "RESTIC_REPOSITORY=..., on a line of its own")
+        raise OperatorError(
+            f"{settings.environment_file} does not name a repository", "add RESTIC_REPOSITORY=... on a separate line"
+        )
     cache = state / "offsite" / settings.name
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     fixed = {"TZ": "UTC", "RESTIC_PROGRESS_FPS": "1", "RESTIC_FEATURES": "device-id-for-hardlinks"}
     restic = Restic(settings, cache, (pool, state), {**fixed, **variables})
     if (local := restic.local) and local.resolve().is_relative_to(pool.resolve()):
-        raise OperatorError(f"the repository {local} is in the pool: when that is lost, so is the copy", "put it elsewhere")
+        raise OperatorError(
+            f"the repository {local} is in the pool: if the pool is lost, the copy is lost too", "put it on another disk"
+        )
     return restic
 
 
@@ -258,7 +262,7 @@ def _variables(file: Path) -> dict[str, str]:
         except ValueError:
             words = ["", ""]
         if not is_one or not re.fullmatch(r"[A-Za-z_]\w*", name) or len(words) > 1:
-            raise OperatorError(f"{file}, line {number}: expected NAME=value", "quote a value with blanks in it")
+            raise OperatorError(f"{file}, line {number}: expected NAME=value", "quote a value that contains spaces")
         variables[name] = words[0] if words else ""
     return variables
 
@@ -267,10 +271,10 @@ def _require_private(file: Path) -> None:
     try:
         status = file.stat()
     except OSError as error:
-        raise OperatorError(f"{file}: {error.strerror}", "write it, and `chmod 600` it") from None
+        raise OperatorError(f"{file}: {error.strerror}", "create it, and `chmod 600` it") from None
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise OperatorError(
-            f"{file} is not root's alone, and holds secrets",
+            f"{file} has secrets, but users other than root can access it",
             f"chown root {shlex.quote(str(file))}; chmod 600 {shlex.quote(str(file))}",
         )
 
@@ -334,13 +338,13 @@ _RETRY = re.compile(r"returned error, retrying after [^:]*: (?P<why>.*)")
 _REMARK = re.compile(r"warning|using parent snapshot|no parent snapshot|Is there a repository at|created new cache", re.IGNORECASE)
 _LOCKED = "already locked"
 _FATAL = "Fatal: "
-_INIT = "`backupd offsite init {name}` makes it"
+_INIT = "`backupd offsite init {name}` creates it"
 _BY_STATUS = {
     ResticStatus.NO_REPOSITORY: _INIT,
     ResticStatus.LOCKED: (
-        "another restic is at work there: wait for its end. `backupd offsite run {name}` removes the lock of one that was killed"
+        "another restic is using it: wait until it ends. `backupd offsite run {name}` removes the lock of a killed restic"
     ),
-    ResticStatus.WRONG_PASSWORD: "is password_file that of this repository?",
+    ResticStatus.WRONG_PASSWORD: "check that password_file belongs to this repository",
 }
 _BY_TEXT = (  # of versions that exit 1 for everything, and of what no status is for
     (r"wrong password", _BY_STATUS[ResticStatus.WRONG_PASSWORD]),
@@ -349,16 +353,16 @@ _BY_TEXT = (  # of versions that exit 1 for everything, and of what no status is
     (r"unable to open config file: (?:stat [^ ]*: no such file or directory|<config/> does not exist)$", _INIT),
     (
         r"config file already exists|already initialized",
-        "it is made already: `backupd offsite run {name}` sends to it",
+        "it exists already: `backupd offsite run {name}` sends to it",
     ),
     (
         r"\b403\b|access denied|permission denied|forbidden",
-        "may that key do this there? One that cannot delete needs an offsite without retention",
+        "check the permissions of the key; a key that cannot delete needs an [offsite] without retention",
     ),
-    (r"no space left|quota exceeded|insufficient storage", "make room there"),
+    (r"no space left|quota exceeded|insufficient storage", "free some space there"),
     (
         r"connection refused|no such host|i/o timeout|no route to host|network is unreachable|connection reset|sftp session",
-        "see that its server is running and reachable, and that the address in [offsite.{name}] is right",
+        "check that its server is running and reachable, and that the address in [offsite.{name}] is right",
     ),
 )
 

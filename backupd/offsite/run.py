@@ -42,9 +42,10 @@ from btrkeep.process.progress import Cancellation, Cancelled, Notice, ProgressSi
 from btrkeep.units import format_duration, format_time
 
 _PAUSE = 1.0
-_UNREAD = "could not read {names} from the disk, so an older backup counts as the newest: see dmesg, `backupd damaged`"
+_UNREAD = "could not read {names} from the disk, so an older backup counts as the newest: check dmesg and `backupd damaged`"
 _GIVEN_UP = (
-    "restic could never read all of {name}; the next backup is sent, or this one with {host} named: see dmesg, `backupd scrub`"
+    "restic could never read all of {name}; the next backup is sent, or this one with {host} named: check dmesg and run `backupd "
+    "scrub`"
 )
 
 
@@ -148,7 +149,9 @@ class _Watch:
         self.run.cancellation.raise_if_cancelled()
         stall = self.run.settings.stall
         if time.monotonic() - self._since > stall:
-            raise ResticFailed(f"restic has made no progress for {format_duration(stall)}", "does the repository take anything?")
+            raise ResticFailed(
+                f"restic has made no progress for {format_duration(stall)}", "check that the repository accepts data"
+            )
 
 
 @dataclass(slots=True)
@@ -280,7 +283,7 @@ class OffsiteRun:
         path, machine = self.pool.host(host) / name, self._machine(host)
         base = find_base(self.pool, host, self.now)
         if base is None or base.path != path:
-            raise OperatorError(f"{name} is not its newest complete backup any more", "the next run sends that")
+            raise OperatorError(f"{name} is no longer its newest complete backup", "the next run sends the newest")
         require_nothing_mounted(path)
         begun = time.monotonic()
         words = ("--host", host, "--time", restic_time(base.record.started), *tags_of(self.pool, name, machine))
@@ -300,10 +303,10 @@ class OffsiteRun:
                 tag_incomplete(self.restic, ids, watch.look)
                 in_repository[:] = snapshots(self.restic, self.pool)
             except ResticFailed as error:
-                self.sinks.notice(f"{host}@{name}: only this server records that its snapshot lacks files: {error.message}")
+                self.sinks.notice(f"{host}@{name}: could not mark its snapshot as incomplete in the repository: {error.message}")
             incomplete.update(tagged_incomplete(in_repository))
             raise IncompleteSnapshot(
-                "restic could not read all of it", "see dmesg and `backupd scrub`: what it made there is not counted"
+                "restic could not read all of it", "check dmesg and run `backupd scrub`: its snapshot there does not count"
             )
         in_repository.append(OffsiteSnapshot(answer_summary["snapshot_id"], host, name, base.record.started, machine))
         seconds = time.monotonic() - begun

@@ -106,7 +106,7 @@ def read_in_doubt(
     """Reads those in doubt, of these hosts (None: of all), until it is cancelled or its time is over; the error of one that cannot
     be opened. What was not read to its end stays in doubt.
 
-    Whoever asks has the lock `verify`. Raises OSError.
+    The caller has the lock `verify`. Raises OSError.
     """
     pool, catalogue = work.pool, work.catalogue
     for host, name in sorted(record.unread):
@@ -145,7 +145,7 @@ def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:
     if before and not added <= before.unread:
         write_boot(pool, replace(before, unread=before.unread | added))
         if (written := read_boot(pool)) is None or not added <= written.unread:
-            raise OperatorError("what is in doubt since a crash cannot be written down", "make room in the pool")
+            raise OperatorError("could not record which data is in doubt after a crash", "free some space in the pool")
 
 
 def end_doubt_of(pool: Pool, catalogue: Catalogue, host: str) -> None:
@@ -197,12 +197,12 @@ def read_last_written(
             return
         except LockHeld as error:
             if not is_announced:
-                notice(f"what was written last before a crash is being read: {error.message}")
+                notice(f"the data written just before a crash is being read: {error.message}")
             is_announced = True
             cancellation.sleep(_PAUSE)
         except (OperatorError, OSError) as error:
             why = error.message if isinstance(error, OperatorError) else error
-            notice(f"what was written last before a crash was not read: {why}")
+            notice(f"the data written just before a crash was not read: {why}")
             return
 
 
@@ -215,7 +215,7 @@ def read_before_waiting(context: PoolContext, notice: Callable[[str], None], can
         reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
         read_last_written(context, None, notice, cancellation)
     if not cancellation and has_backups_in_doubt(context.pool):
-        why = "what was written last before a crash of this server was not read"
+        why = "the data written just before a crash of this server was not read"
         raise OperatorError(why, "`backupd verify --after-crash` shows why")
 
 
@@ -228,7 +228,7 @@ def _read(
 ) -> None:
     record = record_boot(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     if record.unread:
-        scope_words = "these are" if hosts is None else "those of the hosts that are backed up now are"
+        scope_words = "these are" if hosts is None else "those of the hosts in this run are"
         notice(f"{in_doubt_words(BackupsInDoubt(record.seen, record.unread))}: {scope_words} read first")
     for result in read_in_doubt(record, in_doubt_verifier(context, record, cancellation, lambda _: None, seconds), hosts):
         if isinstance(result, OperatorError):

@@ -304,7 +304,7 @@ class BackupReader:
         """
         path, key = above + b"/" + name, key_of(status.st_ino, status.st_ctime_ns, status.st_size)
         if (place := self._work.bad.get((self._host, key))) is not None:
-            self.bad.append(FoundDamage(path, place))  # whoever else has it was told of when it was read
+            self.bad.append(FoundDamage(path, place))  # other backups with it were reported when it was read
             return None
         before = self._found.get(key) or checksums.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
@@ -326,7 +326,7 @@ class BackupReader:
         return self._sums.get(path) or (self._linked_sums or {}).get(key)
 
     def _sums_of_linked(self, tree: Tree) -> dict[Key, bytes]:
-        """Looks at all files of which something was recorded. What cannot be read is noticed by whoever walks there."""
+        """Looks at all files of which something was recorded. The code that walks there notices what cannot be read."""
         sums: dict[Key, bytes] = {}
         for above, paths in groupby(sorted(self._sums), key=lambda path: path.rpartition(b"/")[0]):
             with suppress(OSError, ValueError), tree.folder(above or b"/") as folder:
@@ -350,7 +350,7 @@ class BackupReader:
 
 
 def _written_inodes(backup: Restorable) -> set[int] | None:
-    """The files that were given data after the subvolume was made; None: all were, or nobody can tell."""
+    """The files that were given data after the subvolume was made; None: all were, or it is unknown."""
     subvolume = describe(backup.path)
     if subvolume is None or backup.record.base is None:
         return None

@@ -91,7 +91,7 @@ class DamagedFile:
     found_at: datetime
     """When it was found first."""
     similar: tuple[str, ...]
-    """Backups with another inode at that path, of the same size and time, that nobody found damaged.
+    """Backups with another inode at that path, of the same size and time, not known to be damaged.
 
     One that has the same inode, changed since, may still share what is damaged.
     """

@@ -1,7 +1,7 @@
 """Errors of reading, those of a scrub and those that any reader of the pool met, resolved to files and all backups that share them.
 
-Whoever read (a restore, a drill, `btrfs send`, a backup from its base) got EIO and continued or did not; btrfs counted the error,
-and wrote subvolume, inode and place into the kernel's log. So it is found whoever met it, without a hook in each reader.
+The reader (a restore, a drill, `btrfs send`, a backup from its base) got EIO and continued or did not; btrfs counted the error,
+and wrote subvolume, inode and place into the kernel's log. So it is found for every reader, without a hook in each.
 
 Of what a scrub could not correct the kernel names an address, and since Linux 6.4 only the 64 KiB in which it lies. Each block
 there is asked for its references, and one of those is read: what reads well is not damaged, whatever the log says.
@@ -75,7 +75,7 @@ class Resolver:
         """How many addresses or backups have not all their names, because metadata on the way to them cannot be read."""
 
     def places(self, vaddr: int) -> list[FilePlace] | None:
-        """Returns every name, in every backup, of the files that have the byte at `vaddr`. None: nobody refers to it."""
+        """Returns every name, in every backup, of the files that have the byte at `vaddr`. None: no file refers to it."""
         return next(self.resolve((vaddr,)))[1]
 
     def resolve(self, vaddrs: Iterable[int]) -> Iterator[tuple[int, list[FilePlace] | None]]:
@@ -273,7 +273,7 @@ class OwnReads:
     """The reads of one command, from `moment` on."""
 
     def __init__(self, context: PoolContext, moment: datetime) -> None:
-        """Looks first, because what was counted until now somebody else has met. Raises OSError."""
+        """Looks first, because the errors counted until now belong to other readers. Raises OSError."""
         self._site, self._moment, self._errors = context, moment, 0
         check_read_errors(context, moment)
 
@@ -311,7 +311,7 @@ class ScrubDamage:
     trees: tuple[TreeBlock, ...] = ()
     """Metadata: no file's name leads there."""
     elsewhere: tuple[int, ...] = ()
-    """Addresses of data that no backup has: of an unfinished one, or of somebody's own subvolume."""
+    """Addresses of data that no backup has: of an unfinished one, or of a foreign subvolume."""
     unnamed: int = 0
     """Errors that could not be put right, and that the kernel did not name, or whose files cannot be known."""
     why: str = ""

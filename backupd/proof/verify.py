@@ -146,7 +146,7 @@ class Verifier(VerifyPass):
 
 
 def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields host and name of those whose folder or record the disk cannot give back, so that nobody can choose them."""
+    """Yields host and name of those whose folder or record is unreadable, so that they cannot be chosen."""
     for host in hosts:
         for name in sorted(names_of(pool, host) - {WORKING}):
             try:

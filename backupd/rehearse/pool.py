@@ -3,7 +3,7 @@
 The filesystem is on a sparse image in a folder, or on a spare device that is named. It never is one that is in use.
 
 The folder's name begins with PREFIX and its rehearsal holds a flock on it. So what a killed one left is known by its name in the
-kernel's own tables (mounts, loop devices) or in the folder, and by a lock that nobody holds; the next rehearsal removes it.
+kernel's own tables (mounts, loop devices) or in the folder, and by a lock that no process holds; the next rehearsal removes it.
 """
 
 import fcntl
@@ -44,8 +44,8 @@ class Place:
 def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | None) -> Place:
     """The place that is meant. Without `on` in memory, if `wanted` bytes take less than half of what is free, else on the disk.
 
-    `erase`: the device whose content somebody has given up. `filesystem`: the UUID of the configured pool, which is never touched.
-    Raises UsageError.
+    `erase`: the device whose content the operator has given up. `filesystem`: the UUID of the configured pool, which is never
+    touched. Raises UsageError.
     """
     if on is None:
         folder = MEMORY if MEMORY.is_dir() and wanted * 2 < min(_free(MEMORY), _memory()) else DISK
@@ -58,9 +58,9 @@ def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | N
         if not folder.is_dir():
             raise UsageError(f"{on} is neither a folder nor a device", "name a folder, or a device")
     if erase:
-        raise UsageError("--erase names a device, and --on does not", "give the device to both: --on DEVICE --erase DEVICE")
+        raise UsageError("--erase names a device, but --on does not", "give the device to both: --on DEVICE --erase DEVICE")
     if filesystem and is_on(folder, filesystem):
-        raise UsageError(f"{folder} is on the pool itself", "a rehearsal does not work on it: name a folder elsewhere")
+        raise UsageError(f"{folder} is on the pool itself", "a rehearsal never uses the pool: name a folder elsewhere")
     return Place(folder.resolve(), None, _free(folder))  # mounts are known by their real paths
 
 
@@ -78,17 +78,17 @@ def _memory() -> int:
 
 
 def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) -> Place:
-    """A device that nobody uses and that is empty, or given up by its exact name, as it is `named`. Raises UsageError."""
+    """A device that is not in use, and is empty or given up by its exact name, as it is `named`. Raises UsageError."""
     try:
         fd = os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)  # the kernel knows every user: mount, swap, md, dm, btrfs
     except OSError as error:
-        raise UsageError(f"{device} is in use: {error.strerror}", "a rehearsal needs a device that nothing uses") from None
+        raise UsageError(f"{device} is in use: {error.strerror}", "name a device that is not in use") from None
     with ClosingFd(fd):
         size = os.lseek(fd, 0, os.SEEK_END)
     finished = run(["blkid", "--probe", "--cache-file", os.devnull, "--output", "export", str(device)], check=False)
     properties = dict(line.split("=", 1) for line in finished.stdout.splitlines() if "=" in line)
     if filesystem and filesystem in (properties.get("UUID"), properties.get("UUID_SUB")):
-        raise UsageError(f"{device} belongs to the pool", "a rehearsal never works on the pool")
+        raise UsageError(f"{device} belongs to the pool", "a rehearsal never uses the pool: name another device")
     if finished.returncode != _NOTHING:
         content = properties.get("TYPE") or properties.get("PTTYPE") or "something"
         if erase is None:
@@ -103,7 +103,9 @@ def require_room(place: Place, size: int) -> None:
     needed = size if place.device else size + _OVERHEAD
     if place.room < needed:
         where = place.device or place.folder
-        raise UsageError(f"{where} has too little room: {place.room >> 20} MiB of {needed >> 20} MiB", "choose a smaller --size")
+        raise UsageError(
+            f"{where} has too little free space: {place.room >> 20} MiB of {needed >> 20} MiB", "choose a smaller --size"
+        )
 
 
 @contextmanager
@@ -130,7 +132,7 @@ def _wipe(device: Path, notice: Callable[[str], None]) -> None:
     try:
         patiently(["wipefs", "--all", "--quiet", str(device)])
     except ProgramFailed:
-        notice(f"another program still holds {device}, with a rehearsal on it: wipefs --all {device} when that has ended")
+        notice(f"another program still holds {device}, with a rehearsal on it: run wipefs --all {device} when that has ended")
 
 
 @contextmanager
@@ -200,7 +202,7 @@ def _made(base: Path) -> tuple[Path, int]:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None when somebody else has it. Raises FileNotFoundError."""
+    """A descriptor that holds the folder's lock; None when another process has it. Raises FileNotFoundError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,12 +287,12 @@ def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None
             run(["btrfs", "device", "scan", "--forget", device], check=False)
             run(["losetup", "--detach", device], check=False)  # the kernel may have let go of it by itself meanwhile
     for device in _still_attached(folder):
-        notice(f"another program still holds {device}; the kernel gives its room back when that program ends")
+        notice(f"another program still holds {device}; the kernel frees its space when that program ends")
     shutil.rmtree(folder)
 
 
 def _still_attached(folder: Path) -> list[str]:
-    """The loop devices of the folder that somebody still uses after some seconds. Many a program opens a device for a moment."""
+    """The loop devices of the folder that are still in use after some seconds. Many a program opens a device for a moment."""
     end = time.monotonic() + _UNTIL_DETACHED
     while left := [device for device, image in _loops() if image.is_relative_to(folder)]:
         if time.monotonic() > end:

@@ -108,15 +108,15 @@ def parse_variant(text: str, base: VariantSettings) -> Variant:
         key = KEYS.get(word)
         if key is None:
             hint = f"the keys are {', '.join(KEYS)}"
-            raise UsageError(f"variant {text!r}: there is no key {word!r}", did_you_mean(word, KEYS, hint))
+            raise UsageError(f"variant {text!r}: unknown key {word!r}", did_you_mean(word, KEYS, hint))
         if not equals:
             raise UsageError(f"variant {text!r}: {word} has no value", f"write {word}=VALUE: {key.values}")
         if word in changed:
-            raise UsageError(f"variant {text!r}: {word} is there twice", "name each key once")
+            raise UsageError(f"variant {text!r}: {word} is given twice", "name each key once")
         try:
             changed[word] = key.parse(value)
         except ValueError:
-            raise UsageError(f"variant {text!r}: {value!r} is nothing for {word}", f"{word} takes {key.values}") from None
+            raise UsageError(f"variant {text!r}: {value!r} is not a value for {word}", f"{word} takes {key.values}") from None
     retention |= {word: value for word, value in changed.items() if word in _RETENTION}
     others = {word: value for word, value in changed.items() if word not in _RETENTION}
     return Variant(name, replace(base, retention=retention, **others), rest)
@@ -132,9 +132,7 @@ def _parted(text: str) -> tuple[str, str]:
     rest = text[len(name) + 1 :] if colon else text
     name = (name if colon else text).strip()
     if not name or not name.isprintable() or (not equals and not colon):
-        raise UsageError(
-            f"{text!r} is not a variant", f"write NAME:KEY=VALUE,KEY=VALUE, or {CONFIGURED} for the settings as they are"
-        )
+        raise UsageError(f"{text!r} is not a variant", f"write NAME:KEY=VALUE,KEY=VALUE, or {CONFIGURED} for the current settings")
     return name[:_LONGEST_NAME], rest.strip()
 
 
@@ -179,7 +177,7 @@ def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSetti
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"two variants are named {twice!r}", "give each a name: NAME:KEY=VALUE")
     if len(variants) < 2:
-        raise UsageError("there is nothing to compare", "give --question NAME, or --variant NAME:KEY=VALUE, as often as you like")
+        raise UsageError("there is nothing to compare", "give --question NAME, or --variant NAME:KEY=VALUE, one or more times")
     return tuple(variants)
 
 

@@ -36,15 +36,15 @@ from btrkeep.units import counted, printable
 _HEADERS = ["HOST", "PATH", "BACKUPS", "REPAIRED FROM", "PROVEN BY"]
 _PROVEN = {
     RepairProof.CHECKSUM: "checksum",
-    RepairProof.READABLE: "size, time, and what can be read",
-    RepairProof.TIME: "size and time alone",
+    RepairProof.READABLE: "size, time, and readable content",
+    RepairProof.TIME: "only size and time",
 }
 _LEFT = {
-    FileFate.WHOLE: "it is whole: `backupd verify` clears it",
+    FileFate.WHOLE: "it is undamaged: `backupd verify` removes it from this list",
     FileFate.UNPROVEN: "see --unproven",
     FileFate.NO_COPY: "no copy is known",
     FileFate.HOST_DIFFERS: "the host differs",
-    FileFate.NO_FILE: "no plain file is there",
+    FileFate.NO_FILE: "not a plain file there",
 }
 
 
@@ -56,10 +56,10 @@ _LEFT = {
     multiple=True,
     type=GivenPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Also use copies in this folder, at the same paths as on the host. May be given several times.",
+    help="Also use copies in this folder, with the same paths as on the host. May be given several times.",
 )
-@click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time that no recorded checksum proves.")
-@dry_run_option("what would be repaired, and from where")
+@click.option("--unproven", is_flag=True, help="Also use a copy of the same size and time without a recorded checksum as proof.")
+@dry_run_option("the repairs and the copies they use")
 @yes_option
 @json_option
 @pass_context
@@ -72,17 +72,17 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Make a copy of each damaged backup in which the damaged files are good again: of all hosts, of each HOST, or of HOST@BACKUP.
+    """Make a repaired copy of each damaged backup: of all hosts, of each HOST, or of HOST@BACKUP.
 
-    The plan comes first: each damaged file with the copy that would replace it. A copy is taken from another backup of the host, or
-    from a DIR, when it has the checksum that was recorded of the damaged file; with --unproven also one of which nothing was
-    recorded, when size and time are the same and so is all that can still be read.
+    The plan comes first: each damaged file, and the copy that would replace it. A copy is taken from another backup of the
+    host, or from a DIR, if it has the checksum recorded for the damaged file. With --unproven, a copy without a recorded
+    checksum is used too, if its size and time, and all still readable content, are equal.
 
-    The repaired copy is a backup of its own, stamped a second later, which says what it is. The damaged backup stays as it is and
-    expires, as with `backupd delete`; when it is held, or a replica or an unfinished backup grows from it, or a copy is not proven,
-    it does not, and the repaired copy is held. The copy inherits its hold and its acceptance.
+    The repaired copy is a separate backup, named one second later and marked as repaired. The damaged backup is not changed,
+    and expires as with `backupd delete`. It does not expire if it is held, if it is the base of a replica or an unfinished
+    backup, or if a copy is not proven; then the repaired copy is held. The copy inherits its hold and its acceptance.
 
-    Exit status 0: no damaged file is left that was not repaired; 1: some is, or the catalogue was lost; 3: a host is being backed
+    Exit status 0: all damaged files are repaired; 1: some are not, or the catalogue was lost; 3: a host is being backed
     up; 4: the pool is unusable.
     """
     cancellation = Cancellation()
@@ -105,7 +105,7 @@ def command(
         if dry_run or not todo:
             print_answer({"dry_run": dry_run, "backups": [*map(_fields, plans), *unplanned], "failed": {}}, (), as_json=as_json)
             return int(Exit.ATTENTION if is_left or (dry_run and any(plan.repairs for plan in plans)) else Exit.OK)
-        confirmed(f"{counted(len(todo), 'backup')} get a repaired copy", "repair", yes, as_json)
+        confirmed(f"{counted(len(todo), 'backup')} will get a repaired copy", "repair", yes, as_json)
         done, failed, status = _repaired(context, todo, cancellation, as_json=as_json)
     made = {(repair_done.plan.backup.host, repair_done.plan.backup.name): repair_done for repair_done in done}
     fields = [_fields(plan, made.get((plan.backup.host, plan.backup.name))) for plan in plans]

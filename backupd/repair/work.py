@@ -74,7 +74,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     if read_notes(pool.host(backup.host)).forgotten:
         raise StateConflict(
             f"{backup.host} is forgotten: all its backups are due for deletion",
-            f"`backupd forget {backup.host} --undo` takes it back",
+            f"`backupd forget {backup.host} --undo` undoes that",
         )
     recover(pool, backup.host)
     name = _made_before(context, backup)
@@ -103,13 +103,13 @@ def _start(context: ExpiryContext, backup: Restorable) -> datetime:
     while (name := backup_name(moment)) in taken:
         final_backup = read_if_ours(context.pool.host(backup.host) / name, backup.host)
         if final_backup is None or not final_backup[1].repaired:
-            raise StateConflict(f"{backup.host} {name} is too near for a copy to stand between", "repair a later one")
+            raise StateConflict(f"{backup.host} {name} is too close in time for a copy between them", "repair a later backup")
         moment += timedelta(seconds=1)
     return moment
 
 
 def _require_no_other_work(context: ExpiryContext, host: str) -> None:
-    """Discards what a killed repair left; an unfinished backup of a night is somebody's data. Raises StateConflict."""
+    """Discards what a killed repair left; an unfinished backup of a night is data of a host. Raises StateConflict."""
     path = context.pool.working(host)
     if not is_there(path):
         return
@@ -118,7 +118,7 @@ def _require_no_other_work(context: ExpiryContext, host: str) -> None:
         discard(path, left.uuid)
     if is_there(path):
         raise StateConflict(
-            f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
+            f"{host} has an unfinished backup", f"`backupd run {host}` finishes it, `backupd discard {host}` deletes it"
         )
 
 
@@ -127,7 +127,7 @@ def _make(context: ExpiryContext, plan: RepairPlan) -> str:
     with lock_for_reading(backup.path), syncing(context.pool.path) as disk:
         final_backup = read_if_ours(backup.path, backup.host)
         if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != backup.record.uuid:
-            raise StateConflict(f"{backup.host} {backup.name} is another one than it was", "run it again")
+            raise StateConflict(f"{backup.host} {backup.name} was replaced", "run it again")
         start = _start(context, backup)
         prepared = working.make_work_subvolume(
             context.pool, HostConfig(backup.host), FinalBackup(backup.path, *final_backup), start
@@ -161,7 +161,7 @@ def _record(context: ExpiryContext, plan: RepairPlan, first: Record) -> Record:
         base_uuid=plan.backup.record.uuid,
         finished=context.now,
         paths=tuple(replace(path, numbers=_counted(path.numbers), seconds=0.0) for path in first.paths),
-        warnings=(*first.warnings, warning + (f", {unproven} of them without proof of their content" if unproven else "")),
+        warnings=(*first.warnings, warning + (f", {unproven} of them without a checksum as proof" if unproven else "")),
         version=__version__,
         written=None,
         imported=None,
@@ -195,7 +195,7 @@ def _replace(tree: Tree, damaged: DamagedPath) -> None:
     with tree.folder(joined(names[:-1])) as folder, ClosingFd(os.open(names[-1], flags, dir_fd=folder)) as fd:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode) or before.st_ino != damaged.inode:
-            raise StateConflict(f"{os.fsdecode(damaged.path)} is another file than it was", "run it again")
+            raise StateConflict(f"{os.fsdecode(damaged.path)} was replaced", "run it again")
         attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
         _fill(fd, damaged.copy, before.st_size)
         _require_content(fd, damaged)
@@ -211,7 +211,7 @@ def _require_content(fd: int, damaged: DamagedPath) -> None:
     if damaged.copy.backup is None:
         file_read = read_whole(os.dup(fd), entry_of(damaged.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
         if file_read is None or file_read.digest != damaged.copy.digest:
-            raise StateConflict(f"{damaged.copy.name}: {os.fsdecode(damaged.path)} was changed meanwhile", "run it again")
+            raise StateConflict(f"{damaged.copy.name}: {os.fsdecode(damaged.path)} was changed during the repair", "run it again")
 
 
 def _fill(fd: int, copy: GoodCopy, size: int) -> None:
@@ -220,7 +220,7 @@ def _fill(fd: int, copy: GoodCopy, size: int) -> None:
         entry = tree.stat(copy.path)
         with ClosingFd(tree.open_file(copy.path)) as source:
             if key(entry) != copy.key or os.fstat(source).st_ino != entry.inode:
-                raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} is another file than it was", "run it again")
+                raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} was replaced", "run it again")
             os.ftruncate(fd, 0)  # so that nothing of the damaged data is read
             try:
                 clone(source, fd)
@@ -269,13 +269,13 @@ def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
     candidates = {candidate.name: candidate for candidate in seen.facts.candidates}
     stays = ""
     if old not in candidates:
-        stays = seen.unreadable.get(old, "it is not known any more")
+        stays = seen.unreadable.get(old, "it is no longer in the catalogue")
     elif candidates[old].asked and candidates[old].expired:
         return ""
     elif not _is_proven(context, host, name):
-        stays = "not all of the copies are proven"
+        stays = "not all copies are proven by a checksum"
     elif candidates[old].common:
-        stays = f"it is what the replica {candidates[old].common} has in common with this pool"
+        stays = f"it is the common backup with the replica {candidates[old].common}"
     else:
         try:
             require_sane_clock(context, asked)

@@ -50,15 +50,16 @@ _A_WORD = 64  # letters: what each takes in memory besides its own
 _LONGEST_REASON = 1000
 _WAITS_EVERY = 1.0  # seconds
 _LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
-_MOST_LEFT = 64 << 20  # bytes of an answer that nobody wants any more
+_MOST_LEFT = 64 << 20  # bytes of an answer that is no longer needed
 _MOST_COPIED = 250_000  # names of backups
-_NOT_OURS = 'does `backupd send-only` answer there? see command="..." before the key in its authorized_keys'
+_NOT_OURS = 'check that `backupd send-only` answers there: command="..." before the key in its authorized_keys'
 _RECEIVES = (
-    'the key needs command="backupd send-only ..." there; of several lines with one key, sshd takes the first, so give the two '
-    "directions a key each, or change the line"
+    'the key needs command="backupd send-only ..." there; sshd uses the first of several lines with the same key, so use two '
+    "keys for the two directions, or change the line"
 )
 _HINTS = {
-    ExitCause.HOST_KEY: f"ssh-keyscan it into known_hosts, and compare the key with its own; {page('second-copy')} has the lines",
+    ExitCause.HOST_KEY: "add its key to known_hosts with ssh-keyscan, and compare it with the key on that server; "
+    f"{page('second-copy')} has the lines",
     ExitCause.KEY_REFUSED: f"add this server's public key to its authorized_keys; {page('second-copy')} has the line",
     ExitCause.NO_RSYNC: "install btrkeep there, or correct the path in its authorized_keys",
     ExitCause.NO_SUCH_NAME: "correct the address, or /etc/hosts",
@@ -70,7 +71,7 @@ class RemotePoolMissing(OperatorError):
 
 
 def unreached_hint(lines: Sequence[str]) -> str:
-    """Says what to do when these lines are the last of a connection that has not come about; "" if nobody knows."""
+    """Says what to do when these lines are the last of a connection that has not come about; "" if that is unknown."""
     return "" if any(line.startswith(ERROR_MARK) for line in lines) else _HINTS.get(meaning(255, lines).cause, "")
 
 
@@ -90,7 +91,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnStreams:
-    """Whoever began the connection answers, at the other end of this program's standard input and output."""
+    """The other server, which began the connection, answers, at the other end of this program's standard input and output."""
 
     input: int
     output: int
@@ -132,7 +133,9 @@ class RemotePool:
                 words or error.message, unreached_hint(self._program.error_lines()) if words else _NOT_OURS
             ) from None
         if answer.get("protocol") != PROTOCOL or not isinstance(answer.get("pool"), str):
-            raise RemotePoolMissing(f"it speaks another protocol ({answer.get('protocol')!r})", "use the same btrkeep on both")
+            raise RemotePoolMissing(
+                f"it has another protocol ({answer.get('protocol')!r})", "use the same version of btrkeep on both"
+            )
         self.id, self.version = answer["pool"], printable(str(answer.get("version")))[:40]
         self.stream = answer["stream"] if answer.get("stream") in (1, 2) else 1
         self.now = time_in(answer)
@@ -211,7 +214,7 @@ class RemotePool:
             pass
 
     def tell_wait(self, who: str) -> None:
-        """Tells whoever began the connection, and gives up one on which nothing comes, what this side gives way to.
+        """Reports to the other server, which began the connection, what this one waits for; gives up a silent connection.
 
         Raises ConnectionBroken, Refused.
         """
@@ -235,25 +238,25 @@ class RemotePool:
     def _settle(self) -> None:
         """Ends an answer that was not read to its end: a further request makes the other server end it, and both are read."""
         if self._frames.is_torn:
-            raise ConnectionBroken("the connection was left in the middle of an answer")
+            raise ConnectionBroken("the connection ended in the middle of an answer")
         self._write({"verb": "hello"})
         left = self.bytes + _MOST_LEFT
         with suppress(Refused):
             for _ in self._frames.rest():
                 if self.bytes > left:
-                    raise ConnectionBroken("the other server does not end its stream")
+                    raise ConnectionBroken("the other server sent a stream without an end")
         for _ in self._frames.objects():
             pass
 
     def _write(self, asked: dict[str, Any]) -> None:
-        """What both pools have of all hosts is megabytes, more than a pipe holds when nobody reads it."""
+        """What both pools have of all hosts is megabytes, more than a pipe holds without a reader."""
         patience = self._frames.patience
         end = time.monotonic() + patience
 
         def take() -> None:
             self.look()
             if time.monotonic() > end:
-                raise ConnectionBroken(f"the other server has taken nothing for {format_duration(patience)}")
+                raise ConnectionBroken(f"the other server has received nothing for {format_duration(patience)}")
 
         try:
             write_watched(self._program.input, json.dumps(asked).encode() + b"\n", take)

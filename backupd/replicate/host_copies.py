@@ -40,13 +40,13 @@ from btrkeep.units import format_size, format_time, printable
 
 _LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, seconds between two looks at the room
 _MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: what a cut may cost
-_LOOK_THERE = "look at the other server: no backup is that long"
+_LOOK_THERE = "check the other server: no backup is that long"
 _STILL_DAMAGED = "run `backupd replicate --damaged` again, which now fetches both"
 _MOST_REFUSED = 3  # backups of a host in one replication; more of them have one cause
-_REFUSED_THERE = "look at that server"
+_REFUSED_THERE = "check that server"
 _UNREADABLE_THERE = (
-    "run `backupd verify {host}` and `backupd repair {host}` on that server; what cannot be repaired goes with "
-    "`backupd delete {host}@{name} --why damaged`"
+    "run `backupd verify {host}` and `backupd repair {host}` on that server; delete those that cannot be repaired: `backupd "
+    "delete {host}@{name} --why damaged`"
 )
 
 
@@ -266,7 +266,7 @@ class HostCopies:
             self.watched.follow(far.bytes - before)
             if far.bytes - before > longest:
                 raise NotReceived(
-                    f"{host}@{fetch.backup.name}: more than {format_size(longest)} came, so it has no end", _LOOK_THERE
+                    f"{host}@{fetch.backup.name}: more than {format_size(longest)} arrived, which exceeds the limit", _LOOK_THERE
                 )
             if far.bytes - looked >= _LOOK or time.monotonic() - looked_at > _LOOK_AFTER:
                 looked, looked_at = far.bytes, time.monotonic()
@@ -304,9 +304,9 @@ def _require_parent(pool: Pool, host: str, parent: RemoteBackup | None) -> None:
     """Raises OperatorError when the backup that the difference is to is not the very one."""
     if parent is None:
         return
-    folder, hint = pool.host(host), "fetch again: the next one takes another backup that both pools have"
+    folder, hint = pool.host(host), "fetch it again: the next replication uses another common backup"
     final_backup = read_if_ours(folder / parent.name, host)
     if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != parent.uuid:
-        raise OperatorError(f"{host}@{parent.name} is not here any more", hint)
+        raise OperatorError(f"{host}@{parent.name} is no longer here", hint)
     if not is_original(folder / parent.name, final_backup[0], read_notes(folder), parent.name):
         raise OperatorError(f"{host}@{parent.name} was changed after it was final", hint)

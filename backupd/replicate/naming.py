@@ -83,14 +83,14 @@ def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> 
     Raises NotReceived, OSError.
     """
     final = pool.host(expected.host) / expected.name
-    if expected.parent and not expected.again:  # before it has its name: a kill must not leave damage that nobody knows
+    if expected.parent and not expected.again:  # before it has its name: a kill must not leave unrecorded damage
         rows = inherited_damages(pool, expected.host, expected.parent.name, expected.name, path)
         if rows:
             replace_damaged(pool, expected.host, expected.name, rows)
     if expected.again:
         return _put_in_place(pool, expected, path, final, pulse)
     if is_there(final):
-        raise NotReceived(f"{final} is there already, and is not a copy of it", "check what it is, and move it away")
+        raise NotReceived(f"{final} exists already, and is not a copy of it", "check what it is, and move it away")
     made = _snapshot(path, final, expected)
     seal_backup(final, expected.name)
     return made
@@ -102,7 +102,7 @@ def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
     assert subvolume is not None
     if subvolume.received_uuid != expected.uuid:
         delete(place.parent, subvolume.id)
-        raise NotReceived(f"{expected.host}@{expected.name}: this kernel's snapshots forget whose copy they are")
+        raise NotReceived(f"{expected.host}@{expected.name}: this kernel's snapshots do not record their origin")
     return subvolume
 
 
@@ -114,7 +114,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     """
     existing = describe(final)
     if existing is None or not _is_copy_of(final, existing, expected):
-        raise NotReceived(f"{final} is not a copy of it any more", "check what it is, and move it away")
+        raise NotReceived(f"{final} is no longer a copy of it", "check what it is, and move it away")
     with opened(final) as fd:
         if not has_readable_tree(fd):
             raise NotReceived(
@@ -123,12 +123,12 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
             )
     if other_than := changed_since(pool, expected.host, final, path, pulse):
         raise NotReceived(
-            f"{expected.host}@{expected.name} is another one there than it was: {other_than}, which is not damaged here, differs",
+            f"{expected.host}@{expected.name} has changed there: {other_than}, which is not damaged here, differs",
             "it may have been changed on the other server; the damaged copy stays",
         )
     with lock_for_deletion(final) as nobody_reads:
         if not nobody_reads:
-            raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when that has ended")
+            raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when the reader has ended")
         discard_replaced(pool, expected.host)
         other = final.with_name(REPLACED)
         subvolume = _snapshot(path, other, expected)
@@ -165,13 +165,13 @@ def require_whole(path: Path, expected: Expected) -> Record:
     """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
     subvolume = describe(path)
     if subvolume is None or subvolume.received_uuid != expected.uuid:
-        raise NotReceived(f"{expected.host}@{expected.name}: what came is not whole")
+        raise NotReceived(f"{expected.host}@{expected.name}: the received copy is incomplete")
     try:
         record = read_record(path)
     except UnreadableRecord as error:
         raise NotReceived(f"{expected.host}@{expected.name}: {error.message}") from None
     if record is None or (record.uuid, record.name) != (expected.uuid, expected.name) or record.state not in FINAL:
-        raise NotReceived(f"{expected.host}@{expected.name}: its backup.json speaks of another backup")
+        raise NotReceived(f"{expected.host}@{expected.name}: its backup.json describes another backup")
     if not is_named(record.host, expected.host, path.parent.parent):
         raise NotReceived(f"{expected.host}@{expected.name}: its backup.json names the host {record.host!r}")
     _require_plain(path, expected)
@@ -189,7 +189,7 @@ def _require_plain(path: Path, expected: Expected) -> None:
     ):
         with suppress(FileNotFoundError):
             if not is_right((path / name).lstat().st_mode):
-                raise NotReceived(f"{expected.host}@{expected.name}: its {name} is not what a backup has by that name")
+                raise NotReceived(f"{expected.host}@{expected.name}: its {name} is not of the expected type")
 
 
 _PIECE = 1 << 20

@@ -50,7 +50,7 @@ class ReplicationPlan:
     """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be.
 
     `present`: by host, the names of the backups that both pools have before it; `common`: the newest of them.
-    `total`: all backups there. `is_of_some`: only hosts that somebody has named were looked at. `gone`: hosts that were fetched,
+    `total`: all backups there. `is_of_some`: only named hosts were looked at. `gone`: hosts that were fetched,
     and that the other pool does not list any more.
     """
 
@@ -68,7 +68,7 @@ class ReplicationPlan:
 
     @property
     def unwanted(self) -> tuple[HostFetches, ...]:
-        """The obstacles that somebody has to take away: not those of hosts that were forgotten here on purpose."""
+        """The obstacles that an operator has to remove: not those of hosts that were forgotten here on purpose."""
         return tuple(obstacle for obstacle in self.obstacles if obstacle.obstacle != Obstacle.FORGOTTEN_HERE)
 
     @property

@@ -1,6 +1,6 @@
 """What the other pool has compared with what is here: what is to be fetched, and the notes of the hosts that are fetched.
 
-Deletions, ends of holds and new names never come along: whoever owns the other pool cannot take away what is here. The notes have
+Deletions, ends of holds and new names never come along: the owner of the other pool cannot delete backups here. The notes have
 whose copy a host is, and the holds and acceptances that come along.
 """
 
@@ -46,7 +46,7 @@ def make_plan(
     Raises ConnectionBroken, Refused.
     """
     if far.id == context.pool.id:
-        raise OperatorError("that is this very pool", "fetch from another one")
+        raise OperatorError("this is the same pool", "fetch from another pool")
     mark = ReplicaMark(far.id, context.replica.name)
     near = _near_hosts(context.pool, context.catalogue)
     hosts, obstacles, present, listed, total = [], [], dict[str, tuple[str, ...]](), dict[str, RemoteHost](), 0
@@ -150,7 +150,7 @@ def lacking_room(config: Config, far: RemotePool) -> str:
     free = max(0, room.available - config.pool.min_free.bytes_of(room.total))
     if far.used is None or far.used <= free:
         return ""
-    return f"{format_size(far.used)} are used there, and {format_size(free)} are free here above min_free"
+    return f"{format_size(far.used)} are used there, but only {format_size(free)} are free here above min_free"
 
 
 _PARTS = ("at", "until", "why")  # of a note
@@ -163,7 +163,7 @@ def mark_of(notes: Notes) -> ReplicaMark | None:
 
 
 def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> bool:
-    """Returns True if the replica fetches that host, and it is among those that somebody has named."""
+    """Returns True if the replica fetches that host, and it is among the named ones."""
     return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
@@ -184,8 +184,8 @@ def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | Non
 def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> None:
     """Notes whose copy the host is, before anything of it is here. Needs the host's lock.
 
-    Raises OperatorError if it is a copy of another pool, or another replica has it: since the plan was made, somebody else may have
-    fetched it.
+    Raises OperatorError if it is a copy of another pool, or another replica has it: since the plan was made, another replica
+    may have fetched it.
     """
     folder = context.pool.host(host)
     notes, wanted = read_notes(folder), ReplicaMark(far.id, context.replica.name)

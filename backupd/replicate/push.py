@@ -1,6 +1,6 @@
 """This pool's backups sent to a server that cannot reach this one: the connection begins here, and the other server asks.
 
-What it gets is what `send-only` answers, and no more; what it takes is its own choice. So whoever owns this server can neither
+What it gets is what `send-only` answers, and no more; what it takes is its own choice. So the owner of this server can neither
 delete nor change what lies there.
 """
 
@@ -27,7 +27,7 @@ _MOST_HOSTS, _LONGEST_REASON = 100_000, 1000
 _LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
 _FIRST_WORD = 60.0  # seconds
-_STANDS_STILL = "see what its backupd does there; `stall` of the [push] section says how long it may take"
+_STANDS_STILL = "check its backupd there; `stall` of the [push] section sets this time"
 RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
 
 
@@ -209,7 +209,7 @@ class Push:
     def _ended(self, asked: Mapping[str, Any]) -> None:
         failed = asked["failed"]
         if not isinstance(failed, dict) or len(failed) > _MOST_HOSTS:
-            raise ValueError("what failed is by host")
+            raise ValueError("the hosts above show the causes")
         self.summary.failed = {str(host): _reason(why) for host, why in failed.items()}
         self.summary.error, self.summary.is_ended = _reason(asked["error"]), True
 

@@ -104,7 +104,7 @@ def _subvolume_of(path: Path) -> Path:
 _SUBVOLUME, _PARENT = "backup", "parent"
 _LOOK = 0.0005  # seconds
 _LONGEST_REASON = 1000
-_GRACE = 5.0  # seconds that it has for its end when somebody stops the replication
+_GRACE = 5.0  # seconds that it has for its end when the replication is stopped
 
 
 class Receiving:
@@ -164,7 +164,7 @@ class Receiving:
                     wait_for_tick(last)  # the first command makes the subvolume, those after it change it
                 look()
         except BrokenPipeError:  # it says why
-            raise self._fault(patient()) or NotReceived("btrfs receive has ended too early") from None
+            raise self._fault(patient()) or NotReceived("btrfs receive ended too early") from None
         if not guard.whole:
             raise self._fault(patient()) or ConnectionBroken("the stream has no end")
         with Checkpoint("stream received"):
@@ -207,7 +207,7 @@ class Receiving:
         """A snapshot of what lies at `path`, marked as the copy of a UUID that nothing else has.
 
         `btrfs receive` looks for the mark of a copy, and of several subvolumes with the same mark it takes the first: another
-        pool's, or what somebody keeps of a damaged copy. For clones it looks for nothing but that before btrfs-progs 6.14, so it
+        pool's, or an operator's copy of a damaged one. For clones it looks for nothing but that before btrfs-progs 6.14, so it
         does not find what was made here.
         """
         place, mark = self._folder / f"{_PARENT}{len(self._stand_ins) + 1}", str(uuid4())
@@ -274,24 +274,24 @@ def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
     def limited() -> None:
         look()
         if time.monotonic() > end:
-            why = f"btrfs receive makes no progress: it took nothing, or did not end, for {format_duration(seconds)}"
-            raise NotReceived(why, "see the kernel's messages (dmesg): is the pool frozen, or a disk of it?")
+            why = f"btrfs receive made no progress: it read nothing, or did not end, for {format_duration(seconds)}"
+            raise NotReceived(why, "check the kernel's messages (dmesg): the pool or one of its disks may hang")
 
     return limited
 
 
 def _unless(is_stopped: Callable[[], bool]) -> Pulse:
-    """Returns what raises NotReceived when somebody stops all of it."""
+    """Returns what raises NotReceived when the replication is stopped."""
 
     def look() -> None:
         if is_stopped():
-            raise NotReceived("it was stopped while the copy that is here was compared with what came", "fetch it again")
+            raise NotReceived("it was stopped while the existing copy was compared with the received copy", "fetch it again")
 
     return look
 
 
 def _until(is_stopped: Callable[[], bool], patience: float) -> Callable[[], None]:
-    """Returns a look for the end of the program, which has `patience` seconds, and less once somebody stops all of it."""
+    """Returns a look for the end of the program, which has `patience` seconds, and less once the replication is stopped."""
     hurry: Callable[[], None] | None = None
 
     def look() -> None:
@@ -321,4 +321,6 @@ def _require_parent(come: _Come) -> None:
         return
     subvolume, parent = describe(come.path), describe(come.parent)
     if not subvolume or not parent or subvolume.parent_uuid != parent.uuid:
-        raise NotReceived(f"{come.expected.host}@{come.expected.name}: what came was put upon another subvolume than its parent")
+        raise NotReceived(
+            f"{come.expected.host}@{come.expected.name}: the received copy is based on another subvolume than its parent"
+        )

@@ -62,7 +62,7 @@ def replicate(
     blocked = {name for obstacle in plan.obstacles for name in (obstacle.host, obstacle.former_name) if name}
     common_before = common_with(context.pool, context.replica.name)
     if not common_before and plan.count and (words := lacking_room(context.config, far)):
-        context.observer.notice(f"this is the first fetch, and {words}: all of it may not fit")
+        context.observer.notice(f"this is the first fetch, and {words}: it may not fit completely")
     others = {host: name for host, name in common_before.items() if plan.is_of_some or host in blocked or host in plan.gone}
     work = _FetchPool(context, plan, listed, summary, {**others, **plan.common}, far)
     work.run()
@@ -78,7 +78,7 @@ def replicate(
 
 
 def _is_fetch(plan: ReplicationPlan, summary: ReplicationSummary) -> bool:
-    """Returns True if something came, or if all was here already: the other pool misses whoever has not fetched for long."""
+    """Returns True if something came, or if all was here already: the other pool reports a copy that has not fetched for long."""
     return bool(summary.fetched) or not (plan.count or plan.is_of_some or summary.failed)
 
 
@@ -95,7 +95,7 @@ def _note_common_there(
             far_pool.note_common(context.replica.name, common, copied, fetched)
     except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
         if not context.cancellation:  # the signal has reached the other end too
-            context.observer.notice(f"the other pool does not note what both have in common: {error.message}")
+            context.observer.notice(f"the other pool could not record the common backups: {error.message}")
 
 
 def _copied(
@@ -115,7 +115,7 @@ def _copied(
         write_copied(context.pool, context.replica.name, copied)
     except (OSError, OperatorError) as error:  # it is for the dashboard alone
         why = error.strerror if isinstance(error, OSError) else error.message
-        context.observer.notice(f"which backups both pools have cannot be noted here: {why}")
+        context.observer.notice(f"could not record here which backups both pools have: {why}")
     return copied
 
 
@@ -236,7 +236,7 @@ class _FetchPool:
             context.pool, context.catalogue, [copy.host], [Damage(copy.host, copy.name, WHOLE, 0, 0, "verify", context.now)]
         )
         context.observer.notice(
-            f"{copy.host}@{copy.name}: some of its metadata cannot be read here, so another copy is the parent of what comes"
+            f"{copy.host}@{copy.name}: some of its metadata cannot be read here, so the transfer is based on another copy"
         )
 
     def note_common(self) -> dict[str, str]:
@@ -248,7 +248,7 @@ class _FetchPool:
         try:
             write_common(self.context.pool, self.context.replica.name, self._common)
         except OSError as error:
-            self.context.observer.notice(f"what both pools have in common cannot be noted here: {error.strerror}")
+            self.context.observer.notice(f"could not record the common backups here: {error.strerror}")
         self._noted = time.monotonic()
         self._took = self._noted - begun
         return self._common
@@ -268,7 +268,7 @@ class _FetchPool:
         )
 
     def _work(self, finisher: Finisher, lent: RemotePool | None) -> None:
-        """One host after the other. After a failure the connection is given up: nobody knows where in an answer it is.
+        """One host after the other. After a failure the connection is given up: its position in an answer is unknown.
 
         `lent`: a connection to begin with.
         """
@@ -332,7 +332,7 @@ class _FetchPool:
             return None
 
     def _next_after(self, finisher: Finisher) -> HostFetches | None:
-        """What is to be fetched once more, of which nobody knew before all that was begun had ended."""
+        """What is to be fetched once more, which is known only after all transfers have ended."""
         finisher.wait()
         return self._next()
 

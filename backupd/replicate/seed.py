@@ -55,18 +55,18 @@ def read_seed(folder: Path) -> dict[str, Any]:
         with _opened(path) as file:
             document = json.loads(file.read(_LONGEST))
         if document["format"] > _FORMAT:
-            raise SeedDamaged(f"{path} is of a newer btrkeep", "use the same on both servers")
+            raise SeedDamaged(f"{path} was written by a newer btrkeep", "use the same version on both servers")
         return dict(document)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise SeedDamaged(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise SeedDamaged(f"{path} is invalid: {error!r}", "make the seed again") from None
+        raise SeedDamaged(f"{path} is invalid: {error!r}", "write the seed again") from None
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A plain file: somebody may have put a pipe there, or a link. Raises OSError."""
+    """A plain file: another user may have put a pipe there, or a link. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -88,7 +88,7 @@ def begin_seed(folder: Path, pool: str) -> None:
         write_atomically(folder / SEED, json.dumps({"format": _FORMAT, "pool": pool, "version": __version__}) + "\n")
         return
     if before.get("pool") != pool:
-        raise SeedDamaged(f"{folder} is a seed of another pool", "name a new folder")
+        raise SeedDamaged(f"{folder} has a seed of another pool", "name a new folder")
 
 
 def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callable[[int], None]) -> list[SeedPart]:
@@ -180,9 +180,9 @@ def _read_host(folder: Path) -> dict[str, Any]:
         is_known = host and isinstance(backup[1], str) and dict(document["announced"])
         parts = [SeedPart(int(part["length"]), str(part["sha256"])) for part in document["parts"]]
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise SeedDamaged(f"{folder / SEED} is invalid: {error!r}", "make the seed again") from None
+        raise SeedDamaged(f"{folder / SEED} is invalid: {error!r}", "write the seed again") from None
     if not (is_known and parts):
-        raise SeedDamaged(f"{folder / SEED} is invalid", "make the seed again")
+        raise SeedDamaged(f"{folder / SEED} is invalid", "write the seed again")
     return document
 
 
@@ -193,7 +193,7 @@ def unusable_hosts(folder: Path) -> dict[str, str]:
         try:
             _read_host(host)
         except FileNotFoundError:
-            unusable[host.name] = "it was not written to its end: the same `--seed-to` on the first server goes on"
+            unusable[host.name] = "it is incomplete: the same `--seed-to` on the first server continues it"
         except SeedDamaged as error:
             unusable[host.name] = error.message
     return unusable
@@ -214,9 +214,11 @@ class SeedSender:
         try:
             pool_id = read_seed(folder).get("pool")
         except FileNotFoundError:
-            raise SeedDamaged(f"{folder} is not a seed", "`backupd replicate --seed-to` on the first server makes one") from None
+            raise SeedDamaged(f"{folder} is not a seed", "`backupd replicate --seed-to` on the first server writes one") from None
         if not isinstance(pool_id, str):
-            raise SeedDamaged(f"{folder / SEED} names no pool", "`backupd replicate --seed-to` on the first server makes a seed")
+            raise SeedDamaged(
+                f"{folder / SEED} does not name a pool", "`backupd replicate --seed-to` on the first server writes a seed"
+            )
         self._pool = pool_id
         self.verbs: Verbs = {
             "hello": self._hello,
@@ -259,8 +261,6 @@ def _checked(path: Path, part: Mapping[str, Any]) -> Iterator[bytes]:
                 length += len(piece)
                 yield piece
     except OSError as error:
-        raise SeedDamaged(f"{path}: {error.strerror}", "carry it again") from None
+        raise SeedDamaged(f"{path}: {error.strerror}", "copy it again from the first server") from None
     if (length, digest.hexdigest()) != (part["length"], part["sha256"]):
-        raise SeedDamaged(
-            f"{path} is not what was written: carry it again, or remove {path.parent.name} from the seed and make it again"
-        )
+        raise SeedDamaged(f"{path} is damaged: copy it again, or remove {path.parent.name} from the seed and write it again")

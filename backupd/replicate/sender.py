@@ -1,6 +1,6 @@
 """The side that has the backups: it lists them and sends them, and does nothing else.
 
-It runs behind a forced command of ssh, so whoever has the key gets what this module answers and no more. What is asked for is
+It runs behind a forced command of ssh, so the owner of the key gets what this module answers and no more. What is asked for is
 looked up in the pool by host and name; no path comes from outside. The one thing that it writes is which backup of each host the
 other side has in common with this pool, so that expiry leaves that one alone (common_backups.py).
 """
@@ -72,7 +72,7 @@ Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
 
 
 def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
-    """Answers one request after the other, until there are no more. Raises OSError when nobody reads the answers."""
+    """Answers one request after the other, until there are no more. Raises OSError when the answers have no reader."""
     for line in lines:
         trouble, code = None, ""
         try:
@@ -85,7 +85,7 @@ def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
         except BrokenPipeError:
             raise
         except OSError as error:  # of the pool or the seed: read-only, full, damaged
-            trouble = f"{error.filename or 'what it sends from'}: {error.strerror}"
+            trouble = f"{error.filename or 'its source'}: {error.strerror}"
         end = ({"error": trouble} if trouble else {}) | ({"code": code} if code else {})
         write_all(out, object_frame(end, END))
 
@@ -245,9 +245,11 @@ class BackupSender:
         path = self.pool.host(host) / name
         final_backup = read_if_ours(path, host) if parse_backup_name(name) else None
         if not final_backup or not final_backup[0].read_only or final_backup[1].uuid != uuid:
-            raise SendRefused(f"{host}@{name} is not here any more, or is another one")
+            raise SendRefused(f"{host}@{name} no longer exists here, or was replaced")
         if not is_original(path, final_backup[0], notes, name):
-            raise SendRefused(f"{host}@{name} was changed after it was final, so it is not sent; `backupd list {host}` there")
+            raise SendRefused(
+                f"{host}@{name} was changed after it was final, so it is not sent; run `backupd list {host}` on that server"
+            )
         if effective_state(final_backup[1], notes) not in SENT:
             raise SendRefused(f"{host}@{name} expires")
         return FinalBackup(path, *final_backup)
@@ -257,7 +259,7 @@ class BackupSender:
 
         Raises NoThread, and SendRefused when the kernel ends with an error.
 
-        It writes command by command. Whoever reads each at once is woken for each, and so is the other server: a moment's worth
+        It writes command by command. A reader of each command is woken for each, and so is the other server: a moment's worth
         goes together.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -295,13 +297,13 @@ class BackupSender:
                 self.before_piece(len(piece))
                 write_all(self.out, frame(PIECE, piece))
         finally:
-            os.close(reading)  # before the thread is waited for: a send that nobody reads ends with EPIPE
+            os.close(reading)  # before the thread is waited for: a send without a reader ends with EPIPE
             kernel.join()
         if failed:
             raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}") from failed[0]
 
     def beat(self) -> None:
-        """Says in a stream that more is to come: where the connection ends, nobody may see that the line is dead."""
+        """Says in a stream that more is to come: where the connection ends, a dead line may not be noticed."""
         write_all(self.out, frame(PIECE, b""))
 
     def _may_know(self, host: str) -> bool:
@@ -338,9 +340,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     try:
         request = json.loads(line)
     except RecursionError:
-        raise ValueError("nested without end") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(request, dict):
-        raise TypeError("no object")
+        raise TypeError("not an object")
     return request
 
 
@@ -359,7 +361,7 @@ def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Itera
             continue
         looked = len(kept)
         if looked > _LONGEST_REQUEST:
-            raise SendRefused("a request without an end", "look at what connects here")
+            raise SendRefused("a request without an end", "check the client of this connection")
         if coming.poll(_LOOK):
             if not (piece := os.read(fd, 1 << 16)):
                 return

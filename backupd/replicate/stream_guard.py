@@ -23,7 +23,7 @@ _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 _LONGEST_KEPT = 1 << 16  # of one that is changed: its paths are two at most, of 4096 bytes
 
-_ASLEEP = "garbled on the way, or the other server was stopped or asleep in the middle of it: it comes again the next time"
+_ASLEEP = "it was damaged in transit, or the other server was stopped or suspended during it: it is sent again next time"
 """A `btrfs send` that was stopped is begun anew by the kernel, behind what it had written."""
 
 
@@ -70,7 +70,7 @@ class StreamGuard:
             if self._skip or len(data) - at < _COMMAND.size:
                 break
             if self.whole:
-                raise BadStream("something follows the end of the stream")
+                raise BadStream("data follows the end of the stream")
             length, number, checksum = _COMMAND.unpack_from(data, at)
             if length > _LONGEST or not 0 < number <= _NEWEST:
                 raise BadStream(f"the stream has an unknown command ({number}, {length} bytes)", _ASLEEP)
@@ -88,7 +88,7 @@ class StreamGuard:
             self.whole = number == _END
             at, self._skip = at + _COMMAND.size, length
         if self.whole and not self._skip and at < len(data):
-            raise BadStream("something follows the end of the stream")
+            raise BadStream("data follows the end of the stream")
         self._left = data[at:]
         if at > start:
             yield data[start:at]
@@ -119,9 +119,9 @@ class StreamGuard:
     def _require_subvolume(self, number: int, attributes: Mapping[int, bytes]) -> None:
         """Raises BadStream unless it is the subvolume that was asked for."""
         if number != (_SNAPSHOT if self.parent else _SUBVOL):
-            raise BadStream("the stream does not begin with the subvolume that was asked for")
+            raise BadStream("the stream does not begin with the requested subvolume")
         if _is_not(attributes.get(_UUID), self.uuid):
-            raise BadStream("the stream is of another subvolume")
+            raise BadStream("the stream contains another subvolume")
         if self.parent and _is_not(attributes.get(_CLONE_UUID), self.parent):
             raise BadStream("the stream is a difference to another subvolume")
         if _PATH not in attributes:

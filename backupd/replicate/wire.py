@@ -31,7 +31,7 @@ LONGEST_PIECE = 1 << 18
 KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT = (
     30.0,
     240.0,
-)  # seconds: as often does a stream say something, and after so many of silence nobody is there
+)  # seconds: as often does a stream say something, and after so many of silence the other end is gone
 _LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
 _LOOK = 500  # ms
 _SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
@@ -123,11 +123,11 @@ class AnswerReader:
         self._since, self._read, self._waited = time.monotonic(), 0, 0.0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the rest of the answer, which nobody has taken yet, in the same way."""
+        """Yields the rest of the answer, which is not read yet, in the same way."""
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size, counts=False))
             if kind == _REQUEST:
-                raise OtherAsks("receive-only answers there, which takes backups and sends none")
+                raise OtherAsks("receive-only answers there, which receives backups but does not send any")
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
                 raise ConnectionBroken("the other server sent an unexpected message")
             content = self._exactly(length)
@@ -155,7 +155,7 @@ class AnswerReader:
             self._wait()
             piece = os.read(self._fd, left)
             if not piece:
-                raise ConnectionBroken(self._why_ended() or "the connection has ended in the middle of an answer")
+                raise ConnectionBroken(self._why_ended() or "the connection ended in the middle of an answer")
             self.is_torn = True
             pieces.append(piece)
             left -= len(piece)
@@ -191,7 +191,7 @@ def _silent(seconds: float) -> ConnectionBroken:
 
 
 def is_unread(pipe: int) -> bool:
-    """Returns True if something lies in the pipe that its reader has not read yet. Raises BrokenPipeError if nobody reads it."""
+    """Returns True if the pipe has data that its reader has not read yet. Raises BrokenPipeError if it has no reader."""
     poll = select.poll()
     poll.register(pipe, 0)
     if poll.poll(0):
@@ -200,7 +200,7 @@ def is_unread(pipe: int) -> bool:
 
 
 def write_all(fd: int, content: bytes | memoryview) -> None:
-    """Writes all of it. Raises OSError; BrokenPipeError too when writes do not wait and nobody has read anything for a day."""
+    """Writes all of it. Raises OSError; BrokenPipeError too when writes do not wait and nothing was read for a day."""
     left = memoryview(content)
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -213,7 +213,7 @@ def write_all(fd: int, content: bytes | memoryview) -> None:
 
 
 def write_watched(pipe: int, content: bytes | memoryview, look: Callable[[], None]) -> None:
-    """The same into a pipe whose writes do not wait. `look` is called now and then while nobody reads, and may raise."""
+    """The same into a pipe whose writes do not wait. `look` is called now and then while nothing is read, and may raise."""
     poll = select.poll()
     poll.register(pipe, select.POLLOUT)
     left = memoryview(content)

@@ -84,7 +84,7 @@ def record_action(pool: Pool, action: UserAction) -> str:
 
 
 def _is_locked(fd: int, path: Path) -> bool:
-    """Locks the file. False if another process holds the lock for too long; for a minute nobody waits for it again then, because
+    """Locks the file. False if another process holds the lock for too long; for a minute no caller waits for it again then, because
     a command may record many actions.
     """
     now = time.monotonic()
@@ -114,7 +114,7 @@ def _shorten(fd: int, path: Path) -> None:
 
 def fair_share(lines: Sequence[bytes], size: int) -> list[bytes]:
     """Returns the lines, oldest first, that are kept in a file of so many bytes: while they do not fit, the user with the most
-    bytes loses the oldest line. So nobody can push out what others did.
+    bytes loses the oldest line. So no user can push out the actions of others.
     """
     users = [action.by if (action := action_of(line)) else "" for line in lines]
     theirs: dict[str, deque[int]] = {user: deque() for user in users}

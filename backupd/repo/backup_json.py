@@ -90,7 +90,7 @@ class PathResult:
     """Folders of the host whose content `one_file_system` leaves out; None, and not in the file: not known."""
 
 
-_LEFT_OUT = {"left out": True}  # of a field that the file has only if it is not the default
+_LEFT_OUT = {"omitted": True}  # of a field that the file has only if it is not the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def parse(text: str) -> Record:
         fields = json.loads(text)
         if fields["format"] > FORMAT:
             raise NewerRecord(
-                f"backup.json is of a newer btrkeep: it has format {fields['format']}, this program knows {FORMAT}",
+                f"backup.json was written by a newer btrkeep: it has format {fields['format']}, this program reads {FORMAT}",
                 "use the newer btrkeep",
             )
         known_fields = {name: fields[name] for name in _FIELDS if name in fields}
@@ -282,7 +282,7 @@ def parse(text: str) -> Record:
         known_fields["lasting"] = conditions_of(known_fields.get("lasting", ()))
         return _checked(Record(**known_fields))
     except NOT_UNDERSTOOD as error:
-        raise UnreadableRecord(f"backup.json is invalid: {error!r}", "nothing is done with this backup") from None
+        raise UnreadableRecord(f"backup.json is invalid: {error!r}", "btrkeep does not use or delete this backup") from None
 
 
 def _checked(record: Record) -> Record:
@@ -326,7 +326,7 @@ def read(subvolume: Path) -> Record | None:
     try:
         text = _text_of(path)
     except (OSError, ValueError) as error:
-        raise UnreadableRecord(f"{path}: {error}", "nothing is done with this backup") from error
+        raise UnreadableRecord(f"{path}: {error}", "btrkeep does not use or delete this backup") from error
     return None if text is None else parse(text)
 
 
@@ -383,7 +383,7 @@ def _shorter(record: Record) -> Iterator[Record]:
     """
     paths = tuple(replace(path, warnings=(), samples=()) for path in record.paths)
     warnings = (
-        "the details of this backup were too long, so they are not kept",
+        "the details of this backup were too long, so they are not stored",
         *(text[:_SHORT] for text in record.warnings[:_FEW]),
     )
     without_words = replace(record, paths=paths, warnings=warnings)

@@ -33,7 +33,7 @@ _MEANT = {escaped: plain for plain, escaped in _ESCAPES.items()}
 _LARGEST = 64 << 20  # bytes; ours has 100,000 lines at the most
 
 LONGEST_HOLE = 64 << 20
-"""Bytes of holes that a file may have to be among them: reading zeros has an end, whoever wrote the list."""
+"""Bytes of holes that a file may have to be among them: reading zeros has an end, even with a hostile list."""
 
 
 @Checkpoint("SHA256SUMS replaced")

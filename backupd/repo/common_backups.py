@@ -5,7 +5,7 @@ administrator who gives a replica up deletes the file.
 
     {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
-`seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: nobody knows
+`seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: it is unknown
 which of them arrives. `last_told`: when the pool that fetches from this one has fetched last, which it then said.
 
 POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the dashboard alone.
@@ -60,9 +60,9 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
     Raises OperatorError for invalid data.
     """
     if name_fault(replica):
-        raise OperatorError("that cannot be a replica's name")
+        raise OperatorError("this is not a valid name for a replica")
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
-        raise OperatorError("that is not a list of backups")
+        raise OperatorError("this is not a list of backups")
     record = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
         record = _record(pool, replica)
@@ -85,9 +85,9 @@ def _write_common(pool: Pool, replica: str, record: _Record) -> None:
 def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
     """Replaces the names of all backups that both this pool and the replica have, by host. Raises OperatorError for bad data."""
     if name_fault(replica):
-        raise OperatorError("that cannot be a replica's name")
+        raise OperatorError("this is not a valid name for a replica")
     if not _is_copied(hosts):
-        raise OperatorError("that is not a list of backups")
+        raise OperatorError("this is not a list of backups")
     _write(pool.path / MARKER / _COPIED, replica, {"hosts": hosts})
 
 
@@ -173,10 +173,10 @@ def _write(folder: Path, replica: str, fields: Mapping[str, Any]) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{replica}.json"
     if not path.exists() and len(list(folder.iterdir())) >= _MOST:
-        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete those that are given up")
+        raise OperatorError(f"{folder} has {_MOST} replicas already", "delete the folders of retired replicas")
     text = json.dumps({"format": FORMAT, **fields}) + "\n"
     if not has_room(text):
-        raise OperatorError(f"{path} would be too large to be read again: the other pool lists too much")
+        raise OperatorError(f"{path} would be too large to read: the other pool lists too many backups")
     write_atomically(path, text)
 
 
@@ -188,12 +188,12 @@ def _read(path: Path) -> _Record:
     try:
         content = json.loads(text_of_file(path))
         if content["format"] > FORMAT:
-            raise ValueError(f"it has format {content['format']}, this program knows {FORMAT}")
+            raise ValueError(f"it has format {content['format']}, this program reads {FORMAT}")
         seeds = {host: list(names) for host, names in content.get("seeds", {}).items()}
         return _Record(dict(content["hosts"]), seeds, parse_time(content["told"]) if "told" in content else None)
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
-            f"{path} cannot be read: {error}", "correct it, or delete it if the replica is given up; nothing expires now"
+            f"{path} cannot be read: {error}", "correct it, or delete it if the replica was retired; until then nothing expires"
         ) from None
 
 

@@ -54,21 +54,23 @@ def open_configured(config: Config) -> Pool:
             recorded_id = None
         if recorded_id is None:
             raise
-        hint = f"{mount_pool_words(config.pool.path)}; the catalogue in {config.pool.state} is of one that was here"
+        hint = (
+            f"{mount_pool_words(config.pool.path)}; the catalogue in {config.pool.state} belongs to the pool that was mounted here"
+        )
         raise PoolUnusable(error.message, hint) from None
 
 
 def require_writable(pool: Pool) -> None:
     """Raises PoolUnusable when the pool is mounted read-only, or has become so."""
     if "ro" in mount_options(pool.path):
-        raise PoolUnusable(f"{pool.path} is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+        raise PoolUnusable(f"{pool.path} is read-only", "check the kernel's messages (dmesg), then mount it read-write")
 
 
 def require_catalogue_of(config: Config, pool: Pool, recorded_id: str | None) -> None:
     """Raises OperatorError when `recorded_id`, the pool that the catalogue names, is another one; None is a new catalogue."""
     if recorded_id not in (None, pool.id):
         raise OperatorError(
-            f"the catalogue in {config.pool.state} is of another pool ({recorded_id})",
+            f"the catalogue in {config.pool.state} belongs to another pool ({recorded_id})",
             "set another `state`, or run `backupd rebuild`",
         )
 
@@ -80,7 +82,7 @@ def writing(pool: Pool) -> Iterator[None]:
         yield
     except OSError as error:
         raise PoolUnusable(
-            f"{pool.path} cannot be written: {error}", "look at the pool's room and the kernel's messages (dmesg)"
+            f"{pool.path} cannot be written: {error}", "check the pool's free space and the kernel's messages (dmesg)"
         ) from error
 
 

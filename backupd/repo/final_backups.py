@@ -104,8 +104,8 @@ def _require_no_stub(path: Path) -> None:
         if path.lstat().st_ino == _STUB:
             raise SnapshotOfPool(
                 f"{path} is only the empty placeholder of a subvolume: this pool is itself a snapshot",
-                "was the filesystem rolled back? Mount the subvolume that has the backups (`btrfs subvolume list`); "
-                "if they are gone, remove such folders (rmdir)",
+                "the filesystem may have been rolled back: mount the subvolume with the backups (`btrfs subvolume list`); if "
+                "they are lost, remove such folders (rmdir)",
             )
 
 
@@ -167,7 +167,7 @@ def require_not_replica(pool: Pool, host: str) -> None:
     if fetched := read_notes(pool.host(host)).replica:
         raise HostIsReplica(
             f"its backups are copies, fetched from another pool (replica {fetched.get('name')})",
-            f"`backupd promote {host}` if that pool is gone",
+            f"`backupd promote {host}` if that pool is lost",
         )
 
 
@@ -279,7 +279,7 @@ def recover(pool: Pool, host: str) -> Record | None:
 def rename_to_final(pool: Pool, path: Path, name: str) -> Path:
     final = path.with_name(name)
     if is_there(final):
-        raise ForeignData(f"{final} is there already, so {path} cannot take its name", "look at both, and move one of them away")
+        raise ForeignData(f"{final} exists already, so {path} cannot be renamed to it", "check both, and move one of them away")
     seal_backup(path, name)
     with Checkpoint("backup named"):
         path.rename(final)
@@ -288,7 +288,7 @@ def rename_to_final(pool: Pool, path: Path, name: str) -> Path:
 
 
 def sync_names(pool: Pool) -> None:
-    """Brings the names that backups got last to the disk, for whoever is told now that they are there.
+    """Writes the newest names of backups to the disk, before they are reported.
 
     A power cut before takes the name alone, and the next run of the host gives it again; so an error is only logged.
     """
@@ -313,7 +313,7 @@ def point_latest(pool: Pool, host: str) -> None:
     link = pool.host(host) / LATEST
     try:
         link_atomically(link, newest_complete(pool, host))
-    except (OperatorError, OSError) as error:  # notes that cannot be read: nobody knows what is complete
+    except (OperatorError, OSError) as error:  # notes that cannot be read: it is unknown what is complete
         log.info("%s: %s", link, error)
 
 

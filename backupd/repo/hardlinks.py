@@ -34,7 +34,7 @@ STAGING = b".split"
 _FOLDERS_OPEN = 64
 POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 """The errors that say that the pool cannot be written. EIO is not among them: it is of the subvolume that was read."""
-UNREADABLE_HINT = "run `backupd verify` with that host: the next run fetches what is damaged again"
+UNREADABLE_HINT = "run `backupd verify` with that host: the next run fetches damaged files again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def split_hard_links(subvolume: Path, under: str = "/", *, since: int = 0, cance
     has at most one name that is older, so one of those found is always enough to tell it from the others.
 
     Regular files become reflink copies; symlinks, fifos, sockets and device nodes are made again. Folders keep their times. The
-    subvolume is writable, nobody else writes in it, and what was changed in it before is committed (a snapshot that was just made
-    is; one that is continued needs the SYNC ioctl). Can be repeated, also after it was killed.
+    subvolume is writable, no other process writes in it, and what was changed in it before is committed (a snapshot that was
+    just made is; one that is continued needs the SYNC ioctl). Can be repeated, also after it was killed.
 
     When it is `cancelled`, which is looked at before every name, it returns what was done until then: some files still have several
     links, so no rsync may run then.
@@ -180,5 +180,5 @@ def _is_linked(folder: int, name: bytes, ino: int) -> bool:
 def _for_the_operator(error: OSError, name: bytes) -> OperatorError:
     message = f"splitting hard links failed at {printable(name)}: {error.strerror}"
     if error.errno in POOL_FAULTS:
-        return PoolUnusable(message, "look at the pool's free space, its mount options and the kernel's log")
+        return PoolUnusable(message, "check the pool's free space, its mount options and the kernel's log")
     return OperatorError(message, UNREADABLE_HINT if is_damage(error) else "")

@@ -83,7 +83,7 @@ class BroughtBack:
         words = [counted(count, noun) for table, noun in _NOUNS.items() if (count := self.counts.get(table, 0))]
         more = f"; {counted(self.passed_over, 'row')} of it could not be read" if self.passed_over else ""
         from_then = f" (state of {local_time(self.written)})" if self.written else ""
-        return f"the history was brought back from the pool{from_then}: {', '.join(words) or 'nothing new'}{more}"
+        return f"the history was restored from the pool{from_then}: {', '.join(words) or 'nothing new'}{more}"
 
 
 _NOUNS = {"run": "run", "expiry": "deletion run", "balance": "balance", "score": "score", "sample": "sample", "alarm": "alarm"}
@@ -123,7 +123,7 @@ def _set_aside(path: Path) -> str:
         path.replace(path.with_name(ASIDE))
     except OSError as error:
         return f"it cannot be renamed: {error.strerror}"
-    return f"it is {path.with_name(ASIDE)} now"
+    return f"it was renamed to {path.with_name(ASIDE)}"
 
 
 def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
@@ -145,7 +145,7 @@ def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool
             _replace(path, _text(pool, catalogue, copy, now))
             catalogue.set_history_copy(copy)
     except LockHeld:
-        return ""  # somebody else is at it
+        return ""  # another process does it
     except OperatorError as error:
         return error.message
     except OSError as error:
@@ -214,7 +214,7 @@ class _CopyReader:
             while line := self._file.readline(_LONGEST + 1):
                 self._read += len(line)
                 if len(line) > _LONGEST or self._read > _MOST:
-                    raise UnusableCopy(f"{self._path} is larger than any copy is")
+                    raise UnusableCopy(f"{self._path} is larger than a copy can be")
                 yield json.loads(line)
         except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, RecursionError) as error:
             raise UnusableCopy(f"{self._path} is damaged: {error}") from error
@@ -224,9 +224,9 @@ def _head(file: "_CopyReader", pool: Pool) -> Head:
     fields: Any = next(iter(file), None)
     try:
         if fields["format"] > FORMAT:
-            raise NewerCopy(f"the copy has format {fields['format']}, this program knows {FORMAT}")
+            raise NewerCopy(f"the copy has format {fields['format']}, this program reads {FORMAT}")
         if fields["pool"] != pool.id:
-            raise UnusableCopy(f"the copy is of another pool ({fields['pool']})")
+            raise UnusableCopy(f"the copy belongs to another pool ({fields['pool']})")
         columns = {str(table): [str(name) for name in names] for table, names in fields["columns"].items()}
         return Head(str(fields["id"]), parse_time(fields["written"]), spans_of(fields["unknown"]), columns)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -243,11 +243,11 @@ def _rows(file: "_CopyReader", head: Head) -> tuple[dict[str, list[dict[str, Any
                 break
             return rows, passed_over
         if count >= MOST_ROWS:
-            raise UnusableCopy("the copy has more rows than any copy has")
+            raise UnusableCopy("the copy has more rows than the limit")
         try:
             table, *values = line
             rows[table].append(values_of(table, head.columns[table], values))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-            log.info("a row of %s is passed over: %s", FILE, error)
+            log.info("a row of %s is skipped: %s", FILE, error)
             passed_over += 1
-    raise UnusableCopy("the copy has no end")
+    raise UnusableCopy("the copy is incomplete")

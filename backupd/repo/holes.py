@@ -115,10 +115,10 @@ def punch(
     """Makes holes of the zeros in those `names` that are regular files of `at_least` bytes.
 
     Names are paths relative to `subvolume`/data. What is not there, is not a regular file or lies behind a symlink is left out.
-    Runs of fewer than `shortest` zeros stay. Content, owner, mode, times and file capabilities stay. The subvolume is writable and
-    nobody else writes in it. When it is `cancelled`, or the pool is full, it returns what was done until then. Raises PoolUnusable
-    when the pool cannot be written or is too full for a file's times and capabilities to be put back, OperatorError for other
-    errors.
+    Runs of fewer than `shortest` zeros stay. Content, owner, mode, times and file capabilities stay. The subvolume is writable
+    and no other process writes in it. When it is `cancelled`, or the pool is full, it returns what was done until then. Raises
+    PoolUnusable when the pool cannot be written or is too full for a file's times and capabilities to be put back,
+    OperatorError for other errors.
     """
     files = total = 0
     root = os.open(subvolume, FOLDER)
@@ -206,7 +206,7 @@ def _punch_file(fd: int, cancelled: Cancellation | None, shortest: int) -> int:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        log.warning("the pool is full: zeros in files that came dense stay allocated")
+        log.warning("the pool is full: zeros in files sent without holes stay allocated")
         raise _PoolFull from error  # it would have saved room, and is not worth the backup
     finally:
         if punched:

@@ -1,7 +1,7 @@
 """What a killed replication or drill leaves in the pool, and how it is deleted.
 
 Everything in the scratch folder of drills may be deleted: a killed drill left it. A drill holds the lock `drill` while it works
-there; whoever takes that lock later may delete the contents.
+there; the next holder of that lock may delete the contents.
 """
 
 import errno

@@ -79,7 +79,7 @@ class Notes:
         return bool(self.note(name, ACCEPTED))
 
     def is_altered(self, name: str) -> bool:
-        """Returns True if the backup was changed after it was final, and nobody accepted that."""
+        """Returns True if the backup was changed after it was final, and that was not accepted."""
         note = self.note(name, ALTERED_NOTE)
         return note is not None and not note.get(ACCEPTED)
 
@@ -138,7 +138,7 @@ def read_notes(folder: Path) -> Notes:
 
 def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
     if fields["format"] > FORMAT:
-        raise UnreadableRecord(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the newer btrkeep")
+        raise UnreadableRecord(f"{path} has format {fields['format']}, this program reads {FORMAT}", "use the newer btrkeep")
     notes = Notes(
         {name: {key: dict(note) for key, note in of.items()} for name, of in fields["backups"].items()},
         tuple(str(name) for name in fields.get("was", ())),
@@ -148,7 +148,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
         str(fields["machine"]) if fields.get("machine") else None,
         tuple(dict(action) for action in fields.get("actions", ()))[-_ACTIONS:],
     )
-    for name in notes.backups:  # whoever reads the notes may rely on their times
+    for name in notes.backups:  # readers of the notes may rely on their times
         notes.expired_at(name)
         notes.held_until(name)
         if (mark := notes.note(name, EXPIRED)) and not mark.get("at"):
@@ -172,7 +172,7 @@ def bounded_text(folder: Path, notes: Notes) -> str:
     text = text_of(notes)
     if not has_room(text):
         raise NotesFull(
-            f"{folder / NOTES} would be larger than {LARGEST >> 20} MiB, and could not be read then",
+            f"{folder / NOTES} would be larger than {LARGEST >> 20} MiB, too large to read again",
             f"delete backups of {folder.name}, or release holds with long reasons",
         )
     return text
@@ -191,7 +191,7 @@ def write_with_action(pool: Pool, notes: Notes, action: UserAction) -> None:
     assert action.host is not None
     write_notes(pool.host(action.host), notes.with_action(action))
     if why := record_action(pool, action):
-        _log.warning("the action is not in the pool's record: %s", why)
+        _log.warning("the action could not be recorded in the pool: %s", why)
 
 
 def text_of(notes: Notes) -> str:

@@ -95,7 +95,7 @@ def replace_json_file(path: Path, texts: Iterable[str], version: int) -> None:
     """
     with suppress(OSError, *NOT_UNDERSTOOD):
         if int(json.loads(text_of_file(path))["format"]) > version:
-            _log.warning("%s is of a later version of btrkeep, and stays as it is", path)
+            _log.warning("%s was written by a later version of btrkeep, and is not changed", path)
             return
     text = ""
     for text in texts:
@@ -114,7 +114,7 @@ def number_of(value: Any) -> int:
 def path_of(value: Any) -> str:
     """Returns a path of a file. Raises ValueError if no file can have it."""
     if b"\0" in os.fsencode(path := str(value)):
-        raise ValueError(f"{path!r} is the path of no file")
+        raise ValueError(f"{path!r} is not the path of a file")
     return path
 
 

@@ -32,7 +32,7 @@ def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock
     except (CatalogueBusy, CatalogueUnusable) as error:
         _log.info("%s", printable(error.message))
     except OSError as error:
-        _log.info("the dashboard does not know where %s is: %s", printable(str(config.pool.state)), error.strerror)
+        _log.info("could not record the location of %s for the dashboard: %s", printable(str(config.pool.state)), error.strerror)
 
 
 def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:

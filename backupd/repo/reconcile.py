@@ -44,10 +44,10 @@ _WORDS = {
     _KILLED: ("killed run", "found"),
     _ADDED: ("backup", "added"),
     _DROPPED: ("row", "without a backup dropped"),
-    _AMENDED: ("row", "brought up to date with notes.json"),
+    _AMENDED: ("row", "updated from notes.json"),
     _STAGED: ("beginning", "of a killed run removed"),
     _DRILLS: ("scratch folder", "of a killed drill emptied"),
-    _ALTERED: ("backup", "altered by hand, see `backupd status`"),
+    _ALTERED: ("backup", "altered, see `backupd status`"),
     _SEALED: ("backup", "without a seal sealed, so later changes are noticed"),
     _RESEALED: ("backup", "sealed again, because seals.json was damaged or missing"),
 }
@@ -115,7 +115,7 @@ def all_rows(pool: Pool, trouble: list[str], unread: list[tuple[str, str]] | Non
             with _collect_errors(trouble, f"{host}/{name}"), _collecting(unread, host, name):
                 row = row_of(pool, host, name, notes)
                 if row is None:
-                    trouble.append(f"{host}/{name}: not a backup of ours (its backup.json does not name it), left alone")
+                    trouble.append(f"{host}/{name}: not a backup of btrkeep (its backup.json does not name it), not changed")
             if row:
                 yield row
 
@@ -159,12 +159,12 @@ class Reconciled:
 
     def __str__(self) -> str:
         done = [f"{counted(self.counts[step], noun)} {rest}" for step, (noun, rest) in _WORDS.items() if self.counts[step]]
-        return ", ".join([*done, *(f"left as it is: {text}" for text in self.trouble)])
+        return ", ".join([*done, *(f"not changed: {text}" for text in self.trouble)])
 
     @property
     def sentence(self) -> str:
         """Returns what was done, as a notice."""
-        return f"the catalogue was brought up to date with the pool: {self}"
+        return f"the catalogue was updated from the pool: {self}"
 
     def in_the_pool(self) -> "Reconciled":
         """Returns the changes to the pool alone, without those to rows."""
@@ -412,7 +412,7 @@ def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> Non
 
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
-_STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of whoever has it, and what makes it unique
+_STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of its owner, and a unique part
 
 
 @contextmanager
@@ -464,7 +464,7 @@ def _memory() -> Path:
 
 
 def clear_dead() -> None:
-    """Removes what killed runs left in memory. Anybody may put something with such a name there: it is left alone."""
+    """Removes what killed runs left in memory. Any user may put a file with such a name there: it is left alone."""
     for folder in _memory().glob(f"{_STAND_IN}*"):
         pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
         with suppress(OSError):

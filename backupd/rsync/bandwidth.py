@@ -58,7 +58,7 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
     place would be a second budget beside the one that running transfers hold. Raises ValueError for a rate below 1, OSError.
     """
     if rate < 1:
-        raise ValueError(f"{rate} bytes per second is not a rate: no limit is not a bucket")
+        raise ValueError(f"{rate} bytes per second is not a rate: without a limit no bucket is needed")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     with ClosingFd(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as file:
@@ -118,7 +118,7 @@ def shell_words(command: Sequence[str]) -> str:
     quote twice within quotes is that quote; a backslash is nothing special.
     """
     if not command:
-        raise ValueError("no remote shell: rsync would take an empty one for ssh")
+        raise ValueError("the remote shell is empty: rsync would use ssh")
     return _joined(tuple(command))
 
 

@@ -211,7 +211,9 @@ async def _run(
     if cancellation:
         return None
     if reader.left < 0:
-        raise OperatorError(f"{host.name} prints without end, which is not read any further", "look at what is called rsync there")
+        raise OperatorError(
+            f"{host.name} sends endless output, so it was no longer read", "check which program is called rsync there"
+        )
     if not by_itself:
         raise OutOfTime(f"{host.name} did not answer in time", "compare fewer files: --sample")
     if status not in _ENDED_WELL:
@@ -222,9 +224,7 @@ async def _run(
 def _not_compared(host: HostConfig, status: int, messages: Messages) -> OperatorError:
     means = meaning(status, messages.last)
     line = f": {means.line}" if means.line else ""
-    return OperatorError(
-        f"{host.name} could not be compared: {means.words}{line}", f"`backupd host test {host.name}` finds out why"
-    )
+    return OperatorError(f"{host.name} could not be compared: {means.words}{line}", f"`backupd host test {host.name}` shows why")
 
 
 class Reader:

@@ -141,10 +141,10 @@ def require_harmless(rsync: Rsync, support: Confinement, config: Config) -> None
     """
     if support.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
         raise OperatorError(
-            f"rsync {rsync.version} may talk to no host: it has holes that a hostile one can use against this server, and cannot "
-            f"be confined here ({support.missing}); `backupd check` shows what to do",
+            f"rsync {rsync.version} may not connect to hosts: a hostile host could attack this server through its "
+            f"vulnerabilities, and it cannot be confined here ({support.missing}); `backupd check` shows what to do",
             f"{confinement_hint()}. Or update rsync to {'.'.join(map(str, SAFE))}. "
-            'With confine = "never" in [backup] it may: for example because the distribution has fixed the holes in an older one',
+            'confine = "never" in [backup] permits it, for example if the distribution has fixed them in an older version',
         )
 
 
@@ -194,7 +194,7 @@ def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
     Raises OperatorError if the configuration demands confinement that does not work.
     """
     if config.backup.confine == "never":
-        return Confinement("the configuration says never")
+        return Confinement('the configuration has confine = "never"')
     missing = why_not(pause)
     if missing and config.backup.confine == "always":
         raise OperatorError(f'rsync cannot be confined: {missing}, and confine is "always"', confinement_hint())
@@ -216,7 +216,7 @@ def why_not(pause: float) -> str:
         try:
             return _tried()
         except _NotNow as error:
-            log.warning("whether rsync can be confined cannot be tried now: %s", error)
+            log.warning("could not test now whether rsync can be confined: %s", error)
             time.sleep(pause * (number < _TRIALS - 1))
     return ""
 
@@ -237,7 +237,7 @@ def _tried() -> str:
         os.close(calls)
     if not done.returncode:
         return ""
-    lasting_error = (done.stderr.strip().splitlines() or [f"{PROGRAM} ends with {done.returncode}"])[-1]
+    lasting_error = (done.stderr.strip().splitlines() or [f"{PROGRAM} failed with exit status {done.returncode}"])[-1]
     if done.returncode < 0 or done.returncode in (_TIMED_OUT, _KILLED):
         raise _NotNow(lasting_error)
     return _lasting(lasting_error)

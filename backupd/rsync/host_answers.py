@@ -42,7 +42,7 @@ async def output_of(host: HostConfig, ssh: SshSettings, control: Path | None, wo
         group.signal(signal.SIGKILL)
         raise
     if status or len(heard) >= _LARGEST:
-        raise OperatorError(f"the host does not run `{words[0]}`: its key permits rsync only, perhaps")
+        raise OperatorError(f"the host does not run `{words[0]}`: perhaps its key permits only rsync")
     return bytes(heard)
 
 
@@ -113,7 +113,7 @@ def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tupl
         text = f"{at_once} hosts have this address and can connect at once, and sshd accepts {limits.per_source} from one address"
         advice.append((text, f"PerSourceMaxStartups {2 * at_once}"))
     if limits.has_penalties and not _is_exempt(own_address, limits.exempt):
-        text = f"sshd shuts out an address after failed logins: one wrong key stops all {at_once} hosts at this address"
+        text = f"sshd blocks an address after failed logins: one wrong key stops all {at_once} hosts at this address"
         advice.append((text, "PerSourcePenaltyExemptList " + ",".join((*limits.exempt, own_address or "ADDRESS-OF-THIS-SERVER"))))
     return advice
 
@@ -171,8 +171,8 @@ def left_out_words(path: str, folders: Sequence[str], old: int) -> str:
     more = f" and {counted(len(folders) - _NAMED, 'more folder')}" if len(folders) > _NAMED else ""
     stale = "; files of an earlier backup stay there, unchanged" if old else ""
     return (
-        f"{path}: `one_file_system` leaves out what is in {names}{more}: another filesystem or subvolume{stale} "
-        "(`exclude` it, or fetch it as a host of its own)"
+        f"{path}: `one_file_system` excludes the files in {names}{more}: another filesystem or subvolume{stale} "
+        "(`exclude` it, or back it up as a separate host)"
     )
 
 

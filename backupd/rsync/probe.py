@@ -129,7 +129,7 @@ async def _within_a_cell(
     cancellation: RunCancellation | None = None,
 ) -> Finished:
     heard, watch = bytearray(), StallWatch(host.stall)
-    become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may bury nobody
+    become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may not reap
     remote = RemoteEnd(access.shell(config, host), expected_words(host), host.max_memory.bytes_of(physical_memory()))
     with ConfinedTransfer(remote) as cell:
         command = cell.command(command_with(remote.words), None)

@@ -78,7 +78,7 @@ async def transfer(
         return on_said(data)
 
     if cell and not lock.sealed:
-        raise OperatorError("rsync could not be confined: it would inherit a lock that it can write to", "run the host again")
+        raise OperatorError("rsync could not be confined: it would inherit a writable lock", "run the host again")
     if cancellation:
         return RsyncEnd(20, output, messages, 0.0, cancellation.reason)
     keep_open = [lock.fd, *(cell.inherited if cell else ())]
@@ -94,8 +94,8 @@ async def transfer(
     except UnkillableProcess as error:
         lock.leave()
         stopped = cancellation.reason or watch.verdict
-        why = cause_words(stopped) if stopped else "rsync has ended, but not all of its processes"
-        raise OperatorError(f"{why}; {error.message}, and keeps the lock of the host", error.hint) from error
+        why = cause_words(stopped) if stopped else "rsync has ended, but some of its processes have not"
+        raise OperatorError(f"{why}; {error.message}, and it keeps the lock of the host", error.hint) from error
     except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a pool that broke: no receiver may outlive that
         group.signal(signal.SIGKILL)
         raise

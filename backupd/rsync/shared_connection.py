@@ -76,7 +76,7 @@ class SharedConnection:
         try:
             self._start()
         except (OSError, OperatorError) as error:
-            log.warning("%s: each transfer connects by itself: %s", self._host.name, error)
+            log.warning("%s: each transfer opens its own connection: %s", self._host.name, error)
             self._wanted = False
             return None
         begun = time.monotonic()

@@ -6,7 +6,7 @@
 A bucket is a small file that all relays of a budget share; bandwidth.py makes it. Beside the rate it holds one number, the
 theoretical arrival time of the generic cell rate algorithm (virtual scheduling, ITU-T I.371): the moment at which everything
 that was let through so far would have passed at exactly the rate. A relay lets one chunk through, moves that moment on by the
-chunk's duration and sleeps until then. Everybody stands in the same queue with one chunk each, so those who have bytes to
+chunk's duration and sleeps until then. All stand in the same queue with one chunk each, so those who have bytes to
 move share evenly, what one leaves over the others take, and no message is needed when a transfer starts or ends.
 
 rsync starts one of these per source path, and it starts as fast as it imports little: no signal (5 ms, for its enum), no subprocess
@@ -40,7 +40,7 @@ PIPE_SIZE = 262144
 LOCK_PATIENCE = 20  # tries, a millisecond apart
 
 LINGER = 30.0  # seconds for a remote shell whose rsync waits for its exit status
-GRACE = 1.0  # seconds for one that nobody waits for
+GRACE = 1.0  # seconds for one that is not waited for
 CANNOT_RUN, NOT_FOUND = 126, 127  # the shell's and rsync's own statuses (errcode.h)
 _SIGKILL, _SIGTERM, _PR_SET_PDEATHSIG = 9, 15, 1
 

@@ -154,7 +154,7 @@ class ArrivingZeros:
         try:
             return await ask("/" + os.fsdecode(path))
         except OperatorError as error:  # such as a key that permits one command only
-            log.info("%s: the length of %s is not known: %s", self._working, printable(os.fsdecode(path)), error.message)
+            log.info("%s: the length of %s is unknown: %s", self._working, printable(os.fsdecode(path)), error.message)
             return None
 
     def _find(self, pids: Sequence[int], least: int, *, committed: bool) -> tuple[bytes, int] | None:

@@ -159,7 +159,7 @@ class BestEffortCatalogue:
     def note(self, error: OperatorError) -> None:
         """Records that the catalogue could not be written."""
         log.info("%s", error.message)
-        if isinstance(error, CatalogueBusy):  # whoever holds it may do so all night, and each write would wait anew
+        if isinstance(error, CatalogueBusy):  # its holder may keep it all night, and each write would wait again
             self._catalogue.wait_at_most(_PATIENCE)
         if self.trouble is None:
             self.trouble = error

@@ -2,7 +2,7 @@
 
 Removing a name from a folder sets the folder's time. So one that holds nothing now, and has not been changed since before the base
 began, is not the one in which the base has files: it lies below a filesystem that is not mounted, or is that of a system which
-was put back to an earlier state. If nobody sees it, what is missing leaves the backups as the older ones expire.
+was put back to an earlier state. If it is not noticed, the missing files leave the backups as the older ones expire.
 
 rsync deletes what is missing from `.working`, which the pool knows by its generations; so it costs what the night changed.
 

@@ -128,7 +128,7 @@ def _found(
     own = own_place(prepared.path, pool)
     if own and (path := _path_of(results, own)):
         remedy = _remedy(host, path, own, command)
-        yield _Repeat(path, f"{path}: this host is the backup server itself, and its backup has the pool in it: {remedy}")
+        yield _Repeat(path, f"{path}: this host is the backup server itself, and its backup contains the pool: {remedy}")
     created, received = (sum(result.numbers.get(key, 0) for result in results) for key in ("created", "received"))
     if created >= MUCH_FILES or received >= MUCH_BYTES or not prepared.fresh:  # an earlier run may have made more
         created = created if prepared.fresh else inodes_made(prepared.path)
@@ -136,11 +136,11 @@ def _found(
         yield from repeats[:_MOST_WARNINGS]
         if (more := len(repeats) - _MOST_WARNINGS) > 0:
             path = repeats[-1].path
-            yield _Repeat(path, f"{path}: {counted(more, 'more folder')} were fetched several times")
+            yield _Repeat(path, f"{path}: {counted(more, 'more folder')} were backed up several times")
 
 
 def _unknown(path: str, why: str) -> str:
-    return f"{path}: it is not known whether folders were fetched several times: {why}"
+    return f"{path}: it is unknown whether folders were backed up several times: {why}"
 
 
 def own_place(subvolume: Path, pool: Pool) -> str:
@@ -177,20 +177,22 @@ def _repeats(
             if is_snapshot(repeats[0]):
                 remedy = _remedy(host, path, folder, command)
             else:  # which of the two is the original is not known here
-                remedy = f"`{command} host test {shlex.quote(host.name)}` names mounts; `exclude` the one that is a mount or a copy"
+                remedy = (
+                    f"`{command} host test {shlex.quote(host.name)}` lists mounts; `exclude` the folder that is a mount or a copy"
+                )
             yield _Repeat(path, _words(path, repeats, remedy), folder)
 
 
 def _remedy(host: HostConfig, path: str, folder: str, command: str) -> str:
     key = ConditionKey(ConditionKind.NOT_KEPT, path, folder)
-    return f"to leave it out: {exclude_command(host.name, key, command)}" if exclude_pattern(key) else "`exclude` it"
+    return f"to exclude it: {exclude_command(host.name, key, command)}" if exclude_pattern(key) else "`exclude` it"
 
 
 def _words(path: str, repeats: Sequence[RepeatedFolder], remedy: str) -> str:
     first = repeats[0]
     again, original = (shortened(printable(joined(list(names)))) for names in (first.again, first.folder))
     more = f" (and {counted(len(repeats) - 1, 'more folder')} of that kind)" if len(repeats) > 1 else ""
-    return f"{path}: {again}{more} has the same files as {original}, as a snapshot, a bind mount or a copy has; {remedy}"
+    return f"{path}: {again}{more} has the same files as {original}(a snapshot, a bind mount or a copy); {remedy}"
 
 
 def _has_same_times(tree: Tree, repeat: RepeatedFolder) -> bool:

@@ -218,8 +218,7 @@ def sync(disk: Syncfs) -> None:
         disk.sync()
     except OSError as error:
         raise DataLost(
-            f"the disk did not take what was written ({error.strerror}): look at the kernel's messages (dmesg) and "
-            "`btrfs device stats`"
+            f"a write to the disk failed ({error.strerror}): check the kernel's messages (dmesg) and `btrfs device stats`"
         ) from error
 
 

@@ -75,7 +75,7 @@ def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
     try:
         write_sums(subvolume, sums)
     except OSError as error:
-        _log.warning("%s: no checksums were kept: %s", subvolume, error)
+        _log.warning("%s: no checksums were stored: %s", subvolume, error)
         write_sums(subvolume, {})
 
 

@@ -75,7 +75,7 @@ async def run(
     if cancellation.reason:
         return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
     return HookFailure(
-        f"{which} {'asks to skip' if status == SKIP else f'failed (exit status {status})'}{detail}",
+        f"{which} {'requested to skip this run' if status == SKIP else f'failed (exit status {status})'}{detail}",
         skip=status == SKIP and which == "before",
     )
 
@@ -88,4 +88,4 @@ def _refused(config_file: Path) -> str | None:
         return f"not run: {config_file} cannot be checked: {error.strerror}"
     if not step:
         return None
-    return f"not run: {printable(str(step.place))} {step.reason}, who could run anything as root: {printable(remedy(step))}"
+    return f"not run: {printable(str(step.place))} {step.reason}, who could run any command as root: {printable(remedy(step))}"

@@ -130,7 +130,7 @@ class HostRun:
                 require_harmless(self.context.rsync, self.context.confinement, self.context.config)
             return await self._with_hooks(lock, running)
         except HostIsReplica as error:
-            if not self.context.night:  # somebody has asked for it
+            if not self.context.night:  # an operator requested it
                 return self._failed(error.message)
             self._finish_run("skipped", error.message)
             return HostResult(self.host.name, "skipped", error.message)
@@ -150,7 +150,7 @@ class HostRun:
             if self._deadline:
                 self._deadline.cancel()
             self.context.running.pop(self.host.name, None)
-            if not self.ended:  # a bug, which whoever runs many hosts writes to the log
+            if not self.ended:  # a bug, which the run of many hosts writes to the log
                 self._failed(Cause(CauseCode.INTERNAL_ERROR))
 
     async def _with_hooks(self, lock: Lock, running: RunningTransfer) -> HostResult:
@@ -171,7 +171,7 @@ class HostRun:
             result = await self._backup(lock, running)
             state = result.outcome
         finally:
-            self.context.running.pop(self.host.name, None)  # its run has ended, so nobody must write progress of it any more
+            self.context.running.pop(self.host.name, None)  # its run has ended, so its progress must no longer be written
             late = asyncio.get_running_loop().call_later(self.host.deadline, self.after_hook_cancellation.cancel_for, _LATE)
             trouble = await hooks.run(
                 "after",
@@ -223,7 +223,7 @@ class HostRun:
                 again = not checked and is_caused_by_damage(error) and await self._has_damaged_base(prepared)
             if not again:
                 raise
-            log.warning("%s: the base of the new backup cannot be read (%s); looking for another one", self.host.name, error)
+            log.warning("%s: the base of the new backup cannot be read (%s); searching for another base", self.host.name, error)
         if again:
             return await self._fetch_and_finish(lock, running, disk, checked=True)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
@@ -321,7 +321,7 @@ class HostRun:
             if error.errno in _POOL_ERRORS:  # of the commit, or of reading the very subvolume
                 raise
             log.warning("%s: %s", prepared.path, error)
-            warning = f"its holes could not be made or counted: {error.strerror or error}"
+            warning = f"could not make or count its holes: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         _, final = await asyncio.to_thread(
             finishing.finalise,
@@ -415,7 +415,7 @@ class HostRun:
 
     def _require_working_pool(self) -> None:
         """Raises PoolUnusable if the pool itself does not work; a host's messages cannot end the night."""
-        path, hint = self.context.pool.path, "look at the kernel's messages (dmesg) before anything else"
+        path, hint = self.context.pool.path, "check the kernel's messages (dmesg) first"
         try:
             options = mount_options(path)
         except OSError as error:
@@ -424,11 +424,11 @@ class HostRun:
             raise PoolUnusable(f"{path} has become read-only", hint)
 
     def _failed(self, why: str | Cause) -> HostResult:
-        """`why`: in words where somebody else said it: a hook, the kernel, another module."""
+        """`why`: the text of another part, if it has one: a hook, the kernel, another module."""
         cause = why if isinstance(why, Cause) else None
         error = cause_words(why) if isinstance(why, Cause) else why
         self._finish_run("failed", error, cause)
-        if self.row and is_there(self.context.pool.working(self.host.name)):  # it stays, and nobody works on it
+        if self.row and is_there(self.context.pool.working(self.host.name)):  # it stays, and is not in use
             self.context.catalogue.put_backup(replace(self.row, state=PARTIAL))
         elif self.row:
             self.context.catalogue.drop_backup(self.host.name, None)
@@ -460,15 +460,13 @@ def _zeros_words(zeros: int) -> list[str]:
     """rsync sends the holes of a new sparse file as zeros (docs/decisions/0064)."""
     if zeros < _MANY_ZEROS:
         return []
-    return [
-        f"{format_size(zeros)} of zeros were transferred: `exclude` sparse files that you do not need, such as /var/log/lastlog"
-    ]
+    return [f"{format_size(zeros)} of zeros were transferred: use `exclude` for unneeded sparse files, such as /var/log/lastlog"]
 
 
 def _unread_words(record: Record) -> list[str]:
     if not record.unread_bases:
         return []
-    names, instead = ", ".join(record.unread_bases), f"grew from {record.base}" if record.base else "was fetched as a whole"
+    names, instead = ", ".join(record.unread_bases), f"is based on {record.base}" if record.base else "was transferred completely"
     return [f"could not read {names} from the disk, so this backup {instead} (`backupd damaged`)"]
 
 

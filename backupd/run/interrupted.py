@@ -130,19 +130,19 @@ def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) 
         return None
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
-        raise ForeignData(f"{path} is not ours", "move it away")
+        raise ForeignData(f"{path} does not belong to btrkeep", "move it away")
     record = _fitting(path, subvolume, host, base)
     synced = record is not None and is_synced(path, record)
     if record and (synced or base is None):
         return LeftWork(subvolume, record, synced)
     if not record and not is_unfinished_run(path, subvolume, host.name):
-        raise ForeignData(f"{path} is not ours", "move it away")
+        raise ForeignData(f"{path} does not belong to btrkeep", "move it away")
     try:
         delete_working(path, subvolume)
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        raise ForeignData(f"{path} holds a subvolume that is not ours, so it cannot be discarded", "move that away") from error
+        raise ForeignData(f"{path} contains a subvolume of another program, so it cannot be discarded", "move it away") from error
     if host.quota is not None:  # what it has is counted until it is dropped
         _wait_until_dropped(path.parent, subvolume.id)
     return None
@@ -155,8 +155,8 @@ def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
     subvolume = describe(path)
     if not unread or subvolume is None:
         raise OperatorError(
-            f"some metadata of {path} cannot be read from the disk, and the kernel makes the pool read-only when that is deleted",
-            "move it out of the hosts' folder (mv); the next run begins with the newest backup",
+            f"some metadata of {path} cannot be read from the disk, and the kernel makes the pool read-only when it is deleted",
+            "move it out of the hosts' folder (mv); the next run starts from the newest backup",
         )
     discard(path, subvolume.uuid)
 
@@ -164,7 +164,7 @@ def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
 def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subvolume | None:
     """Returns what a killed command left as `.working`, if another may discard it to begin again; `is_own` knows it by its record.
 
-    One whose record a power cut left empty, or took away, is in nobody's way: a night would discard it as well.
+    One whose record a power cut left empty, or took away, hinders nothing: a night would discard it as well.
     """
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:

@@ -123,7 +123,7 @@ class LimitWatch:
             log.warning("%s cannot be read: %s", self.working, error)
             self._ended, self._failed = time.monotonic(), self._failed + 1
             if self._failed == _READINGS:
-                self.cause = Cause(CauseCode.POOL, facts={"text": f"what is new of it cannot be counted: {error.strerror}"})
+                self.cause = Cause(CauseCode.POOL, facts={"text": f"its new data cannot be counted: {error.strerror}"})
                 self.cancellation.cancel_for(self.cause)
         finally:
             self._reading = None

@@ -31,8 +31,8 @@ _LOOK = 0.5
 _AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
 _TOO_MUCH = (
-    "leave some of it out (`exclude`), keep less (`backupd expire` deletes what is due), or add a device; a later run discards "
-    "it for the others"
+    "exclude some of its files (`exclude`), keep fewer backups (`backupd expire` deletes those that are due), or add a device; a "
+    "later run discards this unfinished backup if other hosts need space"
 )
 
 
@@ -224,7 +224,7 @@ class NightRunner:
                 now = self.context.clock.now()
                 end = window_end(host.window, self.context.config.pool.zone, now)
                 if end is None:
-                    self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before its turn came"))
+                    self._tell(HostResult(host.name, "skipped", f"its window {host.window} closed before a slot was free"))
                     return
                 window_timer = asyncio.create_task(_close(run, host.window, (end - now).total_seconds()))
             with HeldSlots(self.context.pool.locks, f"backup of {host.name}", format_time(run.started)) as slots:
@@ -268,13 +268,13 @@ class NightRunner:
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:
             if missing := slots.take(wanted):
-                notice(f"{name} is one more than `concurrency`{missing.whose} allows: {_run(missing.count)} (--wait waits)")
+                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (--wait waits)")
             return True
         if await slots.wait(
             wanted,
             run.cancellation,
             lambda: self.reason is not None,
-            lambda missing: notice(f"{name} waits for its turn: {_run(missing.count, missing.whose)} already"),
+            lambda missing: notice(f"{name} waits for a slot: {_run(missing.count, missing.whose)} already"),
         ):
             run.begin()
             return True
@@ -330,7 +330,7 @@ async def keep_progress(context: RunContext) -> None:
             for running in context.running.values():
                 context.catalogue.put_progress(_row(context, running))
         except OperatorError as error:  # it is for looking at only; what matters says so itself
-            log.warning("progress is not written: %s", error.message)
+            log.warning("could not record progress: %s", error.message)
 
 
 def _row(context: RunContext, running: RunningTransfer) -> Progress:

@@ -73,7 +73,7 @@ async def with_left_out(
 
 def not_looked(result: PathResult, why: str) -> PathResult:
     """Returns the result with a warning; the next run asks the host for all folders."""
-    words = f"{result.path}: it is not known what `one_file_system` leaves out: {why}"
+    words = f"{result.path}: it is unknown what `one_file_system` excludes: {why}"
     return replace(result, warnings=(*result.warnings, words))
 
 

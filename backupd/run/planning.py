@@ -62,7 +62,7 @@ def plan(
     left = [_copy(host, copies[host.name]) for host in hosts if host.name in copies]
     own = [host for host in hosts if host.name not in copies]
     if everything:
-        return [PlannedHost(host, True, "asked for with --all") for host in own] + left
+        return [PlannedHost(host, True, "requested with --all") for host in own] + left
     nights = [_of_the_night(host, facts.get(host.name), config.pool.zone, now, catch_up) for host in own]
     return [_unless_tried(entry, facts.get(entry.host.name), now) if scheduled else entry for entry in nights] + left
 
@@ -71,9 +71,9 @@ def _named(config: Config, name: str) -> PlannedHost:
     if name in config.excluded:
         raise UsageError(f"{name} cannot be backed up: {config.excluded[name].fault}", "correct that line of its configuration")
     if name not in config.hosts:
-        hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
+        hint = did_you_mean(name, config.hosts, "`backupd host list` shows the configured hosts")
         raise UsageError(f"no host {quoted(name)} is configured", hint)
-    return PlannedHost(config.hosts[name], True, "asked for by name")
+    return PlannedHost(config.hosts[name], True, "requested by name")
 
 
 def _turn(facts: HostFacts | None, hosts: int) -> int:
@@ -110,7 +110,9 @@ def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) ->
     is_newer = facts.last_complete is None or facts.last_run_started >= facts.last_complete
     if not is_newer or not facts.last_run_started <= now < again:
         return entry
-    return PlannedHost(entry.host, False, f"due, and tried {local_time(facts.last_run_started)}: again from {local_time(again)}")
+    return PlannedHost(
+        entry.host, False, f"due, but already tried {local_time(facts.last_run_started)}: next attempt from {local_time(again)}"
+    )
 
 
 def _copy(host: HostConfig, replica: str) -> PlannedHost:

@@ -38,7 +38,7 @@ _WHILE_TRANSFERS_RUN = 1.0  # at most: what they bring is looked at too (limits.
 _FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
 _REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
 _OVER = 3.0  # seconds over which growth is measured
-_KEPT = "a quarter of min_free, or half of what an earlier stop left"
+_KEPT = "a quarter of min_free, or half of the space left at an earlier stop"
 _GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
 
 
@@ -82,7 +82,11 @@ class RoomMaker:
                     raise NoRoom(why, room_hint(unfinisheds))
                 came_back = await wait_for_room(self.context.pool, given_up, lambda: not self._lacking(), cancellation)
                 if not came_back and not cancellation.reason:
-                    raise NoRoom(why, f"what {given_up.host} had is deleted, but not gone yet: wait (`backupd progress`)")
+                    raise NoRoom(
+                        why,
+                        f"the unfinished backup of {given_up.host} is deleted, but its space is not free yet: wait "
+                        "(`backupd progress`)",
+                    )
         return True
 
     def _give_up(self, unfinished: Unfinished) -> bool:
@@ -97,7 +101,8 @@ class RoomMaker:
             self.context.catalogue.drop_backup(unfinished.host, None)
         self.last.add(unfinished.host)
         self.context.sinks.notice(
-            f"{unfinished.host} was unfinished and took {format_size(unfinished.size)}: discarded, so that others have room"
+            f"{unfinished.host} had an unfinished backup of {format_size(unfinished.size)}: discarded, to free space for other "
+            "hosts"
         )
         return True
 
@@ -108,7 +113,7 @@ class RoomMaker:
         try:
             room = read_room(self.context.pool.path)
         except OSError as error:
-            raise PoolUnusable(f"{self.context.pool.path}: {error.strerror}", "look at the kernel's messages (dmesg)") from error
+            raise PoolUnusable(f"{self.context.pool.path}: {error.strerror}", "check the kernel's messages (dmesg)") from error
         if reason := too_little_room(room, self.context.config):
             return reason
         self._seen = time.monotonic()
@@ -144,12 +149,15 @@ def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
     A pool without `min_free` may be filled completely.
     """
     if level.data and room.available - rate * _REACTION < level.data:
-        speed = "" if room.available < level.data else f" and become less by {format_size(round(rate))}/s"
-        kept = f"{format_size(level.data)} are kept ({_KEPT})"
-        return f"the pool has too little room: {format_size(room.available)} are left ({room}){speed}, {kept}"
+        speed = "" if room.available < level.data else f" and shrink by {format_size(round(rate))}/s"
+        kept = f"{format_size(level.data)} are reserved ({_KEPT})"
+        return f"the pool has too little free space: {format_size(room.available)} are left ({room}){speed}, {kept}"
     left = for_metadata(room)
     if left < level.metadata:
-        return f"the pool has too little room for metadata: {format_size(left)} are left, {format_size(level.metadata)} are kept"
+        return (
+            f"the pool has too little free space for metadata: {format_size(left)} are left, {format_size(level.metadata)} are "
+            "reserved"
+        )
     return ""
 
 
@@ -218,15 +226,15 @@ class Scarcity:
         self._seen: tuple[float, int] | None = None
 
     async def run(self) -> None:
-        """Runs until it is cancelled. A bug is logged with its traceback and does not end it, because nobody would notice."""
+        """Runs until it is cancelled. A bug is logged with its traceback and does not end it, because that would not be noticed."""
         while True:
             pause = _LONGEST
             try:
                 pause = await self._look()
             except OSError as error:  # who starts the next transfer looks too, and says what is wrong with the pool
-                log.warning("%s: its room cannot be seen: %s", self.pool, error.strerror)
+                log.warning("%s: its free space is unknown: %s", self.pool, error.strerror)
             except Exception:
-                log.exception("%s: its room cannot be seen", self.pool)
+                log.exception("%s: its free space is unknown", self.pool)
             await asyncio.sleep(pause)
 
     async def _look(self) -> float:

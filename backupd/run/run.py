@@ -156,7 +156,7 @@ def _bring_up_to_date(context: PoolContext, ledger: BestEffortCatalogue, notice:
     """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
     try:
         corrected = reconcile(context.pool, context.catalogue, since)
-        if context.trouble:  # the rows are those of a catalogue in memory, which nobody sees again
+        if context.trouble:  # the rows are those of a catalogue in memory, which is lost afterwards
             corrected = corrected.in_the_pool()
         if corrected:
             notice(f"catalogue reconciled with the pool: {corrected}" if context.trouble else corrected.sentence)
@@ -173,7 +173,7 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
     def signalled(number: int) -> None:
         seen.append(number)
         if len(seen) == 1:
-            night.context.sinks.notice("stopping: transfers end and keep what they have (once more stops at once)")
+            night.context.sinks.notice("stopping: transfers end and keep their files (a second signal stops at once)")
             night.stop(Cause(CauseCode.SIGNAL, facts={"name": signal.Signals(number).name}))
             return
         night.kill()
@@ -220,7 +220,7 @@ def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[H
                 scope = SourceScope(_number(sample), left / (len(hosts) - number))  # none takes the others' time
                 _compare(context, catalogue, host, scope, cancellation)
     except OperatorError as error:
-        context.sinks.notice(f"nothing was compared with the hosts: {error.message}")
+        context.sinks.notice(f"no file was compared with the hosts: {error.message}")
 
 
 def _number(sample: FileSample) -> int | float:
@@ -242,8 +242,8 @@ def _compare(context: RunContext, catalogue: Catalogue, host: HostConfig, scope:
         return
     if source_findings and source_findings.differing:
         context.sinks.notice(
-            f"{host.name}: {counted(len(source_findings.differing), 'file')} whose content differs from the backup, though size "
-            "and time are the same; the next run fetches them again (`backupd damaged`)"
+            f"{host.name}: {counted(len(source_findings.differing), 'file')} whose content differs from the backup, although "
+            "size and time are equal; the next run fetches them again (`backupd damaged`)"
         )
 
 
@@ -293,7 +293,7 @@ class Reporting:
         if self._ping is None:
             return
         if not self._ended:
-            text = error.message if isinstance(error, OperatorError) else "see its log"
+            text = error.message if isinstance(error, OperatorError) else "check its log"
             self._ping.end(met=False, text=f"the night ended with an error: {text}")
         self._ping.wait()
 
@@ -306,7 +306,7 @@ def report_unstarted(config: Config, text: str) -> None:
 
     ping = Ping(config.notify.ping)
     ping.start()
-    ping.end(met=False, text=f"the night could not begin: {text}")
+    ping.end(met=False, text=f"the night could not start: {text}")
     ping.wait()
 
 

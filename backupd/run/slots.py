@@ -22,7 +22,7 @@ from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.process.threads import NoThread, start
 
 _LOOK = 0.5  # seconds
-_PATIENCE = 120  # looks; then it is looked without a turn: whoever has it may be stopped (Ctrl-Z)
+_PATIENCE = 120  # looks; then it is looked without a turn: its holder may be stopped (Ctrl-Z)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Needs:
 
 OPEN = Needs(files=16, tasks=6)
 """Locks, pipes, the descriptor to sync by, and what a thread has open that walks through a tree: some 7 to 12. A thread; rsync's
-generator and receiver, the relay, the remote shell, and a program that somebody starts for a moment.
+generator and receiver, the relay, the remote shell, and a program that runs for a moment.
 """
 CONFINED = Needs(files=24, tasks=9)
 """Besides: a second one of the lock, the cell's filter and socket, what watches its remote shell and passes its output on. The two

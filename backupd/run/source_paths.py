@@ -87,7 +87,7 @@ class HostTransfer:
         self._last: RsyncEnd | None = None
         self._output_bytes = 0
         self._output_limit = OUTPUT_LIMIT
-        self.writing = False  # whether an rsync was started of which nobody has seen that all its processes are gone
+        self.writing = False  # whether an rsync was started whose processes are not all known to have ended
         self._said: dict[str, tuple[str, ...]] = {}
         self._conditions: dict[str, list[ConditionKey]] = {}
 
@@ -249,7 +249,7 @@ class HostTransfer:
         return replace(result, numbers=dict(numbers))
 
     def _excluded_since(self, path: str) -> Contents:
-        """Returns what the base has in folders of a source path that were excluded after it, by their names: nobody lost that.
+        """Returns what the base has in folders of a source path that were excluded after it, by their names: those are not lost.
 
         Nothing if the base has files there that its numbers do not have: those from before that were not read, or not deleted.
         """

@@ -274,7 +274,7 @@ def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: Emptied,
 
 _MISSED = {
     MessageClass.UNREADABLE: "could not be read",
-    MessageClass.NOT_KEPT: "could not be kept as they are",
+    MessageClass.NOT_KEPT: "could not be stored as on the host",
     MessageClass.VANISHED: "vanished while they were read",
     MessageClass.PATH_BROKEN: "could not be checked",
 }
@@ -294,7 +294,7 @@ def _warnings(evidence: PathEvidence) -> list[str]:
     unread = {MessageClass.UNREADABLE: evidence.uncompared_files}
     parts = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
     if messages.count(MessageClass.DELETIONS_SKIPPED):
-        parts.append("deletions were skipped because of that, so what is gone may still be there")
+        parts.append("deletions were skipped because of that, so the backup may still have deleted files")
     lines = [line for kind in _MISSED for line in messages.samples.get(kind, [])]
     names = [_shown(match[1] or match[2]) for line in lines if (match := _QUOTED.search(line))][:_NAMES]
     warnings = [f"{path}: {', '.join(parts)}" + (f" (such as {', '.join(names)})" if names else "")] if parts else []
@@ -304,7 +304,7 @@ def _warnings(evidence: PathEvidence) -> list[str]:
             f"{path}: rsync did not transfer everything (exit status 23) and printed {counted(unknown, 'message')}: {line}"
         )
     if evidence.base is None and evidence.numbers and not evidence.numbers.get("regular", 0):
-        warnings.append(f"{path}: holds no file")
+        warnings.append(f"{path}: contains no file")
     return warnings
 
 

@@ -86,7 +86,7 @@ def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, WorkSubvolu
     except (OSError, OperatorError) as error:
         if wanted.checked or not is_caused_by_damage(error):
             raise
-        log.warning("%s: the base of the new backup cannot be read (%s); looking for another one", host, error)
+        log.warning("%s: the base of the new backup cannot be read (%s); searching for another base", host, error)
     return recovered, prepare(replace(wanted, checked=True))
 
 
@@ -128,7 +128,7 @@ def require_not_forgotten(host: str, notes: Notes) -> None:
     """Raises Forgotten. The caller has the host's lock."""
     if notes.forgotten:
         raise Forgotten(
-            f"{host} is forgotten: all its backups are due for deletion, new ones too: `backupd forget {host} --undo` takes it back"
+            f"{host} is forgotten: all its backups are due for deletion, new ones too: `backupd forget {host} --undo` undoes that"
         )
 
 
@@ -137,7 +137,7 @@ def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup 
     host, path = wanted.host, prepared.path
     join_quota(wanted.pool, host.name, prepared.id)
     if (path / DATA).is_symlink():
-        raise ForeignData(f"{path / DATA} is a symlink, which would lead out of the pool", "delete the backup that it comes from")
+        raise ForeignData(f"{path / DATA} is a symlink, which leads out of the pool", "delete the backup that it comes from")
     _ensure_folder(path / DATA, mode=0o777)
     drop_other_paths(path / DATA, host.paths)
     dropped = drop_damaged(path, base.path, damaged_paths(base, wanted.damages)) if base else 0
@@ -306,7 +306,7 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
         is_file_source = below == {} and entry.is_file(follow_symlinks=False)
         if below is None or not (is_folder or is_file_source):
             if is_folder and describe(Path(entry.path)):
-                raise ForeignData(f"{entry.path} is a subvolume that is not ours", "move it away")
+                raise ForeignData(f"{entry.path} is a subvolume that does not belong to btrkeep", "move it away")
             if is_folder:
                 try:
                     remove_tree(entry.path)
@@ -340,7 +340,7 @@ def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
             except (OSError, ValueError) as error:
                 if isinstance(error, OSError) and error.errno in DAMAGED:  # the metadata; nothing new can grow from it
                     raise
-                log.warning("%s: %r is damaged, and cannot be removed to be fetched again: %s", subvolume, path, error)
+                log.warning("%s: %r is damaged, but could not be removed to fetch it again: %s", subvolume, path, error)
     return dropped
 
 

@@ -21,8 +21,8 @@ log = logging.getLogger("backupd.serve")
 
 _LONGEST_NAME = 100
 _OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
-_JOURNAL = "see its journal: journalctl -u 'btrkeep-serve@*'"
-_BROKEN = RequestRefused("something is wrong inside the service", _JOURNAL)
+_JOURNAL = "check its journal: journalctl -u 'btrkeep-serve@*'"
+_BROKEN = RequestRefused("internal error in the service", _JOURNAL)
 
 
 def answer(service: ServiceContext, connection: socket.socket, allowed: frozenset[int]) -> None:
@@ -32,10 +32,10 @@ def answer(service: ServiceContext, connection: socket.socket, allowed: frozense
         try:
             peer = peer_of(connection)
             if peer.uid not in allowed:
-                log.warning("refused: process %d of user %d may not ask", peer.pid, peer.uid)
+                log.warning("refused: process %d of user %d may not connect", peer.pid, peer.uid)
                 wire.fail(
                     RequestRefused(
-                        f"user {peer.uid} may not ask this service", "it is for the dashboard's user and root", "refused"
+                        f"user {peer.uid} may not use this service", "only the dashboard's user and root may use it", "refused"
                     )
                 )
                 return
@@ -45,7 +45,7 @@ def answer(service: ServiceContext, connection: socket.socket, allowed: frozense
         except OperatorError as error:  # of the request's form
             log.warning("refused: %s", printable(error.message))
             _last_words(wire, error)
-        finally:  # of an exception that nobody foresaw
+        finally:  # of an unexpected exception
             if not wire.answered or wire.streaming:
                 _last_words(wire, _BROKEN)
 
@@ -66,7 +66,7 @@ def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
         asker = _name(call.viewer, peer)
         _do(verb, request.verb, call)
     except ClientGone:
-        log.info("%s %s: the asker left after %.1f s and %d bytes", subject, asker, time.monotonic() - began, wire.sent)
+        log.info("%s %s: the client disconnected after %.1f s and %d bytes", subject, asker, time.monotonic() - began, wire.sent)
     except OperatorError as error:
         log.warning("%s %s: %s", subject, asker, printable(error.message))
         _last_words(wire, error)
@@ -88,7 +88,7 @@ def _call(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> 
     viewer = _viewer_of(service, request, peer)
     verb = VERBS.get(request.verb)
     if not verb:
-        raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", f"there are: {', '.join(VERBS)}", "usage")
+        raise RequestRefused(f"there is no verb {printable(request.verb[:40])}", f"the verbs are: {', '.join(VERBS)}", "usage")
     arguments = checked(request.arguments, verb.arguments)
 
     def require_still() -> None:
@@ -125,8 +125,8 @@ def _carry_out(verb: Verb, name: str, call: Call) -> None:
         return
     if len(line) > verb.longest:
         raise RequestRefused(
-            f"the answer has {format_size(len(line))}, more than the {format_size(verb.longest)} of one answer",
-            "ask for less at a time, or on the server",
+            f"the answer has {format_size(len(line))}, more than the limit of {format_size(verb.longest)}",
+            "request less at a time, or use backupd on the server",
             "refused",
             own=True,
         )

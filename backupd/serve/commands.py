@@ -56,9 +56,10 @@ class RestorePermissions:
 def restore_request(arguments: Mapping[str, Any], config: Config, allowed: RestorePermissions) -> RestoreRequest:
     """A restore, from checked arguments.
 
-    It goes to the very host and to where its files were: a file that somebody has put anywhere on a host would else be what he
-    likes in a place that he likes, /etc/cron.d or /root/.ssh, written by root. Whoever has taken over the dashboard must not have
-    that either, nor have one host's files written to another, nor into a folder of this machine that he may choose.
+    It goes to the very host and to where its files were: a file that an attacker has put anywhere on a host would otherwise be
+    what he likes in a place that he likes, /etc/cron.d or /root/.ssh, written by root. An attacker who has taken over the
+    dashboard must not have that either, nor have one host's files written to another, nor into a folder of this machine that he
+    may choose.
 
     Raises RequestRefused.
     """
@@ -67,8 +68,8 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Resto
     if to == FOLDER:
         if not allowed.folder:
             raise RequestRefused(
-                "this service restores into no folder of its machine",
-                "its administrator may name one: backupd serve --restore-to DIR; or download the files",
+                "this service may not restore into folders of its machine",
+                "an administrator can allow a folder: backupd serve --restore-to DIR; or download the files",
                 "refused",
                 own=True,
             )
@@ -87,8 +88,8 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Resto
         )
     elif not allowed.elsewhere:
         raise RequestRefused(
-            "this service restores to where the files were, and to no other folder of a host",
-            "its administrator may allow it: backupd serve --restore-elsewhere; or download the files",
+            "this service restores only to the original places on a host",
+            "an administrator can allow it: backupd serve --restore-elsewhere; or download the files",
             "refused",
             own=True,
         )
@@ -112,8 +113,8 @@ def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
         names = components(path)
         if not any(names[: len(allowed_path)] == allowed_path for allowed_path in allowed):
             raise RequestRefused(
-                f"{printable(path)} is of this machine, and not below a folder that may be put back",
-                "its administrator may name one: backupd serve --restore-below DIR; or do it as root: backupd restore",
+                f"{printable(path)} is on this machine, but not below a folder that this service may restore",
+                "an administrator can allow one: backupd serve --restore-below DIR; or restore as root: backupd restore",
                 "refused",
                 own=True,
             )
@@ -132,8 +133,8 @@ def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
         names = components(path)
         if any(names[: len(kept_path)] == kept_path[: len(names)] for kept_path in kept):
             raise RequestRefused(
-                f"{printable(path)} of this machine is one of btrkeep's own folders, or one of those is in it",
-                "choose narrower paths, or do it as root: backupd restore",
+                f"{printable(path)} of this machine is a folder of btrkeep, or contains one",
+                "choose narrower paths, or restore as root: backupd restore",
                 "refused",
                 own=True,
             )

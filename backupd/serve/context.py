@@ -46,8 +46,8 @@ class ConcurrencyLimit(Places):
         try:
             self.take(viewer)
         except NoPlace as error:
-            of = "of that is under way for you" if error.own else "of that is under way"
-            raise RequestRefused(f"too much {of}", "try again in a moment", "busy", own=True) from None
+            of = "such requests of yours are running" if error.own else "such requests are running"
+            raise RequestRefused(f"too many {of}", "try again in a moment", "busy", own=True) from None
         try:
             yield
         finally:
@@ -84,7 +84,7 @@ class RateLimit:
             left = min(float(per_minute), left + (now - then) * per_minute / _MINUTE)
             if left < 1:
                 raise RequestRefused(
-                    f"you have asked for {verb} too often: {per_minute} times a minute are allowed",
+                    f"you have requested {verb} too often: {per_minute} times a minute are allowed",
                     f"try again in {max(1, round((1 - left) * _MINUTE / per_minute))} s",
                     "busy",
                     own=True,
@@ -100,7 +100,7 @@ _WAIT = 0.2
 
 
 class AnswerCache:
-    """Shared by all threads. Nobody changes an answer that is kept."""
+    """Shared by all threads. An answer that is kept is never changed."""
 
     def __init__(self, kept: float = _KEPT) -> None:
         self._kept = kept
@@ -234,8 +234,8 @@ class ServiceContext:
             yield PoolContext(config, pool, catalogue, self.clock)
 
     def tell(self) -> None:
-        """Writes down for the dashboard what it may know of a configuration that was read anew. Nobody waits for that, so it must
-        not keep the pool busy: it knows the pool from the last request that opened it, and without one waits for the next.
+        """Publishes a newly read configuration for the dashboard. No caller waits for that, so it must not keep the pool busy:
+        it knows the pool from the last request that opened it, and without one waits for the next.
         """
         with self._lock:
             pool, config = self._pool, self._loaded[1] if self._loaded else None
@@ -247,7 +247,7 @@ class ServiceContext:
                 require_catalogue_of(config, pool, catalogue.pool_id())
                 publish_to_dashboard(config, pool, catalogue, self.clock)
         except OperatorError as error:  # who asks next hears of it
-            log.info("the configuration is not published: %s", printable(error.message))
+            log.info("could not publish the configuration: %s", printable(error.message))
 
     def chosen(self) -> tuple[str, ...]:
         """The options of our commands that say which pool it is."""

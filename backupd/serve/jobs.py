@@ -28,9 +28,9 @@ QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 RUN, RESTORE, PREVIEW = "run", "restore", "preview"
 KEPT = timedelta(days=30)
 MOST = 1000
-"""Jobs that are kept, besides those at work: whoever asks for very many fills neither the disk nor a list."""
+"""Jobs that are kept, besides those at work: a user with very many requests fills neither the disk nor a list."""
 MOST_OF_ONE = 250
-"""The same of one user, so that nobody's work makes that of all others be forgotten."""
+"""The same of one user, so that one user's jobs do not push out those of all others."""
 PREVIEWS_OF_ONE_KEPT = 50
 """Previews are counted by themselves: they are asked for by every look at a restore."""
 _PREVIEWS_KEPT = timedelta(hours=1)
@@ -104,7 +104,7 @@ def new_id(now: datetime) -> str:
 
 def no_job(job_id: str) -> RequestRefused:
     """Returns the refusal for an unknown job, and for one that the caller may not see."""
-    return RequestRefused(f"there is no job {job_id}", "jobs are forgotten after 30 days", "missing", own=True)
+    return RequestRefused(f"there is no job {job_id}", "jobs are deleted after 30 days", "missing", own=True)
 
 
 class JobStore:
@@ -196,11 +196,11 @@ def with_actual_state(job: ServeJob, now: datetime) -> ServeJob:
     too long.
     """
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
-        return replace(job, state=FAILED, error="it was killed: its process is gone", own=True)
+        return replace(job, state=FAILED, error="it was killed: its process no longer exists", own=True)
     if job.waits and now - parse_time(job.asked) > _WAITS_FOR:
-        return replace(job, state=FAILED, error="its turn did not come within a day", own=True)
+        return replace(job, state=FAILED, error="no slot was free within a day", own=True)
     if job.state == QUEUED and job.called and now - datetime.fromisoformat(job.called) > _STARTS_WITHIN:
-        return replace(job, state=FAILED, error="it was never begun", own=True)
+        return replace(job, state=FAILED, error="it was never started", own=True)
     return job
 
 
@@ -264,20 +264,20 @@ def claim_request(folder: Path, job_id: str) -> ServeRequest:
     Raises UsageError if there is none, OperatorError if it is invalid.
     """
     if not is_id(job_id):
-        raise UsageError("that is not the name of a job", "the root service gives them: backupd serve")
+        raise UsageError("this is not the name of a job", "the root service assigns the names: backupd serve")
     path = folder / f"{job_id}.json"
     try:
         text = path.read_text(encoding="ascii")
         path.unlink()
     except FileNotFoundError:
-        raise UsageError(f"there is no request {path}", "it has been carried out already, or the machine was restarted") from None
+        raise UsageError(f"there is no request {path}", "it was already processed, or the machine was restarted") from None
     try:
         document = json.loads(text)
         if document.pop("format") != FORMAT:
             raise ValueError("another format")
         asked = ServeRequest(**{**document, "in_place": tuple(document.get("in_place", ()))})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise OperatorError(f"{path}: {error}", "was it left by another version? ask again") from None
+        raise OperatorError(f"{path}: {error}", "another version may have written it: request it again") from None
     if asked.id != job_id or asked.verb not in JOB_VERBS or not isinstance(asked.arguments, dict):
-        raise OperatorError(f"{path}: this is not a request of ours", "ask again")
+        raise OperatorError(f"{path}: this is not a request of btrkeep", "request it again")
     return asked

@@ -48,7 +48,7 @@ def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[s
     for name in given:
         if name not in allowed:
             raise RequestRefused(
-                f"there is no argument {name[:40]}", f"there are: {', '.join(allowed) or 'none'}", "usage", own=True
+                f"unknown argument {name[:40]}", f"the arguments are: {', '.join(allowed) or 'none'}", "usage", own=True
             )
     return {name: _one(name, argument, given) for name, argument in allowed.items()}
 
@@ -69,11 +69,11 @@ def text(longest: int) -> Check:
 
     def check(value: Any) -> str:
         if not isinstance(value, str):
-            raise ValueError("it must be a text")
+            raise ValueError("it must be a string")
         if len(value) > longest:
             raise ValueError(f"it is longer than {longest} characters")
         if _UNFIT.search(value):
-            raise ValueError("it has characters in it that cannot be shown")
+            raise ValueError("it contains invisible characters")
         return value
 
     return check
@@ -101,11 +101,11 @@ job = matching(re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII), "the name of a
 def path(value: Any) -> bytes:
     """A path in a backup, as bytes, without anything in it that is no name."""
     if not isinstance(value, str):
-        raise ValueError("it must be a text")
+        raise ValueError("it must be a string")
     try:
         raw = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ValueError("it is not a path: a surrogate in it stands for no byte") from None
+        raise ValueError("it is not a path: a surrogate in it encodes no byte") from None
     if len(raw) > _LONGEST_PATH:
         raise ValueError("it is too long for a path")
     return joined(components(raw))
@@ -116,7 +116,7 @@ def paths(value: Any) -> tuple[bytes, ...]:
     if not isinstance(value, list) or not value:
         raise ValueError("it must be a list of paths")
     if len(value) > _MOST_PATHS:
-        raise ValueError(f"these are more than {_MOST_PATHS} paths: name a folder that they are in")
+        raise ValueError(f"these are more than {_MOST_PATHS} paths: name their folder instead")
     return tuple(path(item) for item in value)
 
 
@@ -155,7 +155,7 @@ def number(least: int, most: int) -> Check:
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError("it must be a whole number")
         if not least <= value <= most:
-            raise ValueError(f"it must be from {least} to {most}")
+            raise ValueError(f"it must be between {least} and {most}")
         return value
 
     return check
@@ -178,7 +178,7 @@ ROOT = 0
 
 
 class Right(Enum):
-    """What a verb takes. Whoever has HOST sees the host, OPERATE changes something of it, POOL sees all hosts; LISTED is told of
+    """What a verb takes. A viewer with HOST sees the host, OPERATE changes something of it, POOL sees all hosts; LISTED is told of
     his hosts alone.
     """
 
@@ -186,7 +186,7 @@ class Right(Enum):
 
 
 def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
-    """Returns the viewer. Root may name him; everybody else shows a session or a token. Raises RequestRefused."""
+    """Returns the viewer. Root may name him; other clients give a session or a token. Raises RequestRefused."""
     if request.session is not None:
         return _logged_in(request.session, login)
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
@@ -206,7 +206,7 @@ def _logged_in(word: str, login: Path) -> Viewer:
             "the login service does not answer", "systemctl status 'btrkeep-login@*'", "unusable", own=True
         ) from error
     except (KeyError, TypeError):
-        raise RequestRefused("the login service says nothing that is understood", "is it of the same version?") from None
+        raise RequestRefused("the login service sent an invalid answer", "check that it has the same version") from None
     raise RequestRefused("no user is logged in with that session", "log in again", "refused", own=True)
 
 
@@ -215,7 +215,7 @@ def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
     if "host" in arguments and not viewer.may_see(arguments["host"]):
         raise RequestRefused("there is no such host", "", "missing", own=True)
     if right is Right.POOL and viewer.limited:
-        raise _refused("that is about the pool as a whole, and you see some hosts of it")
+        raise _refused("this is about the whole pool, but you may see only some of its hosts")
     if right is Right.OPERATE and not viewer.operator:
         raise _refused("only operators may do this")
     if right is Right.OPERATE and arguments.get("to", HOST) not in (HOST, FOLDER) and not viewer.admin:

@@ -39,7 +39,7 @@ from btrkeep.units import format_time, printable, recorded_time
 log = logging.getLogger("backupd.serve")
 
 PREVIEWS, PREVIEWS_OF_ONE = 4, 2
-"""At the same time, of all and of one asker; of a host there is one. Each keeps an rsync busy, here and there, also when nobody
+"""At the same time, of all and of one asker; of a host there is one. Each keeps an rsync busy, here and there, even if no user
 waits for it any more."""
 _one_at_a_time = threading.Lock()
 _PATIENCE = 15.0  # seconds
@@ -105,8 +105,8 @@ def start_due(service: ServiceContext) -> None:
 def _turn() -> Iterator[None]:
     """One thread at a time. Raises RequestRefused, of kind busy, if another one keeps it: it may hang in the state folder."""
     if not _one_at_a_time.acquire(timeout=_PATIENCE):
-        hint = "try again in a moment; if that does not help, see whether the state folder answers"
-        raise RequestRefused(f"another job is being started, for more than {_PATIENCE:.0f} s", hint, "busy", own=True)
+        hint = "try again in a moment; if that does not help, check whether the state folder answers"
+        raise RequestRefused(f"another job has been starting for more than {_PATIENCE:.0f} s", hint, "busy", own=True)
     try:
         yield
     finally:
@@ -123,7 +123,7 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     for job in next_turns(serve_jobs, service.config().backup.concurrency):
         try:
             if not request_exists(requests, job.id):
-                raise RequestRefused("the machine was restarted before its turn came", "ask again", own=True)
+                raise RequestRefused("the machine was restarted before a slot was free", "request it again", own=True)
             _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
@@ -163,7 +163,7 @@ def keep_starting(service: ServiceContext) -> NoReturn:
             if service.queue.waits and _has_room(service):
                 start_due(service)
         except (OperatorError, OSError) as error:
-            log.warning("backups that wait cannot begin: %s", printable(str(error)))
+            log.warning("waiting backups cannot start: %s", printable(str(error)))
             with suppress(RequestRefused), _turn():
                 service.queue.waits = service.queue.changed.is_set()  # by a request meanwhile
             service.queue.changed.wait(_AGAIN)  # without a request too: a folder that hung may answer again
@@ -187,13 +187,13 @@ def start_command(unit: str) -> tuple[str, ...]:
 
 def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
     """Raises RequestRefused, of kind busy, where one more preview would take the places of others."""
-    hint = "try again when one of them has ended"
+    hint = "try again when a download has ended"
     if any(job.host == host for job in previews):
-        raise RequestRefused(f"a preview of {host} is being worked out", "try again when it has ended", "busy", own=True)
+        raise RequestRefused(f"a preview of {host} is running", "try again when it has ended", "busy", own=True)
     if sum(job.who == who for job in previews) >= PREVIEWS_OF_ONE:
-        raise RequestRefused(f"{PREVIEWS_OF_ONE} previews that {who} has asked for are being worked out", hint, "busy", own=True)
+        raise RequestRefused(f"{PREVIEWS_OF_ONE} previews of {who} are running", hint, "busy", own=True)
     if len(previews) >= PREVIEWS:
-        raise RequestRefused(f"{PREVIEWS} previews are being worked out", hint, "busy", own=True)
+        raise RequestRefused(f"{PREVIEWS} previews are running", hint, "busy", own=True)
 
 
 def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
@@ -202,24 +202,24 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
         _require_place(serve_jobs, host, who)
     for job in serve_jobs:
         if job.host == host and verb != PREVIEW:
-            state = "waits for its turn to be backed up" if job.waits else "is being backed up"
+            state = "waits for a slot for its backup" if job.waits else "is being backed up"
             state = state if verb == RUN else "is being restored"
-            raise LockHeld(f"{host} {state} already, for {job.who} since {job.asked}", "wait for the end of that")
+            raise LockHeld(f"{host} {state} already, for {job.who} since {job.asked}", "wait until it ends")
     if verb != RUN:
         return
     if (holder := read_holder(pool.host_lock(host))) and holder.is_alive:
         raise LockHeld(
             f"{host} is locked by process {holder.pid} ({holder.what}) since {recorded_time(holder.since)}",
-            "wait for the end of that",
+            "wait until it ends",
         )
     require_turn(serve_jobs, who)
 
 
 PER_ASKER = 250
 IN_ALL = 1000
-"""Backups that wait. Each is a file of half a kilobyte, and no process; more would be a mistake, or somebody's mischief."""
+"""Backups that wait. Each is a file of half a kilobyte, and no process; more would be a mistake, or an attack."""
 FOR_OTHERS = 100
-"""The last places of all are for those who have nothing waiting: a few who ask for very much shut nobody else out."""
+"""The last places of all are for those who have nothing waiting: a few users with very many requests do not shut out others."""
 
 
 def is_under_way(job: ServeJob) -> bool:
@@ -230,7 +230,7 @@ def is_under_way(job: ServeJob) -> bool:
 def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
     """The waiting backups that begin now, in this order: so many that `at_once` are under way.
 
-    The next is of those who asked and have the fewest under way; among these, of whoever was served longest ago; then it is the
+    The next is of those who asked and have the fewest under way; among these, of the user served longest ago; then it is the
     oldest. So one person's hundred hosts do not keep another's one host waiting.
     """
     runs = [job for job in jobs if job.verb == RUN]
@@ -252,9 +252,9 @@ def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
 def require_turn(jobs: Iterable[ServeJob], who: str) -> None:
     """Raises RequestRefused, of kind busy, when too many wait already."""
     waiting = Counter(job.who for job in jobs if job.waits)
-    hint = "ask again when some of them have begun; `backupd run --all` takes all hosts"
+    hint = "try again when some of them have started; `backupd run --all` takes all hosts"
     if waiting[who] >= PER_ASKER:
-        raise RequestRefused(f"{PER_ASKER} backups that {who} has asked for wait for their turn already", hint, "busy", own=True)
+        raise RequestRefused(f"{PER_ASKER} backups requested by {who} wait for a slot already", hint, "busy", own=True)
     places = IN_ALL - FOR_OTHERS if waiting[who] else IN_ALL
     if waiting.total() >= places:
-        raise RequestRefused(f"{places:,} backups wait for their turn already", hint, "busy", own=True)
+        raise RequestRefused(f"{places:,} backups wait for a slot already", hint, "busy", own=True)

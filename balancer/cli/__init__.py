@@ -11,10 +11,10 @@ from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 
 NAME = "btrfs-balancer"
 COMMANDS = {
-    "score": LazyCommand("balancer.cli.score_", "how fragmented the free space is, block group by block group"),
-    "plan": LazyCommand("balancer.cli.run_:plan_command", "what would be balanced, in which order, and what that would cost"),
-    "run": LazyCommand("balancer.cli.run_:run_command", "balance what is worth it, one block group at a time"),
-    "history": LazyCommand("balancer.cli.history_", "how it went over the months"),
+    "score": LazyCommand("balancer.cli.score_", "show how fragmented the free space of each block group is"),
+    "plan": LazyCommand("balancer.cli.run_:plan_command", "show what would be balanced, in which order and at which cost"),
+    "run": LazyCommand("balancer.cli.run_:run_command", "balance the block groups that are worth it, one at a time"),
+    "history": LazyCommand("balancer.cli.history_", "show the scores and balances of past months"),
     "completion": LazyCommand("balancer.cli:completion", "make a shell complete commands, options and mount points"),
 }
 completion = completion_command(NAME, "commands, options and mount points")
@@ -27,15 +27,15 @@ completion = completion_command(NAME, "commands, options and mount points")
 )
 @click.version_option(version_words(), prog_name=NAME)
 def group() -> None:
-    """Look at how the free space of a mounted btrfs is fragmented, and balance the block groups where that is worth it.
+    """Show how fragmented the free space of a mounted btrfs is, and balance the block groups that are worth it.
 
     Works on any btrfs, and needs no configuration. Reading its trees needs root. Only `run` changes anything: it moves data to
     another place on the same filesystem.
 
-    To begin: `btrfs-balancer score /` shows the worst block groups and says what they come to, `btrfs-balancer plan /` what it
-    would take to put them right.
+    To begin: `btrfs-balancer score /` shows the worst block groups and judges them all, `btrfs-balancer plan /` shows the cost
+    of balancing them.
 
-    Exit status: 0 all is well, 1 something needs a look, 2 wrong usage, 3 another balance has the filesystem, 4 not a btrfs or
+    Exit status: 0 all is well, 1 a problem was found, 2 wrong usage, 3 another balance uses the filesystem, 4 not a btrfs or
     cannot be read, 130 interrupted, 143 terminated. `man btrfs-balancer` has the details.
     """
 

@@ -23,12 +23,12 @@ DAYS = 180
 @click.option("--days", type=click.IntRange(1, 36500), default=DAYS, show_default=True, metavar="N", help="How many days back.")
 @click.option("--balances", "of_balances", is_flag=True, help="Show the balances instead of the scores.")
 @which_pool
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: all of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, for programs.")
 def command(path: Path | None, days: int, of_balances: bool, pool: str | None, config: Path | None, as_json: bool) -> None:
     """Show the history of a btrfs's free space.
 
-    Shows what `score --record` and `run` have stored in the catalogue of the btrkeep pool on the filesystem: oldest first, thinned
-    to 30 lines. MOUNTPOINT may be any folder or file on it; with --pool it may be left out.
+    Shows what `score --record` and `run` have stored in the catalogue of the btrkeep pool on the filesystem: oldest first, at most
+    30 lines. MOUNTPOINT may be any folder or file on it; with --pool it may be left out.
 
     \b
     ALLOCATED  the length of all data block groups
@@ -41,7 +41,7 @@ def command(path: Path | None, days: int, of_balances: bool, pool: str | None, c
     \b
     With --balances:
     GROUPS     balanced block groups
-    WRITTEN    bytes written to the devices meanwhile, by all programs
+    WRITTEN    bytes written to the devices during the run, by all programs
     GAINED     score removed
 
     \b
@@ -97,7 +97,7 @@ def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]", which: l
     """Returns the text for a filesystem with no scores in that time. `which`: the options that chose the pool."""
     if older:
         newest = local_day(older[-1].taken)
-        return f"No scores of the last {days} days are recorded. The newest ones are of {newest}: --days N looks further back."
+        return f"No scores of the last {days} days are recorded. The newest are of {newest}: --days N looks further back."
     words = printable(shlex.join([*which, str(path)]))
     return (
         f"No scores of {printable(str(path))} are recorded yet. To begin:\n\n"

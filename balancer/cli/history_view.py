@@ -40,7 +40,7 @@ def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequenc
     """The whole text; `looks` oldest first, at least one."""
     history_lines = shown(looks, balances, LINES)
     shown_words = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
-    head = f"{filesystem}: {counted(len(looks), 'look')} at its free space{shown_words}"
+    head = f"{filesystem}: {counted(len(looks), 'score')} of its free space{shown_words}"
     return [
         *textwrap.wrap(head, text_width()),
         "",
@@ -118,7 +118,7 @@ def _signed(share: float) -> str:
 
 def _balanced(balances: "Sequence[Balance]") -> str:
     if not balances:
-        return "Nothing was balanced with btrfs-balancer meanwhile."
+        return "Nothing was balanced with btrfs-balancer in that time."
     total = sums(balances)
     did = f"moved {format_size(total.moved)}, wrote {format_size(total.written)} and removed a score of {total.gained:,.0f}"
     return f"{counted(total.count, 'run')} of balance {did} (--balances shows them)."
@@ -132,7 +132,7 @@ def balance_lines(
         return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {local_day(since)}.", text_width())
     last = balances[-LINES:]
     total = sums(balances)
-    earlier = [f"{len(balances) - len(last)} earlier ones: --json shows them"] if len(last) < len(balances) else []
+    earlier = [f"{len(balances) - len(last)} earlier runs: --json shows them"] if len(last) < len(balances) else []
     headers = ["STARTED", "GROUPS", "MOVED", "WRITTEN", "GAINED", "TOOK", "WHY IT ENDED"]
     rows = [_balance_row(balance, is_running) for balance in last]
     if len(last) > 1:

@@ -123,7 +123,7 @@ MOMENT = ParsedType("time", _valid_moment)
 ROOM = ParsedType("size", size_or_share)
 PRESSURE = ParsedType("percent", or_none(pressure))
 
-_POLICY = f"What is balanced first; see above.  [default: {DEFAULT_POLICY}]"
+_POLICY = f"What to balance first; see above.  [default: {DEFAULT_POLICY}]"
 _CHOOSING = (
     click.option(
         "--budget", type=SIZE, metavar="SIZE", help="The maximum amount of data to move, such as 20GiB; `none`: no limit."
@@ -140,7 +140,7 @@ _CHOOSING = (
         "--min-benefit",
         type=click.FloatRange(min=0),
         metavar="B",
-        help="Only those whose balance removes a score of B or more per GiB moved.",
+        help="Only block groups whose balance removes a score of at least B per GiB moved.",
     ),
     click.option(
         "--device",
@@ -154,7 +154,7 @@ _CHOOSING = (
         "--fill",
         type=click.IntRange(min=1),
         metavar="DEVID",
-        help="Only block groups that are not on this device: to fill a new one.",
+        help="Only block groups that are not on this device: to fill a new device.",
     ),
     json_option,
 )

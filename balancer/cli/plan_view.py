@@ -80,28 +80,26 @@ def sentence(now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopP
     if not taken:
         smallest = min(group.used for group in planned)
         return f"Nothing would be balanced: {cut.words}. The smallest block group that is worth it moves {format_size(smallest)}."
-    return (
-        f"{_takes(taken, len(planned))}. {_gains(now, taken)}. It is planned afresh after each one, for each changes what is left."
-    )
+    return f"{_takes(taken, len(planned))}. {_gains(now, taken)}. The plan is made again after each block group."
 
 
 def _takes(taken: Sequence[PlannedBlockGroup], number: int) -> str:
     moved, metadata = sum(group.estimate.moved for group in taken), sum(group.estimate.metadata for group in taken)
     seconds = sum(group.estimate.seconds for group in taken)
     which = counted(number, "block group") if len(taken) == number else f"{len(taken):,} of {number:,} block groups"
-    moves = f"{format_size(moved)} would move, and about {format_size(metadata)} of metadata be written with it"
+    moves = f"{format_size(moved)} would be moved, and about {format_size(metadata)} of metadata written"
     return f"{which}: {moves}, in about {format_duration(seconds)}"
 
 
 def _gains(now: SpaceNumbers, taken: Sequence[PlannedBlockGroup]) -> str:
     score, free = sum(group.score for group in taken), sum(group.length - group.used for group in taken)
     share = format_share(score / now.score) if now.score else "0%"
-    removes = f"That would remove a score of about {score:,.0f} of {now.score:,.0f} ({share})"
-    return f"{removes}, and make unallocated space of {format_size(free)} that {_lies(sum(group.fragments for group in taken))}"
+    removes = f"That would remove about {score:,.0f} of the score of {now.score:,.0f} ({share})"
+    return f"{removes}, and make {format_size(free)} unallocated that {_lies(sum(group.fragments for group in taken))}"
 
 
 def _lies(holes: int) -> str:
-    return "is free in one piece now" if holes == 1 else f"is free in {holes:,} pieces now"
+    return "are free in one piece now" if holes == 1 else f"are free in {holes:,} pieces now"
 
 
 def _table(planned: Sequence[PlannedBlockGroup], cut: StopPoint, width: int) -> list[str]:

@@ -107,7 +107,7 @@ def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
         groups, worst, settings.floors, unallocated=seen.room.unallocated, policy=settings.policy, by_device=settings.by_device
     )
     name = f"the block group with the highest score is the one at {groups.vaddr[worst]}"
-    return f"{name}, and {reason or 'what is in it fits nowhere else'}"
+    return f"{name}, and {reason or 'its data fits nowhere else'}"
 
 
 def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool, quiet: bool) -> int:

@@ -20,24 +20,24 @@ from btrkeep.units import format_share, zone_of_pool
 def plan_command(path: Path | None, pool: str | None, config: Path | None, as_json: bool, **chosen: Any) -> None:
     """Show what `run` would balance, in which order and at which cost.
 
-    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. With --pool it may be left out, and the options that
-    are not given are as [balance] of the pool's configuration says.
+    MOUNTPOINT may be any folder or file on the filesystem. Nothing is changed. With --pool it may be left out, and
+    options that are not given have the values of [balance] in the pool's configuration.
 
     \b
     Policies:
       POLICIES
 
     \b
-    USED      what would move
-    FRAGS     free extents in it, SCORE what they come to
-    BENEFIT   score removed per GiB that would move
-    EXTENTS   what else makes moving dear: the extents in it,
-    REFS      and the references that they have
-    METADATA  what is written besides the data, estimated
-    TIME      how long it takes, estimated
-    TOTAL     what moves with this one and all above it
+    USED      data that would be moved
+    FRAGS     free extents in it, SCORE their score
+    BENEFIT   score removed per GiB moved
+    EXTENTS   extents in it, and
+    REFS      references to them; both make moving slower
+    METADATA  metadata written besides the data, estimated
+    TIME      duration, estimated
+    TOTAL     data moved by this block group and all above it
 
-    A line says where budget or time end. On a narrow terminal some columns are left out.
+    A line shows where the budget or the time ends. On a narrow terminal some columns are left out.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def plan_command(path: Path | None, pool: str | None, config: Path | None, as_js
     "yield_to_backups",
     is_flag=True,
     callback=lambda _context, _option, given: not given,
-    help="Go on while backups or an expiry work on this filesystem.",
+    help="Continue while backups or an expiry use this filesystem.",
 )
 @click.option(
     "--max-pressure",
@@ -87,15 +87,16 @@ def run_command(
 ) -> int:
     """Balance the block groups that are worth it, one after the other.
 
-    Which one is next is decided afresh after each. It ends when nothing is worth it any more or a limit is reached, and before that
-    when little space is unallocated, when backups begin, when another balance or the like has the filesystem, or when the kernel
-    finds no room. Nothing is lost if it is stopped: a block group is moved completely or stays usable where it is.
+    The next block group is chosen after each. The run ends when no block group is worth it or a limit is reached. It stops
+    early when little space is unallocated, backups begin, another balance or exclusive operation uses the filesystem, or the
+    kernel finds no free space. Nothing is lost if it is stopped: a block group is moved completely or stays usable where it is.
 
-    A time of day is one of the pool's zone, without a pool on the filesystem one of this machine's clocks.
+    A time of day is in the pool's time zone; without a pool on the filesystem, in this machine's.
 
-    With --pool MOUNTPOINT may be left out, and the options that are not given are as [balance] of the pool's configuration says.
+    With --pool, MOUNTPOINT may be left out, and options that are not given have the values of [balance] in the pool's
+    configuration.
 
-    Ctrl-C and SIGTERM make the kernel give up the block group at hand, which may take some seconds. No balance is left paused.
+    Ctrl-C and SIGTERM make the kernel cancel the current block group, which may take some seconds. No balance is left paused.
 
     \b
     Policies:
@@ -108,8 +109,9 @@ def run_command(
       btrfs-balancer run / --time 30m --policy usage --dry-run
       btrfs-balancer run --pool main
 
-    Exit status 0: it came to its end or to one of your limits; 1: it stopped before, or a block group failed; 3: another balance or
-    the like has the filesystem; 4: it is not a btrfs, or may not be balanced; 130 and 143: ended by Ctrl-C or SIGTERM.
+    Exit status 0: the run completed or reached one of your limits; 1: it stopped before, or a block group failed; 3: another
+    balance or exclusive operation uses the filesystem; 4: not a btrfs, or it cannot be balanced; 130 and 143: ended by Ctrl-C
+    or SIGTERM.
     """
     from balancer.cli.planning import balance, settings_of, show_plan
     from balancer.history import catalogue_of

@@ -32,12 +32,12 @@ _ROWS = (
     ("largest free extent", "largest_free", True),
     ("free in 16 MiB and more", "free_in_large", True),
 )
-_RAW = {BalanceOutcome.GONE: "was gone before its turn came", BalanceOutcome.CANCELLED: "cancelled"}
+_RAW = {BalanceOutcome.GONE: "no longer existed before it was balanced", BalanceOutcome.CANCELLED: "cancelled"}
 
 
 def stopping_line(event: Cancelling) -> str:
     """Returns the message that is printed at once when a run must stop."""
-    return f"stopping: {printable(event.why)}; the kernel gives up the block group at {event.vaddr}"
+    return f"stopping: {printable(event.why)}; the kernel cancels the block group at {event.vaddr}"
 
 
 def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
@@ -57,8 +57,8 @@ def step_line(done: StepDone, *, longest: int = 0) -> str:
     group = done.group
     head = f"{group.number}: block group {group.vaddr}"
     if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
-        words = "no room for what is in it" if done.outcome is BalanceOutcome.NO_SPACE else "failed"
-        return f"{head}: {words}{f' ({printable(done.error)})' if done.error else ''}; it is set aside"
+        words = "no free space for its data" if done.outcome is BalanceOutcome.NO_SPACE else "failed"
+        return f"{head}: {words}{f' ({printable(done.error)})' if done.error else ''}; this run skips it"
     if done.outcome is not BalanceOutcome.DONE and not done.moved:
         return f"{head}: {_RAW[done.outcome]}"
     parts = [
@@ -205,10 +205,10 @@ def _sentences(report: Report) -> Iterator[str]:
     moved = f"{format_size(report.moved)} moved out of {counted(report.balanced, 'block group')}"
     yield f"{moved} in {took}, {format_size(report.written)} were written to the devices{ratio}."
     for outcome, words in (
-        (BalanceOutcome.NO_SPACE, "the kernel found no room for what was in it"),
+        (BalanceOutcome.NO_SPACE, "the kernel found no free space for its data"),
         (BalanceOutcome.FAILED, "failed"),
-        (BalanceOutcome.CANCELLED, "cancelled on the way"),
-        (BalanceOutcome.GONE, "was gone before its turn came"),
+        (BalanceOutcome.CANCELLED, "cancelled"),
+        (BalanceOutcome.GONE, "no longer existed before it was balanced"),
     ):
         for step in report.steps:
             if step.outcome is outcome:

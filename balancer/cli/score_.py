@@ -1,4 +1,4 @@
-"""`btrfs-balancer score`: how fragmented the free space is, block group by block group."""
+"""`btrfs-balancer score`: show how fragmented the free space of each block group is."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,14 +46,18 @@ class ListingOptions:
 @click.command("score")
 @mount_point
 @click.option(
-    "--top", type=click.IntRange(min=1), metavar="N", help=f"Only the first N, with what moving them would cost.  [table: {TOP}]"
+    "--top", type=click.IntRange(min=1), metavar="N", help=f"Only the first N, with the cost of moving them.  [table: {TOP}]"
 )
-@click.option("--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only those with a score of S or more.")
-@click.option("--sort", "key", type=click.Choice(list(SORTS)), default="score", show_default=True, help="What comes first.")
+@click.option(
+    "--min-score", type=click.FloatRange(min=0), default=0.0, metavar="S", help="Only block groups with a score of at least S."
+)
+@click.option(
+    "--sort", "key", type=click.Choice(list(SORTS)), default="score", show_default=True, help="The order of block groups."
+)
 @click.option(
     "--explain", "vaddr", type=VADDR, metavar="VADDR", help="Show everything about the block group at this virtual address."
 )
-@click.option("--record", is_flag=True, help="Keep it in the catalogue of the pool on the filesystem, for `history`.")
+@click.option("--record", is_flag=True, help="Record the scores in the catalogue of the pool on the filesystem, for `history`.")
 @which_pool
 @json_option
 @click.pass_context
@@ -72,15 +76,15 @@ def command(
     MOUNTPOINT may be any folder or file on the filesystem; with --pool it may be left out. Nothing is changed.
 
     \b
-    USED      what would move, if the block group was balanced
-    FRAGS     free extents, counted as the free space tree has them
+    USED      data that a balance of the block group would move
+    FRAGS     free extents, as the free space tree counts them
     LARGEST   the largest free extent
     SCORE     the higher, the worse; above 250 a block group of 1 GiB is bad
-    BENEFIT   score removed per GiB that would move
-    EXTENTS   what else makes moving dear: the extents in it,
-    REFS      and the references that they have (with --top)
+    BENEFIT   score removed per GiB moved
+    EXTENTS   extents in it, and
+    REFS      references to them; both make moving slower (with --top)
 
-    Then come the sizes of all free extents, and one sentence of judgement.
+    Below it are the sizes of all free extents, and a judgement in one sentence.
 
     \b
     Examples:
@@ -93,7 +97,7 @@ def command(
     given = ListingOptions(**options)
     require_one_pool(pool, config)
     if not given.record and path is not None and (pool or config):
-        raise UsageError("--pool and --config say where to record the scores", "add --record, or leave them out")
+        raise UsageError("--pool and --config only choose where to record the scores", "add --record, or leave them out")
     path = balance_target(path, pool, config).path
     if vaddr is None:
         state = None
@@ -170,7 +174,7 @@ def _no_such(vaddr: int, missing: "NoSuchBlockGroup") -> UsageError:
     message = f"no data block group begins at {vaddr}"
     if missing.inside:
         start, profile = missing.inside
-        message += f": there is one of {profile}" if start == vaddr else f": it lies inside of the one at {start} ({profile})"
+        message += f": there is one of {profile}" if start == vaddr else f": it is inside the block group at {start} ({profile})"
     near = ", ".join(map(str, missing.nearest))
     return UsageError(printable(message), f"the nearest are at {near}" if near else "the filesystem has none yet")
 

@@ -194,7 +194,7 @@ def _map(explained: ExplainedBlockGroup, length: int) -> list[str]:
     used = "bright" if blocks and colours else HALVES[3] if blocks else ASCII[3]
     size = format_size(length // CELLS)
     legend = (
-        f"{used} is used, {'dark' if blocks and colours else 'blank'} is free; two lines in each row, {size} each half character"
+        f"{used} is used, {'dark' if blocks and colours else 'blank'} is free; each row is two lines, each half character {size}"
     )
     text = rows(explained.shares, _WIDTH, _painted if blocks and colours else None, HALVES if blocks else ASCII)
     return [*(f"|{row}|" for row in text), legend]
@@ -214,7 +214,11 @@ def _parts(explained: ExplainedBlockGroup) -> list[str]:
     cells.append(["all", f"{fragments:,}", format_size(sum(part[2] for part in explained.parts)), score_words(score), ""])
     headers = ["FROM", "FREE EXTENTS", "BYTES", "SCORE", "OF IT"]
     joined = int(explained.survey.extents.sum())
-    note = "" if joined == fragments else f"Those that go on from one bitmap to the next count twice; joined there are {joined:,}."
+    note = (
+        ""
+        if joined == fragments
+        else f"Extents that continue from one bitmap to the next count twice; without that there are {joined:,}."
+    )
     verdict = f"A score above {BAD:.0f} is bad." if score > BAD else f"A score up to {BAD:.0f} is not bad."
     return [table(cells, headers, right=headers), *textwrap.wrap(f"{verdict} {note}", _PAPER)]
 
@@ -227,8 +231,8 @@ def _largest(explained: ExplainedBlockGroup) -> list[str]:
 def _cost(explained: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
     cost = explained.cost
     if not cost.extents:
-        return ["Nothing is in it: nothing has to move."]
+        return ["It is empty: nothing has to be moved."]
     moves = f"{format_size(cost.moves)} in {counted(cost.extents, 'extent')} (the largest {format_size(cost.largest)})"
-    refers = f"to which {counted(cost.references, 'reference')} point"
+    refers = f"with {counted(cost.references, 'reference')}"
     gain = f"That removes a score of {click.unstyle(score_words(score))}, {benefit_words(benefit)} for each GiB."
-    return textwrap.wrap(f"To balance it moves {moves}, {refers}. {gain}", _PAPER)
+    return textwrap.wrap(f"Balancing it moves {moves}, {refers}. {gain}", _PAPER)

@@ -1,8 +1,9 @@
 """The copy of the catalogue for programs without root's rights: the dashboard. See docs/decisions/0075.
 
-Whoever may open the live file for reading can hold SQLite's locks by fcntl read locks, and so stop all writers. So the live file,
-its -wal and its -shm are root's alone (0600), and the dashboard reads `dashboard.sqlite` beside it: a complete database without a
-journal, which nobody changes. A newer copy replaces it by a rename, so a reader that keeps the old one open keeps nobody waiting.
+A user who may open the live file for reading can hold SQLite's locks by fcntl read locks, and so stop all writers. So the live
+file, its -wal and its -shm are root's alone (0600), and the dashboard reads `dashboard.sqlite` beside it: a complete database
+without a journal, which never changes. A newer copy replaces it by a rename, so a reader that keeps the old one open blocks no
+writer.
 
 The copy is renewed by who wrote: when a catalogue is closed after writing, and while it stays open after a commit, at intervals
 that grow with its size. A failure to renew it fails nothing else. The copy has the time at which it was made.
@@ -95,7 +96,7 @@ def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interv
             facts = {COPIED: format_time(datetime.now(UTC)), _MARK: json.dumps(_mark_of(path))}
             _copy(f"file:{quote(str(path))}", path.with_name(FILE), facts)
     except (OSError, sqlite3.Error) as error:
-        log.info("the dashboard's copy of %s could not be renewed: %s", path, error)
+        log.info("the dashboard's copy of %s could not be updated: %s", path, error)
         return False
     return True
 
@@ -206,7 +207,7 @@ def _give_up_after(seconds: float) -> Callable[[int, int, int], None]:
 
     def check(status: int, _remaining: int, _total: int) -> None:
         if status & 0xFF in _PASSING and time.monotonic() > deadline:
-            raise BlockingIOError(errno.EAGAIN, "another program holds the catalogue")
+            raise BlockingIOError(errno.EAGAIN, "another program is using the catalogue")
 
     return check
 

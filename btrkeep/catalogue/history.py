@@ -111,7 +111,7 @@ def _value(name: str, kind: Any, value: Any) -> Any:
         return cause_out(value) if isinstance(value, str) else None
     parsed = _read(kinds[0], value)
     if parsed is None or parsed not in _KNOWN.get(name, (parsed,)) or not _IS_NAMED.get(name, _is_anything)(parsed):
-        raise ValueError(f"{name} is nothing that it can be")
+        raise ValueError(f"{name} has an invalid value")
     return parsed
 
 
@@ -185,7 +185,7 @@ def put_back(session: Session, missing_rows: Mapping[str, Sequence[dict[str, Any
         try:
             session.run_many(kind.table.insert(), [kind.table.column_values(row) for row in missing])
         except (sqlite3.IntegrityError, CatalogueContradicted) as error:
-            raise OperatorError(f"rows of {kind.name} do not fit: {error}", "nothing was brought back") from error
+            raise OperatorError(f"rows of {kind.name} do not fit: {error}", "nothing was restored") from error
     return counts
 
 
@@ -210,7 +210,7 @@ def _make_place(session: Session, kind: _Kind, missing: Sequence[dict[str, Any]]
     older = session.value(f"SELECT max(id) FROM {name} WHERE {kind.moment} <= :moment", values) or 0
     for pid, started in session.all(f"SELECT pid, pid_started FROM {name} WHERE {is_later} AND finished IS NULL", values):
         if is_alive(pid, started):
-            raise HistoryInUse("the history is not put back while something runs", "wait for its end, then: `backupd rebuild`")
+            raise HistoryInUse("the history is not restored while a job runs", "wait until it ends, then run `backupd rebuild`")
     others = ", ".join(column for column in kind.table.columns if column != "id")
     session.run(f"INSERT INTO {name} (id, {others}) SELECT id + :up, {others} FROM {name} WHERE {is_later}", values)
     if kind.table is tables.balance:

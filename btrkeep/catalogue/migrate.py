@@ -55,7 +55,8 @@ def prepared(state: Path) -> Path:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_room(path) from error
         raise CatalogueUnusable(
-            f"the catalogue {path} cannot be opened: {error.strerror}", f"see [pool] state{', run as root' if os.geteuid() else ''}"
+            f"the catalogue {path} cannot be opened: {error.strerror}",
+            f"check `state` in [pool]{', run as root' if os.geteuid() else ''}",
         ) from error
 
 
@@ -119,10 +120,10 @@ def _make_file(path: Path) -> None:
 def _set_modes(path: Path) -> None:
     """Makes the live files root's alone, and lets the dashboard's group enter the folder, where its copy is.
 
-    Whoever can open the live file for reading can hold its locks. The folder gets the group if that exists and nobody has chosen
-    another one, and the setgid bit, so that a copy belongs to the group whoever makes it, even a job that may not change owners.
-    SQLite gives -wal and -shm the mode of the database. Attributes that a job may not change have been set by another program, or
-    will be.
+    A user who can open the live file for reading can hold its locks. The folder gets the group if that exists and no other was
+    chosen, and the setgid bit, so that a copy belongs to the group whatever job makes it, even without the right to change
+    owners. SQLite gives -wal and -shm the mode of the database. Attributes that a job may not change have been set by another
+    program, or will be.
     """
     if os.geteuid() != 0:
         return
@@ -137,7 +138,7 @@ def _set_modes(path: Path) -> None:
         is_ours = not folder.st_gid or folder.st_gid == _readers()
         mode = stat.S_IMODE(folder.st_mode) | (stat.S_IRGRP | stat.S_IXGRP if is_ours else 0)
         if not group or not mode & stat.S_IXGRP:
-            return  # nobody else is to read anything here
+            return  # no other user may read anything here
         _set(path.parent, folder, group, mode | stat.S_ISGID)
         copy = path.with_name(dashboard_copy.FILE)
         if dashboard_copy.is_plain(copy):  # one that was made while the folder was closed to the group is root's alone
@@ -185,12 +186,13 @@ def version_of(session: Session) -> int:
     path = session.path
     if application != tables.APPLICATION_ID or version < 1:
         raise OperatorError(
-            f"{path} is a database, but no catalogue", "see [pool] state, or move it away and run: `backupd rebuild`"
+            f"{path} is a database, but not a catalogue",
+            "check `state` in [pool], or move the file away and run: `backupd rebuild`",
         )
     if version > tables.SCHEMA_VERSION:
         raise OperatorError(
-            f"the catalogue {path} has schema {version}, this btrkeep knows {tables.SCHEMA_VERSION}: a newer one migrated it",
-            "use that btrkeep, or move the catalogue away and run: `backupd rebuild`",
+            f"the catalogue {path} has schema {version}, this btrkeep has {tables.SCHEMA_VERSION}: a newer version migrated it",
+            "use that version, or move the catalogue away and run: `backupd rebuild`",
         )
     return int(version)
 

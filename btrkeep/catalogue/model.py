@@ -13,7 +13,7 @@ from btrkeep.backup_states import Cause, Condition
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
-"""What `Run.meaning` says of a run whose process was gone when the next one came: how rsync ended nobody knows."""
+"""What `Run.meaning` says of a run whose process was gone when the next one came: how rsync ended is unknown."""
 EXPIRY_OUTCOMES = ("complete", "partial", "stopped", "failed", "killed")
 """complete: all that was due is gone. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
 failed: an error ended it. killed: its process was gone when the next one came."""
@@ -217,7 +217,7 @@ class Expiry(PoolJob):
     marked: int
     """Number of backups that it marked for deletion."""
     revived: int
-    """Number of marked backups that are kept after all, because the policy changed or somebody held them."""
+    """Number of marked backups that are kept after all, because the policy changed or they were held."""
     deleted: int
     """Number of backups deleted so far."""
     left_out: int

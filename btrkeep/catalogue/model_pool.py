@@ -25,7 +25,7 @@ BALANCE_OUTCOMES = (
 """What ended a run, in the words of balancer.run_types.StopReason. killed: its process was gone when the next one came."""
 STEP_OUTCOMES = ("done", "gone", "no space", "cancelled", "failed")
 """done: the block group was relocated. gone: it was not there any more. no space: its data found no room (ENOSPC). cancelled: by
-whoever stopped the run, half of it may have moved."""
+whatever stopped the run, half of it may have moved."""
 
 
 @dataclass(frozen=True, slots=True)

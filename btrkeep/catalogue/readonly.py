@@ -6,7 +6,7 @@ looks first:
 
 - If there is a -wal, some program has the catalogue open, or was killed. SQLite's own read-only mode (`mode=ro`) is right in both
   cases. It holds a lock that keeps the -wal in place until the connection is closed.
-- If there is none, the file is complete and nobody writes. It is read as a file that never changes (`immutable=1`), to the end of
+- If there is none, the file is complete and has no writer. It is read as a file that never changes (`immutable=1`), to the end of
   the result. Afterwards it must still be the same file without a -wal; otherwise the result is discarded and the query runs again.
 
 Only SQLite opens the file here: closing it elsewhere would drop the locks of this process's other connections.
@@ -27,7 +27,7 @@ PATIENCE = 5.0
 """Seconds of trying before a query gives up: a moment in which the files come or go lasts microseconds."""
 _PAUSE = 0.002
 _TRUSTED = 10.0  # seconds; the dashboard opens the catalogue for each request
-_MADE_BY = "`backupd check` makes it; when it was lost, `backupd rebuild` does, from the pool"
+_MADE_BY = "`backupd check` creates it; if it was lost, `backupd rebuild` creates it from the pool"
 _SETTLED = 50_000_000  # ns; a change within one tick of the filesystem's clock after another would leave the same time
 _PASSING = (
     sqlite3.SQLITE_BUSY,
@@ -107,7 +107,7 @@ class ReadOnlySession(Session):
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN or (code & 0xFF == sqlite3.SQLITE_READONLY and _is_passing(code)):
             return CatalogueUnready(
                 f"the catalogue {self.path} cannot be opened for reading",
-                f"its folder and its files have to be readable for this user: ls -la {self.path.parent}",
+                f"make its folder and its files readable for this user: ls -la {self.path.parent}",
             )
         return super()._meaning(error)
 
@@ -152,7 +152,7 @@ def _file_mark(path: Path) -> Mark | None:
 
 
 def _is_passing(code: int) -> bool:
-    """Returns True if it may come of files that come and go. Plain READONLY is ours: somebody tries to write."""
+    """Returns True if it may come of files that come and go. Plain READONLY is our own fault: an attempt to write."""
     return code & 0xFF in _PASSING or (code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY)
 
 
@@ -164,7 +164,7 @@ def require_schema(session: Session) -> None:
     """Raises CatalogueUnready when the schema is another than this code knows: who only reads cannot migrate it."""
     version = migrate.version_of(session)
     if not version:
-        raise CatalogueUnready(f"the catalogue {session.path} is empty so far", _MADE_BY)
+        raise CatalogueUnready(f"the catalogue {session.path} is still empty", _MADE_BY)
     if version != tables.SCHEMA_VERSION:
         raise CatalogueUnready(
             f"the catalogue {session.path} has the older schema {version}, this btrkeep reads {tables.SCHEMA_VERSION}",
@@ -179,7 +179,7 @@ def require_catalogue(path: Path) -> None:
     try:
         path.stat()
     except FileNotFoundError:
-        raise CatalogueUnready(f"there is no catalogue {path} yet", f"{_MADE_BY}; see also [pool] state") from None
+        raise CatalogueUnready(f"there is no catalogue {path} yet", f"{_MADE_BY}; check also `state` in [pool]") from None
     except OSError as error:
         raise CatalogueUnready(f"the catalogue {path} cannot be read: {error.strerror}", f"ls -la {path.parent}") from error
 

@@ -108,7 +108,7 @@ class CatalogueSession:
     def require_integrity(self) -> None:
         """Raises CatalogueDamaged if any part of the file is damaged, including parts that no query has read yet."""
         sqlite.require_integrity(self._reader)
-        for table in tables.TABLES:  # pages may be whole with values in them that nobody wrote
+        for table in tables.TABLES:  # pages may be whole with values in them that were never written
             for _ in self._reader.stream(f"SELECT {table.select()} FROM {table.name}"):
                 pass
 

@@ -152,7 +152,7 @@ PAGE_CACHE = 16 << 20
 """Bytes. SQLite's 2 MB make a list of 96,000 backups read most pages many times."""
 _AT_A_TIME = 1000  # rows
 NOT_OURS = (ValueError, TypeError, RecursionError)
-"""What the conversion of a value raises that nobody here has written."""
+"""What the conversion of a value raises for a value that was not written here."""
 
 Values = Mapping[str, Any]
 Row = tuple[Any, ...]
@@ -179,23 +179,23 @@ class CatalogueFull(CatalogueUnusable):
 
 
 _REBUILD = "rebuild it from the pool: `backupd rebuild`"
-_READ_ONLY = f"{'run this as root, and ' if os.geteuid() else ''}see that its filesystem is not read-only"
+_READ_ONLY = f"{'run this as root, and ' if os.geteuid() else ''}check that its filesystem is not read-only"
 _Meaning = tuple[type[OperatorError], str, str]
 _DAMAGED: _Meaning = (CatalogueDamaged, "the catalogue {path} is damaged: {error}", _REBUILD)
 _FULL: _Meaning = (
     CatalogueFull,
-    "there is no room for the catalogue {path}",
-    "make room on the filesystem of {path} (df -h, df -i); nothing is lost",
+    "there is no free space for the catalogue {path}",
+    "free some space on the filesystem of {path} (df -h, df -i); nothing is lost",
 )
 _BROKEN: _Meaning = (
     CatalogueDamaged,
     "the catalogue {path} cannot be read or written: {error}",
-    f"look for disk errors (dmesg), then {_REBUILD}",
+    f"check dmesg for disk errors, then {_REBUILD}",
 )
 _BUSY: _Meaning = (
     CatalogueBusy,
     "the catalogue {path} was held by another program for too long",
-    "see by whom: fuser -v {path}",
+    "find it with: fuser -v {path}",
 )
 _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_NOTADB: _DAMAGED,
@@ -238,7 +238,7 @@ class Session:
         self._connection = connection
         self._closed = False
 
-    def all(self, query: str, values: Values = {}) -> list[Row]:  # noqa: B006  nobody changes it
+    def all(self, query: str, values: Values = {}) -> list[Row]:  # noqa: B006  it is never changed
         """All rows of the answer."""
         return [row for batch in self._parts(query, values) for row in batch]
 

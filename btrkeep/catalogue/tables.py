@@ -79,7 +79,7 @@ class Table(Generic[RowT]):
         """The SELECT of whole rows; `rest` is what follows the table's name: WHERE, ORDER BY, LIMIT."""
         return f"SELECT {self.select()} FROM {self.name} {rest}"
 
-    def find(self, session: Session, rest: str, values: Values = {}) -> list[RowT]:  # noqa: B006  nobody changes it
+    def find(self, session: Session, rest: str, values: Values = {}) -> list[RowT]:  # noqa: B006  it is never changed
         """The rows that `query(rest)` gives."""
         return [self.row(*row) for row in session.all(self.query(rest), values)]
 

@@ -83,11 +83,13 @@ def _require_current_folder() -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the current folder is gone", "`cd` to another one") from None
+        raise UsageError("the current folder no longer exists", "`cd` to another folder") from None
 
 
 def _not_printed(error: OSError) -> int:
-    print_error(OperatorError(f"standard output: {error.strerror}", "what was printed is not all there; see where it goes"))
+    print_error(
+        OperatorError(f"standard output: {error.strerror}", "the output is incomplete: check the file or program that receives it")
+    )
     return Exit.ATTENTION
 
 
@@ -139,7 +141,7 @@ def _nearest_option(error: click.NoSuchOption, context: click.Context) -> str:
     while above:
         if option := _options_of(above).get(error.option_name):
             value = "" if option.is_flag or option.count else f" {option.make_metavar(above)}"
-            return f"it goes before the command: {above.command_path} {error.option_name}{value} {context.info_name}"
+            return f"put it before the command: {above.command_path} {error.option_name}{value} {context.info_name}"
         above = above.parent
     return did_you_mean(error.option_name, list(_options_of(context)))
 

@@ -142,6 +142,6 @@ def pool_words(pool: str | None, config: Path | None) -> list[str]:
 def require_one_pool(pool: str | None, config: Path | None, default: str = "that is on the filesystem") -> None:
     """Raises UsageError when both are given, or an empty one, as an empty variable of a script would."""
     if pool is not None and config is not None:
-        raise UsageError("--pool and --config exclude each other", "a file's name is its pool's")
+        raise UsageError("--pool and --config exclude each other", "give only one: a configuration file has the name of its pool")
     if pool == "" or (config is not None and str(config) in ("", ".")):
-        raise UsageError(f"--{'pool' if config is None else 'config'} names nothing", f"leave it out for the pool {default}")
+        raise UsageError(f"--{'pool' if config is None else 'config'} is empty", f"leave it out for the pool {default}")

@@ -107,7 +107,7 @@ def hang_up(stream: IO[str]) -> None:
 
 
 def survive_closed_stdout() -> None:
-    """Loses from now on what is printed for nobody (a pager that was left, `| head`) or has no room: the command does all
+    """From now on drops output that has no reader (a pager that was left, `| head`) or no space: the command does all
     of its work. `lost_output` says so at its end.
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
@@ -121,7 +121,7 @@ def survive_closed_stdout() -> None:
 
 
 def lost_output() -> OSError | None:
-    """Returns why standard output is not whole where that was outlived; None if nobody read on."""
+    """Returns why standard output is not whole where that was outlived; None if its reader has ended."""
     with suppress(OSError):
         sys.stdout.flush()
     return _lost.get(1)

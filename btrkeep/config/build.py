@@ -40,7 +40,7 @@ STATE = Path("/var/lib/btrkeep")
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
 _COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
-_SAME_NAME = "{} has that name already; `status` shows both in one table"
+_SAME_NAME = "{} already has this name, and `status` shows both in one table"
 _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
 
 
@@ -252,16 +252,16 @@ def _this_machine(
     """Checks of a host without address; what its source paths have to leave out."""
     for key in _NEEDS_ADDRESS:
         if key in table.values:
-            problems.say(table.file, dotted(HOST, name, key), "has no effect, the host has no address: it is this machine")
+            problems.say(table.file, dotted(HOST, name, key), "has no effect: without an address, the host is this machine")
     for key in ("before", "after"):
         if any("{address}" in word for word in values.get(key, ())):
-            reason = "says {address}, but the host has no address"
+            reason = "contains {address}, but the host has no address"
             problems.add(table.file, dotted(HOST, name, key), reason, (HOST, name, key))
     source_exclusions = self_exclusions(values.get("paths", ()), kept)
     where = dotted(HOST, name, "paths")
     for piece in source_exclusions:
         if piece.pattern:
-            problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.name}: {piece.pattern} is left out")
+            problems.say(table.file, where, f"{quoted(piece.source)} contains {piece.name}: {piece.pattern} is excluded")
         else:
             reason = f"{quoted(piece.source)}: is {piece.name} itself, or lies in it"
             problems.add(table.file, where, reason, (HOST, name, "paths"))
@@ -282,7 +282,7 @@ def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sect
         return None
     group, other = values.get("group"), hosts[sibling].values.get("group")
     if (group is None or group != other) and not values.get("share_across_groups"):
-        reason = "is not in the same group: who sees one could learn of the other's files (share_across_groups)"
+        reason = "is not in the same group: users who see one could learn about the other's files (share_across_groups allows it)"
         problems.add(file, where, reason, (HOST, name, "share_with"))
     return str(sibling)
 
@@ -292,14 +292,14 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
         for pattern in (f"{path}/*", f"{path}/**"):
             if pattern in values["exclude"]:
                 where = dotted(HOST, name, "paths")
-                problems.say(file, where, f"{quoted(path)} is fetched as an empty folder, {quoted(pattern)} excludes what is in it")
+                problems.say(file, where, f"{quoted(path)} is backed up as an empty folder: {quoted(pattern)} excludes its content")
 
 
 def _say_who_keeps_everything(file: Path, hosts: Iterable[model.HostConfig], problems: Problems) -> None:
     """Adds one notice for all hosts without a retention policy: they keep everything, until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:
-        problems.say(file, "no retention", f"every backup is kept, of {_listed(names)}")
+        problems.say(file, "no retention", f"every backup of {_listed(names)} is kept")
 
 
 def _listed(names: list[str]) -> str:

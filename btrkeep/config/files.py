@@ -70,9 +70,9 @@ def _refuse_written_by_others(path: Path, problems: Problems) -> None:
     except OSError:
         return
     if status.st_uid:
-        problems.add(path, f"belongs to user {status.st_uid}, who could run anything as root: chown root it")
+        problems.add(path, f"belongs to user {status.st_uid}, who could run any command as root: chown root it")
     elif status.st_mode & stat.S_IWOTH:
-        problems.add(path, "can be written by other users, who could run anything as root: chmod go-w it")
+        problems.add(path, "can be written by other users, who could run any command as root: chmod go-w it")
 
 
 def _hint(main: Path) -> str:
@@ -112,7 +112,7 @@ def _document(file: Path, text: str | None, problems: Problems) -> Document | No
 
 
 def _content(file: Path) -> bytes:
-    """Reads a regular file. A pipe is not waited for: nobody may ever write to it."""
+    """Reads a regular file. A pipe is not waited for: it may never get data."""
     fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
         kind = os.fstat(fd).st_mode

@@ -67,7 +67,7 @@ def _merge_named(tables: dict[str, TomlSection], content: Mapping[str, Any], sec
             continue
         values = _values(table, section, file, (section, name), problems)
         if name in tables:
-            text = f"is in {tables[name].file} already; a {section} stands in one file"
+            text = f"is in {tables[name].file} already; write each {section} in one file"
             problems.add(file, dotted(section, name), text, (section, name))
         else:
             tables[name] = TomlSection(file, values, table)
@@ -153,7 +153,7 @@ def _name_with_dots(section: str, where: tuple[str, ...], content: Any) -> str:
             return ""
         name, content = next(iter(content.items()))
         names.append(name)
-    return f"a name with dots is written in quotes: [{dotted(section, '.'.join(names))}]" if isinstance(content, dict) else ""
+    return f"write a name with dots in quotes: [{dotted(section, '.'.join(names))}]" if isinstance(content, dict) else ""
 
 
 def _misplaced(name: str, here: str) -> str:
@@ -161,4 +161,4 @@ def _misplaced(name: str, here: str) -> str:
     places = [place for section in SECTIONS if name in LEGAL[section] for place in WRITTEN[section]]
     if places:
         return f"belongs in {' or '.join(places)}{f', not in {here}' if here else ''}"
-    return f"is a section of its own, {' or '.join(WRITTEN[name])}" if name in WRITTEN else ""
+    return f"is a separate section, {' or '.join(WRITTEN[name])}" if name in WRITTEN else ""

@@ -59,7 +59,7 @@ class Retention:
     min_keep: int = entry((RETENTION,), kinds.COUNT, 3, "5",
         "How many of the newest complete backups of a host are kept, whatever the rules.")
     grace: float = entry((RETENTION,), kinds.DURATION, "1d", '"3d"',
-        "How long an expired backup can still be restored, or taken back with ``backupd unexpire``, before it is deleted.")
+        "How long an expired backup can still be restored, or kept again with ``backupd unexpire``, before it is deleted.")
 
     @property
     def missing(self) -> bool:
@@ -316,7 +316,7 @@ class OffsiteSettings(CopySettings):
     @property
     def source(self) -> str:
         """Returns the location, as far as the configuration has it."""
-        return self.repository or f"as {self.environment_file} has it"
+        return self.repository or f"set in {self.environment_file}"
 
 
 # fmt: on

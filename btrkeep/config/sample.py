@@ -9,8 +9,8 @@ from btrkeep.errors import UsageError
 
 _TEXT = """\
 # btrkeep: the backups of one pool. `man btrkeep.toml` explains every key.
-# Hosts may also stand in files of their own, in the folder {pool}.d/ beside this file.
-# `backupd check` shows what is wrong here, `backupd run` makes the first backups.
+# Hosts may also have separate files, in the folder {pool}.d/ beside this file.
+# `backupd check` shows mistakes in this file, `backupd run` makes the first backups.
 
 [pool]
 path = {path}
@@ -19,12 +19,12 @@ path = {path}
 # window = "22:00-06:00"      # in UTC, or in the pool's own: zone = "Europe/Berlin" in [pool]
 # bandwidth = "16MB"          # per second, for all transfers together
 
-[retention]                   # how many days, weeks and months keep a backup; without it every backup is kept
+[retention]                   # for how many days, weeks and months one backup is kept; without it every backup is
 daily = 14
 weekly = 13
 monthly = 12
 # min_keep = 3                # never fewer complete backups of a host than this
-# grace = "1d"                # so long what no rule keeps can still be had back
+# grace = "1d"                # how long an expired backup can still be restored
 
 # [host.here]                 # no address: this machine
 # paths = ["/etc", "/home"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from btrkeep.config.sources import literal_pattern
 from btrkeep.procfs import Mount, mounts
 
-# Filesystems whose data somebody else gives: fuse and fuse.sshfs, nfs and nfs4, ...
+# Filesystems whose data another program gives: fuse and fuse.sshfs, nfs and nfs4, ...
 _REMOTE = re.compile(r"(fuse|nfs|cifs|smb|ceph|9p|afs|gluster|lustre|ocfs2|gfs2|autofs|virtiofs|ncpfs|coda|beegfs|orangefs)")
 _MOST_LINKS = 40
 

@@ -98,8 +98,9 @@ class BackupSettings:
     concurrency: int = filled_by(CONCURRENCY)
     bandwidth: int | None = filled_by(BANDWIDTH)
     confine: Literal["auto", "always", "never"] = entry((BACKUP,), kinds.CONFINE, "auto", '"always"',
-        "Whether the rsync of a host is confined, so that it can write only to that host's new backup: if this machine supports "
-        "it, always (otherwise no transfer starts), or never. An unconfined rsync with known vulnerabilities runs only with "
+        "Whether the rsync of a host is confined, so that it can write only to that host's new backup. ``auto``: if this machine "
+        "supports it. ``always``: otherwise no transfer starts. ``never``: unconfined. An unconfined rsync with known "
+        "vulnerabilities runs only with "
         "never. Copies of another pool are received unconfined only from a folder, and only with never.", False)
 
 
@@ -120,8 +121,8 @@ class ExpirySettings:
     max_orphans: int = entry((EXPIRY,), kinds.COUNT, 100, "50",
         "How many deleted subvolumes may wait for the kernel's cleaner at any time, including those that other programs deleted.")
     pace: Pace | None = entry((EXPIRY,), kinds.PACE, "off", '"50ms"',
-        'The load above which expiry pauses: the time of a small fsync, such as ``"50ms"``, or the share of time that processes '
-        'wait for I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.')
+        'The load above which expiry pauses: the time of a small fsync, such as ``"50ms"``, or the share of time spent waiting for '
+        'I/O, such as ``"10%"`` (pressure stall information). ``"off"``: no pauses.')
     mount_option: str = entry((EXPIRY,), kinds.MOUNT_OPTION, "none", '"ssd"',
         "The allocator's mount option while expired backups are deleted; afterwards the previous one is restored. ``\"none\"``: "
         "no change.")
@@ -140,9 +141,9 @@ class NotifySettings:
         "contain passwords: keep the file readable only by root. Without any, alarms are recorded and shown, but not sent.",
         secret=True)
     on: tuple[str, ...] = entry((NOTIFY,), kinds.EVENTS, list(EVENT_WORDS), '["failure", "suspect", "devices"]',
-        "Which events are sent at once: ``failure`` (a host, a unit, expiry, the pool), ``suspect`` (a backup that lost too much), "
-        "``silent`` (a host that is late), ``room`` (the pool is nearly full), ``devices`` (errors, "
-        "missing devices), and ``recovery`` of any of these.")
+        "Which events are sent at once. ``failure``: of a host, a unit, expiry or the pool. ``suspect``: a backup lost too many "
+        "files. ``silent``: a host is late. ``room``: the pool is nearly full. ``devices``: errors, or missing devices. "
+        "``recovery``: any of these has ended.")
     silent: float | None = entry((NOTIFY,), kinds.DURATION, None, '"2d"',
         "A late host is reported when its newest complete backup is older than this. Without it: as soon as the host is late "
         "(``late`` in [backup]).")
@@ -151,8 +152,8 @@ class NotifySettings:
     digest: time | None = entry((NOTIFY,), kinds.TIME_OF_DAY, "08:00", '"07:30"',
         'When the daily summary is sent, in the pool\'s zone. ``"none"``: never.')
     ping: Url | None = entry((NOTIFY,), kinds.PING, None, '"https://hc-ping.com/00000000-0000-4000-8000-000000000000"',
-        "A dead man's switch, as at healthchecks.io: this URL is requested after a night that met its goal, with ``/start`` when a "
-        "night begins and with ``/fail`` after one that missed the goal. Without requests, that service raises the alarm.",
+        "A dead man's switch, as at healthchecks.io: this URL is requested after a night that met its goal. ``/start`` is appended "
+        "when a night begins, and ``/fail`` after a night that missed the goal. Without requests, that service raises the alarm.",
         secret=True)
     ping_goal: float = entry((NOTIFY,), kinds.SHARE, "100%", '"98%"',
         "How many of the hosts must be ok after a night; those that are ``optional`` or not ``enabled`` do not count.")

@@ -19,7 +19,7 @@ def parse_path(value: Any) -> Path:
     """An absolute path on this machine, not the root."""
     path = normalised(value)
     if path == "/":
-        raise InvalidValue("expected a path of its own, not the root of the file system")
+        raise InvalidValue("expected another path than the root of the file system")
     return Path(path)
 
 
@@ -55,7 +55,7 @@ def parse_sources(value: Any) -> tuple[str, ...]:
 def _source(value: Any) -> str:
     path = normalised(value)
     if "*" in path or "?" in path:
-        raise InvalidValue("a source path has no wildcards; name the folder above and leave out with exclude")
+        raise InvalidValue("a source path has no wildcards; name the folder above, and use exclude")
     return path
 
 
@@ -98,11 +98,14 @@ def _pattern_fault(item: Any) -> str:
     if not isinstance(item, str) or not item:
         return 'expected a pattern such as "/var/cache/*" or "*.tmp"'
     if item.startswith(PATTERN_PREFIXES) or item == "!":
-        return "only patterns of what to leave out, no rules of rsync's; for a name that begins so write ? for its first character"
+        return (
+            "expected a pattern of excluded files, not a filter rule of rsync; if a file's name begins like this, write ? for "
+            "its first character"
+        )
     if _CONTROL.search(item):
-        return "a pattern has no control characters; ? stands for any one"
+        return "a pattern has no control characters; write ? for each"
     if "//" in item or any(part in (".", "..") for part in item.split("/")):
-        return 'never matches: patterns meet names without "//", "." and ".."'
+        return 'never matches: paths of files have no "//", "." or ".."'
     return ""
 
 
@@ -129,7 +132,7 @@ def name_fault(name: str) -> str:
     if not name:
         return "is empty"
     if name[0] in ".-":
-        return f"begins with {quoted(name[0])}, as no name may"
+        return f"begins with {quoted(name[0])}, which is not allowed"
     if not all(char.isalnum() or char in "._-" for char in name):
         return "has other characters than letters, digits, . _ and -"
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
@@ -151,7 +154,7 @@ def parse_address(value: Any) -> str:
     if "@" in value and not user:
         raise InvalidValue
     if any(char.isspace() or not char.isprintable() or char in "/\\'\"" for char in value):
-        raise InvalidValue("has characters that no address has; paths belong in paths")
+        raise InvalidValue("has characters that are not allowed; write paths in paths")
     if not host or (set(host) & set("[]:") and not _BRACKETED.fullmatch(host)) or ":" in user:
         raise InvalidValue(
             'expected USER@HOST without a colon; a port belongs in port, an IPv6 address in brackets, "root@[fe80::1]"'

@@ -139,7 +139,7 @@ def _window(value: Any) -> Window | None:
     window = parse_window(_text(value))
     if window and window.start == window.end:
         raise InvalidValue(
-            'start and end are the same; for the whole day leave the key out, or write "none" against an inherited one'
+            'start and end are the same; for the whole day leave the key out, or write "none" to cancel an inherited one'
         )
     return window
 

@@ -173,7 +173,7 @@ def parse_pace(text: str) -> Pace | None:
         return None
     pace = Pace(text, None, parse_share(text)) if "%" in text else Pace(text, _parse_latency(text))
     if not (pace.latency or pace.pressure):
-        raise ValueError(f"{text!r} leaves no room to work")
+        raise ValueError(f"{text!r} must be above zero")
     return pace
 
 
@@ -183,7 +183,7 @@ def _parse_latency(text: str) -> float:
         raise ValueError(f"{text!r} is not a pace")
     latency = float(match[1]) * (0.001 if match[2] == "ms" else 1.0)
     if latency > _LONGEST_LATENCY:
-        raise ValueError(f"{text!r} is longer than any pause is worth")
+        raise ValueError(f"{text!r} is longer than a pause may be")
     return latency
 
 

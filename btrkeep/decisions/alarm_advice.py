@@ -89,7 +89,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "Check the log of its last run and fix the cause. The next run tries again.",
         "backupd log {name}"),
     (kinds.SUSPECT, kinds.HOST): Advice(
-        "Check what is missing. If it was deleted on purpose, accept the backup.",
+        "Check which files are missing. If they were deleted on purpose, accept the backup.",
         "backupd list {name}"),
     (kinds.SILENT, kinds.HOST): Advice(
         "Check that the machine is switched on, and that its window is long enough.",
@@ -128,18 +128,18 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "A backup was made writable and changed: check which files. Then accept it, delete it, or fetch a copy again.",
         "backupd verify"),
     (kinds.ROOM, kinds.MIN_FREE): Advice(
-        "No backup starts until there is free space: keep less, balance, or add a device.",
+        "No backup starts until there is free space: keep fewer backups, balance, or add a device.",
         "backupd forecast", "pool"),
     (kinds.ROOM, kinds.UNALLOCATED): Advice(
-        "Expire, then balance sparsely used block groups: metadata need unallocated space.",
+        "Expire, then balance sparsely used block groups: metadata needs unallocated space.",
         "backupd doctor", "doctor"),
     (kinds.FAILURE, kinds.SCHEDULE): Advice(
         "Runs do not start often enough: enable the timer btrkeep-backup@, or check why it does not run.",
         "backupd check", "doctor"),
-    (kinds.ROOM, kinds.USED): Advice("Keep less, or add a device, before it is full.", "backupd forecast", "pool"),
+    (kinds.ROOM, kinds.USED): Advice("Keep fewer backups, or add a device, before it is full.", "backupd forecast", "pool"),
     (ANY, kinds.UNIT): Advice("Read its last messages, fix the cause, and start it again.", "journalctl -u {name} -n 50", "log"),
     (kinds.SILENT, kinds.OFFSITE): Advice(
-        "No backup was sent yet: make the repository, then send to it.",
+        "No backup was sent yet: create the repository, then send backups to it.",
         "backupd offsite init {name}", "copies"),
     (ANY, kinds.OFFSITE): Advice(
         "Check why it cannot be updated; the repository may be unreachable or full.",

@@ -49,13 +49,13 @@ def _emptied(end: str) -> Callable[[Mapping[str, Any]], str]:
         others = facts["others"]
         where = f"{facts['folder']} and {counted(others, 'more folder')} are" if others else f"{facts['folder']} is"
         before = f"at least {facts['files']:,} files and folders ({format_size(facts['bytes'])})"
-        return f"{where} empty, where the previous backup has {before}, {end}"
+        return f"{where} empty, but the previous backup has {before} there, {end}"
 
     return words
 
 
 _ANEW = "until it allows more, the next run starts from the beginning"
-_A_LIMIT = f"raise that, or `exclude` some of it; {_ANEW}"
+_A_LIMIT = f"raise it, or `exclude` some files; {_ANEW}"
 
 _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.POOL: "{text}".format_map,
@@ -68,21 +68,21 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.NO_STATISTICS: "rsync ended without its statistics (exit status {exit_code})".format_map,
     CauseCode.SOURCE_MISSING: "the source is missing or cannot be entered: {line}".format_map,
     CauseCode.NOTHING_READ: "nothing could be read: {line}".format_map,
-    CauseCode.NOT_LISTED: "files below {paths} paths that could not be read were not checked, and cannot be counted".format_map,
+    CauseCode.NOT_LISTED: "{paths} paths could not be read: files below them were not checked, and cannot be counted".format_map,
     CauseCode.UNREADABLE: _unreadable,
-    CauseCode.DELETIONS_LIMITED: "deletions stopped at a limit, so files that are gone are still there",
-    CauseCode.NO_FILE_LEFT: "no file is left of {before} (is something not mounted?)".format_map,
+    CauseCode.DELETIONS_LIMITED: "deletions stopped at a limit, so deleted files are still in the backup",
+    CauseCode.NO_FILE_LEFT: "none of {before} files is left (is a filesystem not mounted?)".format_map,
     CauseCode.FEWER_FILES: _shrunk("files", str),
     CauseCode.FEWER_BYTES: _shrunk("bytes", format_size),
-    CauseCode.NOT_MOUNTED: _emptied("and nothing was deleted there (is something not mounted?)"),
+    CauseCode.NOT_MOUNTED: _emptied("and nothing was deleted there (is a filesystem not mounted?)"),
     CauseCode.EMPTIED_UNDATED: _emptied(
-        "and that backup is stamped in the future: it is not certain that they were deleted (if they were: "
+        "and the time of that backup is in the future: it is not certain that they were deleted (if they were: "
         "`backupd accept HOST latest`)"
     ),
-    CauseCode.EMPTIED_SETTINGS: _emptied("and nothing was deleted there: by a new `exclude`, or is something not mounted?"),
+    CauseCode.EMPTIED_SETTINGS: _emptied("and nothing was deleted there: was `exclude` changed, or is a filesystem not mounted?"),
     CauseCode.NOT_COMPARED: (
-        "folders that are empty now could not be compared with the previous backup ({why}), so a filesystem that is not mounted "
-        "would not be seen: the next run compares again, and `backupd accept HOST latest` makes this one complete"
+        "empty folders could not be compared with the previous backup ({why}), so a missing mount would not be noticed; "
+        "the next run compares again, and `backupd accept HOST latest` makes this backup complete"
     ).format_map,
     CauseCode.NOT_NAMED: "rsync reports that some files were not transferred, but not which",
     CauseCode.DEADLINE: "the deadline has passed",
@@ -91,7 +91,7 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
     CauseCode.TOO_MANY_PROCESSES: "its rsync started {processes} processes".format_map,
     CauseCode.SIGNAL: "stopped by {name}".format_map,
     CauseCode.ENDLESS_OUTPUT: lambda facts: (
-        f"the host prints without end: more than {format_size(facts['bytes'])}, which is not read any further"
+        f"the host's output does not end: after {format_size(facts['bytes'])} it was no longer read"
     ),
     CauseCode.MAX_FILES: lambda facts: (
         f"{facts['found']:,} files and folders are new, more than `max_files` allows ({facts['limit']:,}): {_A_LIMIT}"
@@ -103,11 +103,10 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
         f"its rsync took {format_size(facts['found'])} of memory, more than `max_memory` allows ({format_size(facts['limit'])})"
     ),
     CauseCode.QUOTA: lambda facts: (
-        f"its quota is used up: {format_size(facts['found'])} that it wrote are alive, of {format_size(facts['limit'])} that "
-        "`quota` allows; "
-        f"raise that, `exclude` some of it, or delete old backups; {_ANEW}"
+        f"its quota is used up: {format_size(facts['found'])} of its data are in use, of {format_size(facts['limit'])} that "
+        f"`quota` allows; raise it, `exclude` some of it, or delete old backups; {_ANEW}"
     ),
-    CauseCode.KILLED: "the run was killed before it came to its end",
+    CauseCode.KILLED: "the run was killed before it ended",
     CauseCode.INTERNAL_ERROR: "internal error",
 }
 
@@ -129,7 +128,7 @@ def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:
     place = f"{host}@{name}"
     return (
         f"`{command} verify {place}` names the files; `{command} accept {place}` if the changes are right, "
-        f"`{command} delete {place}` if not; a copy of another pool comes again by `replicate NAME --damaged`"
+        f"`{command} delete {place}` if not; `replicate NAME --damaged` fetches a copy of another pool again"
     )
 
 

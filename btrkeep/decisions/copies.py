@@ -460,8 +460,8 @@ def remedy(kind: str, name: str) -> str:
     """Returns what to do about a copy that is not up to date."""
     command = f"`{command_of(kind, name)}`"
     if kind == FETCHED_BY:
-        return f"{command} on the server that has this copy, or with its disk connected, says what is against it"
-    return f"{command} brings what is missing, and says what is against it"
+        return f"run {command} on the server that has this copy, or with its disk connected: it prints the cause"
+    return f"{command} copies the missing backups, or prints why it cannot"
 
 
 def running_words(running: RunningFetch) -> str:

@@ -218,7 +218,7 @@ def proven_words(drill: DrillResult) -> str:
 
 def failure_words(drill: DrillResult) -> str:
     """Describes a failed drill in one line."""
-    outcome = "did not boot as it should" if drill.kind == DrillKind.BOOT else "was restored with differences"
+    outcome = "did not boot correctly" if drill.kind == DrillKind.BOOT else "was restored with differences"
     return f"{drill.host}@{drill.backup} {outcome}: {drill.text}"
 
 

@@ -43,7 +43,7 @@ def is_due(last_complete: datetime | None, every: float, window: Window | None, 
     if last_complete is None:
         return Due(True, now, "no complete backup yet")
     if last_complete > latest(now):
-        return Due(True, now, f"the newest backup is stamped in the future ({local_time(last_complete)})")
+        return Due(True, now, f"the time of the newest backup is in the future ({local_time(last_complete)})")
     begin = period_start(every, window, zone, now)
     if begin is None:
         following = last_complete + timedelta(seconds=every)

@@ -138,7 +138,7 @@ def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits:
                 amend.append((decided.name, decided.state))
             continue
         step = _step(decision)
-        going += row not in GOING and not decided.asked  # somebody's own word is nothing to guard against
+        going += row not in GOING and not decided.asked  # an operator's own request needs no guard
         if decided.marked(now) is None:
             mark.append(step)
         needs_no_clock = row == DELETING or (decided.asked is not None and decided.asked.at_once)

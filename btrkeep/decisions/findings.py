@@ -253,7 +253,7 @@ def privilege_findings(capabilities: Capabilities | None, *, root: bool) -> Iter
             subject=_PRIVILEGES,
         )
     if capabilities.namespace:
-        text = "this process is in a user namespace: owners and ids of files are other ones than on the machine"
+        text = "this process is in a user namespace: owners and ids of files differ from those on the machine"
         yield Finding(_PRIVILEGES, WARNING, text, "run this on the machine itself", subject=_PRIVILEGES)
 
 

@@ -1,7 +1,7 @@
 """The state of a host in one word, and why; whether an optional host is absent, or refuses. Pure.
 
 A laptop in a bag has no route, does not answer, or refuses the connection because another machine has its address. One that refuses
-the key, or has another host key, is there: nobody would hear of that for as long as it counts as absent.
+the key, or has another host key, is there: that would not be reported for as long as it counts as absent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     warnings = (*alarming, *standing_words(facts.lasting), *facts.newest_warnings)
     if facts.ahead is None:
         return warnings
-    words = f"a backup is stamped {local_time(facts.ahead)}, in the future, and counts for nothing: was a clock wrong?"
+    words = f"the time of a backup, {local_time(facts.ahead)}, is in the future, so it does not count: was a clock wrong?"
     return (words, *warnings)
 
 

@@ -1,6 +1,6 @@
 """Follows conditions from one backup to the next: since when, how often, whether they last, their words and the remedy. Pure.
 
-A file that could not be read tonight may be readable tomorrow. The same one on three nights is another event: nobody is working on
+A file that could not be read tonight may be readable tomorrow. The same one on three nights is another event: no user is working on
 it, and the backups miss it, or keep what the host has deleted.
 """
 
@@ -73,19 +73,22 @@ def condition_words(condition: Condition) -> str:
         case ConditionKind.DELETIONS_SKIPPED:
             return f"{name}: deletions have been skipped {since}, so files deleted on the host may still be in the backups"
         case ConditionKind.EMPTIED:
-            return f"{name} has been empty {since}, earlier backups have files there, and nothing was deleted (is it not mounted?)"
+            return f"{name} has been empty {since}, but earlier backups have files there; nothing was deleted (is it not mounted?)"
         case ConditionKind.UNREADABLE:
             return f"{name} could not be read {since}"
         case ConditionKind.NOT_TRANSFERRED:
             return f"{name}: rsync could not transfer some files {since}, and did not name them"
         case ConditionKind.NOT_KEPT:
-            return f"{name} could not be kept as it is on the host {since}"
+            return f"{name} could not be stored as it is on the host {since}"
         case ConditionKind.VANISHED:
-            return f"{name} has vanished while it was read {since}"
+            return f"{name} has vanished during each read {since}"
         case ConditionKind.LEFT_OUT:
-            return f"{name} has been left out by `one_file_system` {since}: its files are missing in these backups, or are old"
+            return f"{name} has been excluded by `one_file_system` {since}: its files are missing from these backups, or are old"
         case ConditionKind.FETCHED_TWICE:
-            return f"{name} has been fetched {since}, and another folder has the same files (a snapshot, a bind mount or a copy)"
+            return (
+                f"{name} has been backed up {since}, although another folder has the same files (a snapshot, a bind mount or "
+                "a copy)"
+            )
 
 
 def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
@@ -100,7 +103,7 @@ def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
     if named and named is not first:
         text, rest = f"{text}; {condition_words(named)}", rest - 1
     more = f" (and {rest:,} more)" if rest else ""
-    remedy = f". Mend that, or leave it out: {exclude_command(host, named.key, command)}" if named else ""
+    remedy = f". Fix this, or exclude it: {exclude_command(host, named.key, command)}" if named else ""
     return f"{host}: {text}{more}{remedy}"
 
 

@@ -44,7 +44,7 @@ def placed(taken: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
     """Returns what is there with the names that the hosts have in the pool now.
 
     `machines` has the id of each host of the pool; None for one of which nothing was sent so far. One that two have, because
-    somebody has copied a folder, leads from no name to another one.
+    an operator has copied a folder, leads from no name to another one.
     """
     counts = Counter(filter(None, machines.values()))
     names = {machine: host for host, machine in machines.items() if machine and counts[machine] == 1}

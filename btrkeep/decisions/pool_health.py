@@ -22,7 +22,7 @@ from btrkeep.pool.model import ChunkUse, Room
 from btrkeep.units import counted, format_share, format_size
 
 LEAST_METADATA = 32 << 20
-MAKE_ROOM = "`backupd expire` deletes what is due; keep less, or add a device"
+MAKE_ROOM = "`backupd expire` deletes backups that are due; keep fewer backups, or add a device"
 """The hint for a pool with too little room."""
 
 
@@ -39,9 +39,9 @@ def for_metadata(room: Room) -> int:
 def lacks_room(room: Room, min_free: SizeOrShare) -> str:
     """Returns why no new transfer may start, or None. Free space in block groups and unallocated space are added up."""
     if room.available < min_free.bytes_of(room.total):
-        return f"the pool has too little room: {room}, below min_free = {min_free}"
+        return f"the pool has too little free space: {room}, below min_free = {min_free}"
     if for_metadata(room) < least_metadata(room.total):
-        return f"the pool has too little room for metadata: {room}"
+        return f"the pool has too little free space for metadata: {room}"
     return ""
 
 
@@ -153,7 +153,7 @@ def _unlooked(facts: PoolFacts) -> Iterator[str]:
 
 def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if facts.foreign:
-        text = f"the catalogue in {limits.state} is of another pool ({facts.foreign})"
+        text = f"the catalogue in {limits.state} belongs to another pool ({facts.foreign})"
         yield Finding(v.CATALOGUE, ERROR, text, "set another `state`, or run `backupd rebuild`")
     elif facts.lost:
         yield lost(limits.state)
@@ -165,7 +165,7 @@ def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Fin
     An unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
     """
     if doubt:
-        yield Finding(v.CLOCK, WARNING, doubt, "see that the clock is right: timedatectl")
+        yield Finding(v.CLOCK, WARNING, doubt, "check that the clock is right: timedatectl")
     if synchronised is False:
         yield Finding(
             v.CLOCK, NOTE, "the clock is not synchronised", "chrony or systemd-timesyncd keeps it right: apt install chrony"
@@ -178,14 +178,14 @@ def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Fin
 
 def lost(state: Path) -> Finding:
     """Returns the finding that the catalogue in that folder was lost."""
-    text = f"the catalogue in {state} knows none of the backups that are in the pool: it was lost"
-    hint = "see that `state` is the right folder, and mounted; then make it again from the pool: `backupd rebuild`"
+    text = f"the catalogue in {state} lists none of the backups in the pool: it was lost"
+    hint = "check that `state` is the right folder, and mounted; then rebuild it from the pool: `backupd rebuild`"
     return Finding(v.CATALOGUE, ERROR, text, hint)
 
 
 def _mount(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if facts.read_only:
-        hint = "look at the kernel's messages (dmesg), then mount it read-write"
+        hint = "check the kernel's messages (dmesg), then mount it read-write"
         yield Finding(v.READ_ONLY, ERROR, f"{limits.pool} is mounted read-only: no backup can be made", hint, unusable=True)
 
 
@@ -235,7 +235,7 @@ def _unallocated(room: Room) -> Finding:
             hint = MAKE_ROOM
         case Shortage.METADATA:
             text = f"metadata is full: {unallocated} are unallocated, and metadata cannot use the {free} free in data block groups"
-            hint = "`backupd expire` deletes what is due; `backupd doctor --fix room` moves data together"
+            hint = "`backupd expire` deletes backups that are due; `backupd doctor --fix room` moves data together"
         case _:
             rest = f"{free} are free in data block groups, {metadata} for metadata"
             text = f"all space is allocated: {unallocated} are unallocated; {rest}"
@@ -249,16 +249,16 @@ def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
         return
     if reason := lacks_room(room, limits.min_free):
         hint = MAKE_ROOM
-        yield Finding(v.ROOM, ERROR, f"no transfer starts any more: {reason}", hint, unusable=True)
+        yield Finding(v.ROOM, ERROR, f"no further transfer starts: {reason}", hint, unusable=True)
     if facts.left_devices:
-        text = f"a temporary device is still a part of the pool: {', '.join(facts.left_devices)}"
+        text = f"a temporary device is still part of the pool: {', '.join(facts.left_devices)}"
         yield Finding(v.UNALLOCATED, WARNING, text, "`backupd doctor --fix room` removes it")
     elif room.unallocated < unallocated_floor(room.total):
         yield _unallocated(room)
     used, limit = 1 - room.available / room.total, limits.used_limit
     if used >= (limit - _SLACK if facts.was_full else limit):
         text = f"{format_share(used)} of the pool's {format_size(room.total)} are used, the limit is {format_share(limit)}: {room}"
-        yield Finding(v.USED, WARNING, text, "keep less, or add a device; `backupd forecast` shows when it is full")
+        yield Finding(v.USED, WARNING, text, "keep fewer backups, or add a device; `backupd forecast` shows when it is full")
 
 
 _REDUNDANCY = "redundancy"
@@ -299,7 +299,7 @@ def redundancy(uses: Iterable[ChunkUse], missing: Collection[int]) -> Redundancy
 
 
 def note_redundancy(facts: FactWriter, current: Redundancy | None) -> None:
-    """Keeps it for programs that may not read the chunks; only while a device is missing, for otherwise everybody can."""
+    """Keeps it for programs that may not read the chunks; only while a device is missing, for otherwise every program can."""
     text = json.dumps(redundancy_as_json(current), sort_keys=True) if current and current.missing else None
     if text != facts.get_fact(_REDUNDANCY):
         facts.set_fact(_REDUNDANCY, text)

@@ -153,7 +153,7 @@ def repeated_hint(failure: RepeatedFailure, command: str) -> str:
     options = command.removeprefix("backupd").strip() or "--pool main"
     typed = _COMMANDS[failure.step].replace("backupd", command, 1).replace("--pool {pool}", options).replace("{name}", failure.name)
     longer = "; give it more time ([drill] time) or a smaller sample" if failure.step is Step.DRILL else ""
-    return f"run it by hand, and read why it ends: {typed}{longer}"
+    return f"run it manually to see why it ends: {typed}{longer}"
 
 
 def repeated_findings(failures: Iterable[RepeatedFailure], command: str) -> list[Finding]:

@@ -335,16 +335,16 @@ def _nearest(backups: Iterable[RemoteBackup], backup: RemoteBackup) -> RemoteBac
 OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename one of the two",
     Obstacle.OF_ANOTHER_POOL: "it is a copy of another pool ({text}): `backupd promote` or `forget` it, or name other hosts",
-    Obstacle.OF_ANOTHER_REPLICA: "the replica {text} has it as well: name it in the `hosts` of one of the two only",
-    Obstacle.NAME_REUSED_THERE: "what this pool has of it is of the host that is {text} there now: first "
+    Obstacle.OF_ANOTHER_REPLICA: "the replica {text} has it too: name it in the `hosts` of only one of the two",
+    Obstacle.NAME_REUSED_THERE: "this pool's backups of it belong to the host that is now {text} there: first "
     "`backupd rename {host} {text}` here, or to another name if {text} has backups here; then it is fetched",
     Obstacle.OTHER_NAME_HERE: "this pool has backups of it as {text}: `backupd rename {text} {host}`, or `forget` one of the two",
     Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
-    Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` takes that back",
-    Obstacle.OTHER_BACKUP: "{text} is another backup there than here, of the same name; nothing is fetched",
-    Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` if this one is not to, otherwise `demote` "
+    Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` undoes that",
+    Obstacle.OTHER_BACKUP: "{text} is the name of different backups here and there; nothing is fetched",
+    Obstacle.BOTH_BACK_UP: "both pools back it up: `backupd demote {text} {host}` if this pool should not, otherwise `demote` "
     "there, with the name of its replica of this pool",
-    Obstacle.NOBODY_BACKS_UP: "each of the two pools takes it for a copy of the other's: `backupd promote {host}` in one of them",
+    Obstacle.NOBODY_BACKS_UP: "each of the two pools treats it as a copy from the other: `backupd promote {host}` in one of them",
     Obstacle.NOT_THERE: "the other pool has no backup of it",
     Obstacle.NOTHING_COMMON: "the two pools have no backup of it in common: rename one of the two",
 }
@@ -403,15 +403,16 @@ _PATTERNS: tuple[tuple[str, ReceiveCause], ...] = (
 )
 
 HINTS: Mapping[ReceiveCause, str] = {
-    ReceiveCause.FULL: "the pool is full: `backupd expire` deletes what is due; keep less, or add a device (see `backupd usage`)",
-    ReceiveCause.QUOTA: "a quota of this pool's filesystem ends it: `btrfs qgroup show` names its limit",
+    ReceiveCause.FULL: "the pool is full: `backupd expire` deletes backups that are due; keep fewer backups, or "
+    "add a device (see `backupd usage`)",
+    ReceiveCause.QUOTA: "a quota of this pool's filesystem stopped it: `btrfs qgroup show` names its limit",
     ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg shows why, and `backupd doctor` what to do",
-    ReceiveCause.OUTSIDE: "the stream wants to write outside of the backup, which nothing honest does: look at the other server",
-    ReceiveCause.DISK: "a disk of this pool could not be read or written: see dmesg and `backupd doctor`",
-    ReceiveCause.GARBLED: "it was garbled on the way and comes again the next time; if that repeats, test both memories",
-    ReceiveCause.PARENT: "another copy of what it is a difference to appeared while it came; it comes again the next time",
-    ReceiveCause.TOO_OLD: "the program btrfs here cannot read what the other server sends: a newer btrfs-progs can",
-    ReceiveCause.CELL: "the cell in which it is received cannot be made: `backupd check` shows what is missing",
+    ReceiveCause.OUTSIDE: "the stream tries to write outside of the backup, as only an attack does: check the other server",
+    ReceiveCause.DISK: "a disk of this pool could not be read or written: check dmesg and `backupd doctor`",
+    ReceiveCause.GARBLED: "it was damaged in transit and is sent again next time; if that repeats, test the memory of both servers",
+    ReceiveCause.PARENT: "another copy of its parent appeared during the transfer; it is sent again next time",
+    ReceiveCause.TOO_OLD: "the btrfs program here cannot read the stream of the other server: install a newer btrfs-progs",
+    ReceiveCause.CELL: "the cell that receives it cannot be set up: `backupd check` shows what is missing",
     ReceiveCause.UNKNOWN: "",
 }
 """What to do next, "" if that is not known."""

@@ -44,7 +44,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequest:
-    """Somebody's word that a backup is to go (`backupd delete`), and why.
+    """An operator's request to delete a backup (`backupd delete`), and why.
 
     `last`: also when no other complete one is left. `at_once`: without grace. `by`: the login name of the user.
     """

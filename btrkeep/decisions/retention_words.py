@@ -26,7 +26,7 @@ REASONS: dict[str, str] = {
     RetentionCode.COMMON: "common with replica {text}",
     RetentionCode.IN_USE: "base of the run in progress",
     RetentionCode.NO_POLICY: "no retention policy",
-    RetentionCode.IN_FUTURE: "stamped in the future",
+    RetentionCode.IN_FUTURE: "its time is in the future",
     RetentionCode.ALTERED: "changed after it was final",
     RetentionCode.UNKNOWN_STATE: "unknown state {text}",
     RetentionCode.NO_RULE: "no rule keeps it",

@@ -64,8 +64,8 @@ class ExitCause(StrEnum):
 
 _WORDS: dict[ExitCause, str] = {
     ExitCause.COMPLETE: "complete",
-    ExitCause.WRONG_USAGE: "wrong usage: an option that one side's rsync does not know",
-    ExitCause.NO_PROTOCOL: "the host does not speak rsync (does its login shell print something?)",
+    ExitCause.WRONG_USAGE: "wrong usage: an option that one of the two rsyncs does not have",
+    ExitCause.NO_PROTOCOL: "the host does not answer in rsync's protocol (does its login shell print text?)",
     ExitCause.FILE_SELECTION: "errors selecting input or output files",
     ExitCause.UNSUPPORTED: "the host's rsync cannot do this",
     ExitCause.REFUSED_TO_START: "the host's rsync did not start",
@@ -93,7 +93,7 @@ _WORDS: dict[ExitCause, str] = {
     ExitCause.KEY_REFUSED: "the host does not accept the key",
     ExitCause.NO_SUCH_NAME: "the host's name does not resolve",
     ExitCause.REFUSED: "the host refuses the connection",
-    ExitCause.NO_ROUTE: "there is no way to the host",
+    ExitCause.NO_ROUTE: "there is no route to the host",
     ExitCause.SILENT: "the host does not answer",
     ExitCause.CLOSED: "the host closed the connection",
     ExitCause.SUDO_PASSWORD: "sudo asks for a password on the host",

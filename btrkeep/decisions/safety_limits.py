@@ -51,7 +51,7 @@ class Forced:
 def _host_of(word: str, hosts: Collection[str]) -> str:
     name = word if word in hosts else word.removeprefix(_HOST)
     if name not in hosts:
-        hint = f"--force takes {', '.join(WORDS)}, or the name of a host, which is {_HOST}NAME when it is one of those words"
+        hint = f"--force takes {', '.join(WORDS)}, or the name of a host; write {_HOST}NAME if that is one of these words"
         raise UsageError(f"--force {printable(word)}: no such host{nearest(name, [*hosts, *WORDS])}", hint)
     return name
 

@@ -151,7 +151,7 @@ def schedule_findings(verdict: ScheduleVerdict) -> Iterable[Finding]:
     others = f" and {counted(len(verdict.missed) - 1, 'other host')}" if len(verdict.missed) > 1 else ""
     who = f"{verdict.missed[0]}{others}"
     if not verdict.starters:
-        text = f"nothing starts the backups: no timer that runs and no line of cron starts `backupd run` ({who})"
+        text = f"nothing starts the backups: no active timer and no line of cron starts `backupd run` ({who})"
     else:
         start = f", the next at {local_time(verdict.first)}" if verdict.first else ", none of them in the window"
         text = f"{who} will not be backed up in time ({verdict.terms}): {_listed(verdict.starters)} start runs{start}"

@@ -159,14 +159,14 @@ def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, 
     """Clears the unexplained errors found up to that moment, at which a scrub began that has named all errors it found.
 
     What was counted later another reader may have met, in a place that was read already: that stays, but for as many as the scrub's
-    `own` reads added. None: nobody knows when it was.
+    `own` reads added. None: its time is unknown.
     """
     later = tuple(error for error in seen.unexplained if until is None or error[0] > until)
     note_seen(facts, replace(seen, unexplained=_without_own(later, own)))
 
 
 def forget_own(facts: FactWriter, seen: SeenErrors, since: datetime, own: int) -> None:
-    """Clears as many of the unexplained errors found after that moment as somebody's own reads added, who has named the files.
+    """Clears as many of the unexplained errors found after that moment as a job's own reads added, which has named the files.
 
     What was counted before stays: it may lie where only a scrub looks, in metadata or an unfinished backup.
     """

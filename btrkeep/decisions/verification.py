@@ -220,7 +220,7 @@ def late_reads(
 ) -> tuple[str, ...]:
     """The hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.
 
-    Where nothing was ever read, that is a choice and not late, unless `is_asked`: somebody has said how long it may be.
+    Where nothing was ever read, that is a choice and not late, unless `is_asked`: the configuration has a limit.
     """
     if not is_asked and not any(looks.values()):
         return ()
@@ -331,7 +331,7 @@ def source_words(comparison: ComparedBackup, date: Callable[[datetime], str]) ->
     """Formats the result of a comparison with the host."""
     rest = [
         f"{comparison.changed:,} changed since" if comparison.changed else "",
-        f"{comparison.differing:,} with another content there" if comparison.differing else "",
+        f"{comparison.differing:,} with other content there" if comparison.differing else "",
     ]
     amount = f"{comparison.alike:,} of {counted(comparison.files, 'file')}" if any(rest) else counted(comparison.files, "file")
     return ", ".join([f"{amount} alike when compared with the host on {date(comparison.at)}", *filter(None, rest)])
@@ -352,7 +352,7 @@ def _words(proof: Verified, date: Callable[[datetime], str]) -> str:
         case VerificationState.DAMAGED:
             return damaged_words(proof)
         case VerificationState.IN_DOUBT:
-            return f"written last before a crash of this server, seen {day}, and not read since"
+            return f"written just before a crash of this server, noticed {day}, and not read since"
         case VerificationState.WHOLE if proof.by == VerifiedBy.SCRUB:
             return f"all data read by the scrub of {day}, no errors in it"
     amount = "all files" if proof.state == VerificationState.WHOLE else counted(proof.read, "file")

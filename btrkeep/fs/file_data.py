@@ -44,7 +44,7 @@ def pieces(fd: int, start: int, end: int) -> Iterator[bytes]:
     while start < end:
         data = os.pread(fd, min(PIECE, end - start), start)
         if not data:
-            raise OSError(errno.EIO, "the file is shorter than it says")
+            raise OSError(errno.EIO, "the file is shorter than its reported size")
         yield data
         start += len(data)
 
@@ -64,7 +64,7 @@ def copy_run(source: int, copy: int, start: int, end: int) -> Iterator[int]:
                 raise
             number = os.write(copy, next(pieces(source, start, end)))
         if not number:
-            raise OSError(errno.EIO, "the file is shorter than it says")
+            raise OSError(errno.EIO, "the file is shorter than its reported size")
         yield number
         start += number
 
@@ -122,7 +122,7 @@ class PieceBuffer:
                         raise
                     continue  # it was not aligned as this filesystem wants it
                 if not number:
-                    raise OSError(errno.EIO, "the file is shorter than it says")
+                    raise OSError(errno.EIO, "the file is shorter than its reported size")
                 done += number
 
     def equals(self, other: "PieceBuffer", length: int) -> bool:

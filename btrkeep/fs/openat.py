@@ -61,4 +61,4 @@ def open_on_same_device(folder: int, name: bytes) -> int:
     if os.fstat(fd).st_dev == os.fstat(folder).st_dev:
         return fd
     os.close(fd)
-    raise OSError(errno.EXDEV, "something else is mounted there")
+    raise OSError(errno.EXDEV, "another filesystem is mounted there")

@@ -35,7 +35,7 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
             path = Path(os.path.realpath(name)) if Path(name).is_symlink() else Path(name)  # a link made meanwhile is replaced
             with _beside(path, durable, mode) as file:
                 yield file
-    except BrokenPipeError:  # whoever read it has had enough
+    except BrokenPipeError:  # its reader has ended
         raise OperatorError("the program that reads the output has ended") from None
     except OSError as error:
         raise cannot_write(name, error) from None
@@ -53,17 +53,17 @@ def require_own_links(path: Path) -> None:
         except OSError:
             return
         if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
-            raise OperatorError(f"{path} cannot be written: {place} is a symlink of another user", "name another place")
+            raise OperatorError(f"{path} cannot be written: {place} is a symlink of another user", "name another file")
 
 
 def cannot_write(name: str, error: OSError) -> OperatorError:
     """Returns the error for a file that cannot be written."""
     folder = Path(name).parent
     if isinstance(error, FileNotFoundError) and not folder.is_dir():
-        return OperatorError(f"{name} cannot be written: there is no folder {folder}", "make it, or name another place")
+        return OperatorError(f"{name} cannot be written: there is no folder {folder}", "create it, or name another file")
     if isinstance(error, IsADirectoryError):
         return OperatorError(f"{name} cannot be written: it is a folder", "name a file in it")
-    hint = "check the free space with `df`" if error.errno in (28, 122) else "name another place"
+    hint = "check the free space with `df`" if error.errno in (28, 122) else "name another file"
     return OperatorError(f"{name} cannot be written: {error.strerror}", hint)
 
 

@@ -80,9 +80,9 @@ def _pressure() -> dict[str, int]:
 def written_bytes(path: Path) -> int:
     """Bytes written to all devices of the filesystem of `path` since each came up. `path` is a folder. Raises OSError.
 
-    From /sys/fs/btrfs/UUID/devices/*/stat (Documentation/block/stat.rst), which partitions and loop devices have as well. Only a
-    difference of two looks has a meaning: it counts everybody's writes, and on partitions those of the partition alone. Discards
-    are no writes. A missing device has no statistics.
+    From /sys/fs/btrfs/UUID/devices/*/stat (Documentation/block/stat.rst), which partitions and loop devices have as well. Only
+    a difference of two looks has a meaning: it counts the writes of all programs, and on partitions those of the partition
+    alone. Discards are no writes. A missing device has no statistics.
     """
     folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
     return sum(counters[1][3] for device in folder.iterdir() if (counters := _device(device)))

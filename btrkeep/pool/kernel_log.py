@@ -70,7 +70,7 @@ def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
 
 
 class ReadFailure(NamedTuple):
-    """A block of a file whose checksum did not fit when somebody read it, from one of its copies at least."""
+    """A block of a file whose checksum did not fit when it was read, from one of its copies at least."""
 
     subvolume: int
     inode: int

@@ -115,7 +115,7 @@ def _write(fd: int, holder: Holder) -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        log.info("who holds a lock is not written down: %s", error.strerror)
+        log.info("could not record the holder of a lock: %s", error.strerror)
         os.ftruncate(fd, 0)
 
 
@@ -149,7 +149,7 @@ def _known_to_the_kernel(path: Path) -> Holder | None:
 
 
 def at_work(locks: Path) -> str:
-    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if nobody does."""
+    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if none does."""
     for name in POOL_LOCKS:
         holder = read_holder(locks / name)
         if holder and holder.is_alive:
@@ -175,8 +175,8 @@ def held_by(path: Path) -> LockHeld:
         who = f"process {left[0].pid} ({left[0].name}), left from the {holder.what} since {recorded_time(holder.since)}"
         hint = "wait for it to end, or end it with `kill`; the next run of the host ends it, too"
         if any(member.stuck for member in left):
-            who += "; it waits in the kernel (state D), where nothing ends it"
-            hint = "see what it waits for, such as a mount that does not answer; the lock is free when it ends"
+            who += "; it waits in the kernel (state D), where it cannot be killed"
+            hint = "check what it waits for, such as a mount that does not answer; the lock is released when it ends"
     elif holder.unnamed:
         who = f"{holder.what} ({holder.pid})"
     else:
@@ -221,4 +221,6 @@ def _taken(path: Path, purpose: str, since: str, sealed: bool) -> Lock:
 def _unusable(path: Path, error: OSError) -> OperatorError:
     if error.errno in _LIMITS:
         return OperatorError(f"{path}: {error.strerror}", "this process, or the machine, has reached a limit (ulimit -a)")
-    return PoolUnusable(f"{path} cannot be written: {error.strerror}", "look at the pool's room, its mount and the kernel's log")
+    return PoolUnusable(
+        f"{path} cannot be written: {error.strerror}", "check the pool's free space, its mount and the kernel's log"
+    )

@@ -126,9 +126,11 @@ def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
     except PermissionError:
         raise PoolUnusable(f"{marker} may not be read", privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not make a new one over the backups") from None
+        raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not create a new pool over the backups") from None
     if pool is None:
-        raise PoolUnusable(f"{path} has format {fields['format']}, this program knows {FORMAT}", "use the btrkeep that made it")
+        raise PoolUnusable(
+            f"{path} has format {fields['format']}, this program reads {FORMAT}", "use the version of btrkeep that made it"
+        )
     mounted = filesystem_uuid(path) if statfs_type(path) == "btrfs" else ""
     if mounted != pool.filesystem:
         place = f"on filesystem {mounted}" if mounted else "not on a btrfs"
@@ -144,7 +146,7 @@ def _hint_for_missing(path: Path) -> str:
     standing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if statfs_type(standing) != "btrfs":
         return f"{mount_pool_words(path)}; no btrfs is mounted at {path}"
-    return f"{mount_pool_words(path)}; where there never was one, `backupd init {shlex.quote(str(path))}` makes it"
+    return f"{mount_pool_words(path)}; if there never was a pool, `backupd init {shlex.quote(str(path))}` makes it"
 
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:

@@ -102,7 +102,7 @@ def machine_mount(path: Path) -> Mount | None:
         every = [mount for mount in mounts(1) if mount.device == own.device]
     except OSError:  # processes of others may be hidden
         return None
-    if not every:  # it is mounted for us alone, by whoever started us
+    if not every:  # it is mounted only for this process, by its parent
         return own
     return next((mount for mount in reversed(every) if (mount.root, mount.target) == (own.root, own.target)), None)
 
@@ -222,10 +222,10 @@ def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iter
         with ClosingFd(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             yield fd
     except PermissionError:
-        raise unusable(f"the trees of the btrfs at {path} may not be read", privilege_hint()) from None
+        raise unusable(f"no permission to read the trees of the btrfs at {path}", privilege_hint()) from None
     except OSError as error:
         message = f"the btrfs at {path} cannot be read: {error.strerror}"
-        raise unusable(message, "look at the kernel's messages (dmesg)") from None
+        raise unusable(message, "check the kernel's messages (dmesg)") from None
 
 
 def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
@@ -240,7 +240,7 @@ def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
     if mount.filesystem != "btrfs":
         raise unusable(f"{path} is on {mount.filesystem}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
-        raise unusable(f"{path} is neither a folder nor a file", f"name the folder that it is in: {path.parent}")
+        raise unusable(f"{path} is neither a folder nor a file", f"name its folder: {path.parent}")
 
 
 _FSTAB = Path("/etc/fstab")

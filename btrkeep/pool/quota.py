@@ -136,8 +136,8 @@ def group_number(subvolume: int, inode: int) -> int:
     """Returns the group number of the folder with this inode in this subvolume. Raises OperatorError."""
     if subvolume >> _SUBVOLUME_BITS or inode >> _INODE_BITS:
         raise OperatorError(
-            f"a group of simple quotas has no room for subvolume {subvolume} and inode {inode}",
-            "this pool has to do without them: `backupd quota disable`",
+            f"the number of a quota group cannot hold subvolume {subvolume} and inode {inode}",
+            "this pool cannot use them: run `backupd quota disable`",
         )
     return 1 << _LEVEL_SHIFT | subvolume << _INODE_BITS | inode
 

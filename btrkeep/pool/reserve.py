@@ -88,11 +88,11 @@ def give_back(pool: Path) -> None:
     """Frees the reserve and recently deleted data. Raises OSError."""
     path, metadata = pool / MARKER / RESERVE, pool / MARKER / FOR_METADATA
     if metadata.exists():  # first: without room for metadata the other may not be cut
-        log.warning("the pool is full: the room in %s is used now, to write what frees more", metadata)
+        log.warning("the pool is full: the reserved space of %s is used now, for writes that free more", metadata)
         metadata.unlink()
         commit(pool)
     if path.exists() and path.stat().st_size:
-        log.warning("the pool is full: the room in %s is used now, to write what frees more", path)
+        log.warning("the pool is full: the reserved space of %s is used now, for writes that free more", path)
         with ClosingFd(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
             os.ftruncate(fd, 0)
     commit(pool)

@@ -203,7 +203,7 @@ def _require_in(folder: int, subvolume_id: int) -> None:
     for _, data in search_v2(folder, ctree.ROOT_TREE_OBJECTID, key, key):
         if _ID.unpack_from(data)[0] == os.fstat(folder).st_ino:
             return
-    raise FileNotFoundError(errno.ENOENT, "no subvolume of that number lies there")
+    raise FileNotFoundError(errno.ENOENT, "no subvolume with that number is there")
 
 
 @Checkpoint("subvolume deleted")

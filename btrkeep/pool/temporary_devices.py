@@ -67,7 +67,7 @@ def read_record(state: Path) -> TemporaryRecord | None:
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror}", "run this as root") from error
     except (ValueError, KeyError, TypeError) as error:
-        hint = "see with `btrfs filesystem show` which device is temporary; remove it, then delete this file"
+        hint = "find the temporary device with `btrfs filesystem show`; remove it, then delete this file"
         raise OperatorError(f"{path} is invalid: {error}", hint) from error
 
 

@@ -38,7 +38,7 @@ class BatchWorkers:
     def __init__(self, work: Work, most: int = _MOST_WORKERS, *, kept: Sequence[int] = ()) -> None:
         self._work = work
         self._workers: list[_Worker] = []
-        # A process with further threads is not forked: one of them may hold a lock that nobody releases in the fork.
+        # A process with further threads is not forked: one of them may hold a lock that is never released in the fork.
         processors = len(os.sched_getaffinity(0))
         if processors > 1 and threading.active_count() == 1:
             for _ in range(min(processors, most)):
@@ -174,5 +174,6 @@ def _serve(end: socket.socket, work: Work, parent: int) -> None:
 
 def _ended() -> OperatorError:
     return OperatorError(
-        "a process of this command was ended from outside", "see the kernel's messages (dmesg) for `Out of memory`; run it again"
+        "a process of this command was killed",
+        "check the kernel's messages (dmesg) for `Out of memory`, then run the command again",
     )

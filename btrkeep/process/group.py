@@ -44,7 +44,7 @@ class UnkillableProcess(OperatorError):
         who = f"process {group_members[0].pid} ({group_members[0].name})" if group_members else f"a process of {command}"
         super().__init__(
             f"{who} cannot be ended: it waits in the kernel (state D)",
-            "see what it waits for, such as a mount that does not answer",
+            "check what it waits for, such as a mount that does not answer",
         )
 
 
@@ -104,7 +104,7 @@ class Group:
         try:
             group = cls(process, tuple(command), wraps=wraps)
             group._watch_end()
-        except OSError as error:  # too many open files: nobody would know of the process any more
+        except OSError as error:  # too many open files: the process would be lost
             os.killpg(process.pid, signal.SIGKILL)
             wait_for_end(process)
             raise ProgramFailed(Finished(tuple(command), 126, "", f"{error.strerror}: {command[0]}")) from error
@@ -135,7 +135,7 @@ class Group:
             )
             try:
                 self._beside.append(_Beside(process, self._loop, on_end))
-            except OSError:  # too many open files: nobody would know of the process any more
+            except OSError:  # too many open files: the process would be lost
                 os.killpg(process.pid, signal.SIGKILL)
                 wait_for_end(process)
                 raise
@@ -218,7 +218,7 @@ class Group:
         while self._is_running():
             if pause >= _SLOW and are_dead(*self._groups):
                 self._is_running()  # ours among them are reaped
-                return True  # whoever should wait for them does not: the PID 1 of a container, somebody's subreaper
+                return True  # their parent does not wait for them: the PID 1 of a container, another subreaper
             if waited >= seconds:
                 return False
             await asyncio.sleep(pause)

@@ -67,7 +67,7 @@ def outlive(folder: Path, patience: float, *, keeps_output: bool) -> None:
     if outputs:
         outputs.close()
     if child > 0:
-        raise StorageHung(f"{printable(str(folder))} does not answer any more: nothing could be read for {PATIENCE:.0f} s", HINT)
+        raise StorageHung(f"{printable(str(folder))} no longer answers: nothing could be read for {PATIENCE:.0f} s", HINT)
 
 
 def _wait(child: int, signals: set[signal.Signals], folder: Path, patience: float) -> int | None:
@@ -130,7 +130,7 @@ class _Outputs:
                 os.dup2(file, number)
 
     def print(self) -> None:
-        """Writes what is in them to the streams. A stream that nobody reads loses it."""
+        """Writes what is in them to the streams. A stream without a reader loses it."""
         for _, file, numbers in self._files:
             os.lseek(file, 0, os.SEEK_SET)
             with suppress(OSError):

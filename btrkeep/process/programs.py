@@ -216,7 +216,7 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_o
             os.close(pidfd)
         if not _is_over(alive):
             why = "it cannot be ended: it waits in the kernel (state D)"
-            raise ProgramFailed(Finished(tuple(command), 124, "", why), "see the kernel's messages (dmesg)")
+            raise ProgramFailed(Finished(tuple(command), 124, "", why), "check the kernel's messages (dmesg)")
     finally:
         for fd in (errors, alive, *((inherited,) if inherited >= 0 else ())):
             os.close(fd)

@@ -125,7 +125,7 @@ class ProgressSinks(Generic[Event]):
         self(Notice(text))
 
 
-_EVERY = 1.0  # seconds: nobody reads faster
+_EVERY = 1.0  # seconds: users do not read faster
 
 
 def is_service() -> bool:

@@ -34,7 +34,7 @@ def start(thread: threading.Thread) -> None:
 def running_threads(count: int, name: str) -> "ThreadPoolExecutor":
     """Returns an executor whose threads run already. Raises NoThread.
 
-    If a thread cannot be started, its work stays in the queue, and another thread does it later, after whoever asked has given up.
+    If a thread cannot be started, its work stays in the queue, and another thread does it later, after the caller has given up.
     """
     from concurrent.futures import ThreadPoolExecutor  # most commands start no threads
 

@@ -70,7 +70,7 @@ class Stream:
                 self._line.answer()
                 raise RequestRefused("the service failed, and gave no reason")
             if size > LONGEST_FRAME:
-                raise RequestRefused("the service sent something that is not a frame", "is it of the same version?")
+                raise RequestRefused("the service sent an invalid frame", "check that it has the same version")
             yield self._line.exactly(size)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class _Line:
         while (end := self._held.find(b"\n", looked)) < 0:
             looked = len(self._held)
             if looked > LONGEST_ANSWER:
-                raise RequestRefused("the service's answer has no end")
+                raise RequestRefused("the service's answer is incomplete")
             self._more()
         return read_answer(self.exactly(end + 1))
 
@@ -150,16 +150,16 @@ class _Line:
         except OSError as error:
             raise self._absent(error) from error
         if not data:
-            raise Absent("the root service is gone before it had answered", _HINT)
+            raise Absent("the root service ended before it answered", _HINT)
         return data
 
     def _absent(self, error: OSError) -> Absent:
         reason = "no answer in time" if isinstance(error, TimeoutError | BlockingIOError) else error.strerror or str(error)
-        return Absent(f"the root service at {self._agent.socket} cannot be asked: {reason}", _HINT)
+        return Absent(f"the root service at {self._agent.socket} cannot be reached: {reason}", _HINT)
 
     def close(self) -> None:
         """Ends the connection."""
         self._socket.close()
 
 
-_HINT = "does it run? systemctl status 'btrkeep-serve@*.socket'"
+_HINT = "check that it runs: systemctl status 'btrkeep-serve@*.socket'"

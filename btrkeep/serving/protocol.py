@@ -28,7 +28,7 @@ LONGEST_FRAME = 1 << 20
 FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
-"""What a failure is: wrong words; no such host, backup or path; the pool is unusable; somebody else is at work; not allowed, or
+"""What a failure is: wrong words; no such host, backup or path; the pool is unusable; another job is at work; not allowed, or
 it does not fit how things are; too many requests at once, later it would do; anything else.
 """
 _OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
@@ -108,19 +108,19 @@ def decoded(line: bytes) -> Any:
 
 
 def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not a number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError("a number is too great")
+        raise ValueError("a number is too large")
     return number
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return fields
 
 
@@ -129,7 +129,7 @@ def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None
     asker = {"who": who} if session is None else {"session": session}
     line = encoded({"verb": verb, **asker, "arguments": dict(arguments)})
     if len(line) > LONGEST_REQUEST:
-        raise UsageError(f"this is too much for one request ({len(line):,} bytes)", "ask for fewer paths at a time")
+        raise UsageError(f"the request is too long ({len(line):,} bytes)", "ask for fewer paths at a time")
     return line
 
 
@@ -143,9 +143,9 @@ def read_request(line: bytes) -> Request:
         raise RequestRefused("a request has verb, who or session, and arguments, and nothing else", kind="usage")
     verb, who, session, arguments = fields["verb"], fields.get("who", ""), fields.get("session"), fields["arguments"]
     if not isinstance(verb, str) or not isinstance(who, str) or not isinstance(arguments, dict):
-        raise RequestRefused("verb and who are texts, arguments is an object", kind="usage")
+        raise RequestRefused("verb and who must be strings, arguments an object", kind="usage")
     if "session" in fields and not isinstance(session, str):
-        raise RequestRefused("session is a text", kind="usage")
+        raise RequestRefused("session must be a string", kind="usage")
     return Request(verb, who, arguments, session)
 
 
@@ -187,4 +187,4 @@ def read_answer(line: bytes) -> Any:
             return Streamed(str(stream["name"]), str(stream["type"]), stream["length"])
         return fields["answer"]
     except (ValueError, KeyError, TypeError):
-        raise RequestRefused("the service answered something that is not an answer", "is it of the same version?") from None
+        raise RequestRefused("the service sent an invalid answer", "check that it has the same version") from None

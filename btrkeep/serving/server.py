@@ -26,7 +26,7 @@ log = logging.getLogger("btrkeep.serving")
 
 WEB_USER = "btrkeep"
 AT_ONCE = 16
-"""Connections; whoever comes beyond is told that it is busy."""
+"""Connections; further ones get the answer that it is busy."""
 _LOOK = 0.5
 _BUSY = error_line(RequestRefused("too many requests at once", "try again in a moment", "busy"))
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -85,11 +85,13 @@ def handed_over() -> socket.socket | None:
     if not count or pid != str(os.getpid()):
         return None
     if count != "1":
-        raise UsageError(f"systemd handed over {count} sockets", "one socket unit has one ListenStream=")
+        raise UsageError(f"systemd passed {count} sockets", "one socket unit has one ListenStream=")
     os.set_inheritable(_FIRST, False)
     listening = socket.socket(fileno=_FIRST)
     if listening.family != socket.AF_UNIX or not listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise UsageError("systemd handed over something that is not a listening Unix socket", "Accept=no, and a path")
+        raise UsageError(
+            "systemd passed a descriptor that is not a listening Unix socket", "set Accept=no and a path in the socket unit"
+        )
     return listening
 
 
@@ -107,9 +109,7 @@ def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable
         _give(path, allowed)
     except OSError as error:
         listening.close()
-        raise OperatorError(
-            f"{path}: no socket can be made there: {error.strerror or error}", "name a folder that is there"
-        ) from None
+        raise OperatorError(f"{path}: no socket can be made there: {error.strerror or error}", "name an existing folder") from None
     finally:
         os.umask(mask)
     listening.listen(_WAITING)
@@ -121,7 +121,7 @@ def _clear_away(path: Path) -> None:
     """Removes a socket on which no program listens any more."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise UsageError(f"{path} is there already, and no socket", "name a path that is free")
+            raise UsageError(f"{path} exists already and is not a socket", "name a path that is free")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
             other.connect(str(path))
     except FileNotFoundError:
@@ -198,8 +198,8 @@ class Server:
             if self._under_way or self._busy():
                 return ""
             if self._idle is not None and now - self._last >= self._idle:
-                return f"nothing was asked for {self._idle:.0f} s"
-            return "served for long enough" if self._longest is not None and now - self._begun >= self._longest else ""
+                return f"no request for {self._idle:.0f} s"
+            return "the longest time of service is over" if self._longest is not None and now - self._begun >= self._longest else ""
 
     def _accept(self) -> None:
         try:
@@ -274,7 +274,7 @@ class Wire:
             try:
                 piece = self._socket.recv(LONGEST_REQUEST - len(line))
             except TimeoutError:
-                raise RequestRefused(f"the request was not there in {self._asking:.0f} s", kind="usage") from None
+                raise RequestRefused(f"no request came within {self._asking:.0f} s", kind="usage") from None
             except OSError as error:
                 raise ClientGone from error
             if not piece:

@@ -82,7 +82,7 @@ class NoPlace(Exception):
     """There is none. `own`: because of what this user, or others who are limited to the same hosts, have already."""
 
     def __init__(self, *, own: bool) -> None:
-        super().__init__("no place is free")
+        super().__init__("no slot is free")
         self.own = own
 
 

@@ -18,26 +18,39 @@ if TYPE_CHECKING:
 @click.command("diff")
 @click.argument("before", metavar="A", type=GivenPath(path_type=Path))
 @click.argument("after", metavar="B", type=GivenPath(path_type=Path))
-@click.option("-o", "--output", metavar="FILE", help="A picture of what changed too: png, or webp by its ending.")
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Name the N that changed most.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs: everything that changed.")
+@click.option("-o", "--output", metavar="FILE", help="Also draw the changes into this file: png, or webp by its ending.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="List the N block groups that changed most.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all changes as JSON, for programs.")
 @click.option("--legend", is_flag=True, help="Add a legend: the meaning of the colours, and the time.")
-@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
+@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, at most 10]")
 @click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
-@click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="physical",
+    show_default=True,
+    help="By position on the devices, or by virtual address.",
+)
 @click.option(
     "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
 )
 def command(before: Path, after: Path, output: str | None, top: int, as_json: bool, legend: bool, **drawing: Any) -> None:
     """Show what changed between two recorded states, A and then B.
 
-    Each is a file that btrfs-heatmap --record wrote, or where the filesystem is mounted, which is read as it is now.
+    Each is a file that btrfs-heatmap --record wrote, or a mount point, whose current state is read.
 
     \b
-    fuller    block groups of which more is used, and how many bytes more
-    emptier   those of which less is used
-    new, gone those that are in one state only; balance makes both
-    moved     device extents of a block group that is in both, elsewhere now
+    fuller    block groups with more used bytes, and how many more
+    emptier   block groups with fewer used bytes
+    new, gone block groups in only one of the states; balance makes both
+    moved     device extents at another position, of block groups in both
 
     \b
     Examples:

@@ -59,11 +59,11 @@ _POOL = "main"
 @click.command("nightly")
 @pool_options(_POOL)
 def command(pool: str | None, config: Path | None) -> None:
-    """Draw a pool as it is, and record its state.
+    """Draw the current state of a pool, and record it.
 
-    Both go into the folder pictures/ of the pool's state folder, under automatic names: a picture by virtual address, which shows
-    best what balance and expiry do, and the state, of which any other picture can be drawn later. All of two weeks are kept, then
-    one a day for a year, then one a week.
+    Both go into the folder pictures/ of the pool's state folder, under automatic names. The picture is by virtual address, which
+    shows balance and expiry best. From the state, any other picture can be drawn later. All of two weeks are kept, then one a day
+    for a year, then one a week.
 
     \b
     Examples:

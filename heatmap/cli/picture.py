@@ -37,9 +37,15 @@ class _Picture(click.Command):
 
 @click.command("picture", cls=_Picture)
 @click.argument("path", metavar="MOUNTPOINT", type=GivenPath(path_type=Path), shell_complete=complete_mount)
-@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, 10 at the most]")
+@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, at most 10]")
 @click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
-@click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="physical",
+    show_default=True,
+    help="By position on the devices, or by virtual address.",
+)
 @click.option("--blockgroup", type=VADDR, metavar="VADDR", help="The extents in the block group at this virtual address.")
 @click.option(
     "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
@@ -54,12 +60,12 @@ class _Picture(click.Command):
 )
 @click.option("--extents", is_flag=True, help="All block groups at extent level, by virtual address.")
 @click.option("--device", type=click.IntRange(min=1), multiple=True, metavar="ID", help="Only this device; may be repeated.")
-@click.option("--format", "form", type=click.Choice(PICTURE_FORMATS), help="[default: what the name of FILE ends with, or png]")
+@click.option("--format", "form", type=click.Choice(PICTURE_FORMATS), help="[default: the ending of FILE, or png]")
 @click.option("--legend", is_flag=True, help="Add a legend: filesystem, time, numbers, and the meaning of the colours.")
 @click.option("--show", is_flag=True, help="Draw into the terminal; a file is written only with -o.")
 @click.option("--map", metavar="FILE", help="Write a JSON map of the picture, for a web page.")
 @click.option("--record", is_flag=True, help="Record the state beside the picture, to draw it again later.")
-@click.option("--record-to", metavar="FILE|DIR", help="Record it there.")
+@click.option("--record-to", metavar="FILE|DIR", help="Record the state in this file.")
 @click.version_option(version_words(), prog_name="btrfs-heatmap")
 def command(path: Path, **options: Any) -> None:
     """Draw how full a mounted btrfs is.
@@ -118,7 +124,7 @@ def _require_compatible(request: PictureRequest) -> None:
     if (request.blockgroup is not None or request.extents) and (request.extras.map is not None or request.extras.record):
         raise OperatorError("--map and --record are for pictures of block groups", "leave them out, or --blockgroup and --extents")
     if [request.output, request.extras.map, request.extras.record_to].count(STDOUT) > 1:
-        raise OperatorError("only one file can go to standard output", "name another one")
+        raise OperatorError("only one file can go to standard output", "give one of them a file name")
 
 
 _SHARED = ("order", "size", "sort", "curve", "output", "verbose", "quiet", "colour", "device", "form", "legend", "map", "show")

@@ -23,17 +23,24 @@ if TYPE_CHECKING:
 @click.option(
     "--colour", "--color", type=click.Choice([*COLOURS]), default="usage", show_default=True, help="What the colours show."
 )
-@click.option("--sort", type=click.Choice(SORTS), default="physical", show_default=True, help="By place on devices, or by address.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="physical",
+    show_default=True,
+    help="By position on the devices, or by virtual address.",
+)
 @click.option("--no-dates", is_flag=True, help="Omit the date below each frame.")
 @click.option("-q", "--quiet", count=True, help="Print nothing on success.")
 def command(folder: Path, output: Path, colour: str, no_dates: bool, quiet: int, **options: Any) -> None:
     """Make an animation of the pictures and recorded states in FOLDER.
 
-    Recorded states (btrfs-heatmap --record) are drawn again, with --colour and --sort, all to the scale of the largest, so that a
-    filesystem that grows stays where it was. Pictures are shown as they are, as wide as the others; of a picture and its own
-    recorded state the state is shown.
+    Recorded states (btrfs-heatmap --record) are drawn again, with --colour and --sort, all to the scale of the largest, so that
+    a growing filesystem keeps its position. Pictures are shown unchanged, as wide as the others. If there is a picture and its
+    recorded state, the state is shown.
 
-    A state knows its time. A picture's is in its automatic name (..._at_EPOCH.png), or it is when the file was last changed.
+    A state contains its time. The time of a picture is in its automatic name (..._at_EPOCH.png), or else the file's
+    modification time.
 
     mp4 is made by ffmpeg, if that is installed.
 
@@ -55,7 +62,7 @@ def command(folder: Path, output: Path, colour: str, no_dates: bool, quiet: int,
             **options,
         )
     for reason in made.left_out:
-        click.echo(printable(f"left out: {reason}"), err=True)
+        click.echo(printable(f"skipped: {reason}"), err=True)
     if not quiet:
         period = f"{local_minute(made.first)} to {local_minute(made.last)}"
         click.echo(f"{counted(made.frames, 'frame')}, {period}, {_file(made, output)}")
@@ -65,5 +72,5 @@ def _file(made: "TimelapseSummary", output: Path) -> str:
     try:
         size = output.stat().st_size
     except OSError as error:
-        raise OperatorError(f"{output} is gone again: {error.strerror}") from None
+        raise OperatorError(f"{output} no longer exists: {error.strerror}") from None
     return f"{made.width} x {made.height} pixels, {format_size(size)}: {printable(str(output))}"

@@ -62,7 +62,7 @@ def test_two_hosts_never_become_one(pool: Pool) -> None:
     (pool.host("web2") / NAME).mkdir(parents=True)
     with pytest.raises(OperatorError, match="web2 has backups already"):
         require_renameable(pool, "web1", "web2")
-    with pytest.raises(OperatorError, match="has nothing in the pool"):
+    with pytest.raises(OperatorError, match="has no backup in the pool"):
         require_renameable(pool, "web3", "web4")
     require_renameable(pool, "web1", "web4")
 
@@ -188,7 +188,7 @@ def test_the_unfinished_backup_of_a_host_in_use_is_not_deleted_for_others(
     assert (given_up, notices, maker.last) == ([], [], set())
     assert maker._give_up(unfinished(pool))
     assert (given_up, maker.last) == (["web1"], {"web1"})
-    assert "discarded, so that others have room" in notices[0]
+    assert "discarded, to free space for other hosts" in notices[0]
     with take_lock(pool.host_lock("web1"), "backupd run", "2026-03-20T12:00:00Z"):
         pass  # the lock is free again
 
@@ -266,6 +266,6 @@ def test_dedupe_that_waits_for_another_command_reports_which_and_ends_at_a_signa
     cancellation, reported = Cancellation(), list[str]()
     pacer = Pacer(pool.locks, cancellation, seconds=None, pressure=None, tell=reported.append)
     monkeypatch.setattr(cancellation, "sleep", lambda _seconds: cancellation.handle_signal(15))
-    assert not pacer.wait_for("backupd verify is at work (process 7)")
-    assert reported == ["waits: backupd verify is at work (process 7)"]
+    assert not pacer.wait_for("backupd verify is running (process 7)")
+    assert reported == ["waits: backupd verify is running (process 7)"]
     assert pacer.is_over

@@ -234,7 +234,7 @@ def test_a_night_is_judged_by_the_hosts_that_count() -> None:
 def test_the_verdict_names_who_is_not_well_and_why() -> None:
     of = config(WEB, HostConfig("b"))
     text = judge_night(of, seen(of, {"web1": facts(complete=20, run=1, outcome="failed", error="no <route>")}).hosts).text
-    assert text.splitlines() == ["0 of 2 hosts are well, the goal is 100%", "web1: failing: no \u2039route\u203a", "b: never"]
+    assert text.splitlines() == ["0 of 2 hosts are ok, the goal is 100%", "web1: failing: no \u2039route\u203a", "b: never"]
 
 
 def test_damage_that_grows_bit_by_bit_is_told_again_when_there_is_twice_as_much() -> None:

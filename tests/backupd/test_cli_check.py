@@ -264,7 +264,7 @@ def test_a_missing_path_is_an_error_that_names_it(reached: Nights, sshd: ssh.Ssh
     reached.host("half", reached.source, reached.source.parent / "missing", address=sshd.address, port=sshd.port)
     finding = the(findings(reached, "--connect", status=1), "half", "error")
     assert finding["message"].startswith(f"{reached.source.parent}/missing: ")
-    assert "does the path exist" in finding["hint"]
+    assert "check that the path exists" in finding["hint"]
 
 
 def test_a_host_without_rsync_is_an_error(nights: Nights, sshd: ssh.Sshd) -> None:

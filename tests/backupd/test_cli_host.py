@@ -159,7 +159,7 @@ def test_removed_from_a_file_of_its_own_the_file_goes_but_not_one_with_other_hos
     assert (folder / "both.toml").read_text() == "[host.b]\npaths = ['/etc']\n"
     output = host(main, "remove", "b").stdout
     assert "`backupd forget b`" in output
-    assert "all of them" in output, "no retention looks at the backups of a host that is not configured"
+    assert "all its backups" in output, "no retention looks at the backups of a host that is not configured"
     assert "thins" not in output
     assert "never expire" in host(main, "remove", "--help").stdout.replace("\n", " ")
     assert list(folder.iterdir()) == []
@@ -187,7 +187,7 @@ def test_tests_says_whether_this_machine_has_the_paths(main: Path) -> None:
     (answer,) = json.loads(host(main, "test", "here", "--json").stdout)
     assert (answer["level"], answer["subject"]) == ("ok", "here")
     host(main, "add", "there", "--path", "/no/such/folder")
-    assert "/no/such/folder is not a folder or file of this machine" in host(main, "test", "there", status=1).stdout
+    assert "/no/such/folder does not exist on this machine" in host(main, "test", "there", status=1).stdout
 
 
 @pytest.mark.btrfs

@@ -113,7 +113,7 @@ def test_an_item_is_added_to_a_list_and_to_inherited_patterns(main: Path) -> Non
 
 def test_what_is_so_already_is_said_and_the_file_is_not_touched(main: Path) -> None:
     before = main.stat()
-    assert "has all of that already" in set_(main, "old", "address=root@old", "--unset", "window").stdout
+    assert "already has these values" in set_(main, "old", "address=root@old", "--unset", "window").stdout
     assert json.loads(set_(main, "old", "address=root@old", "--json").stdout) == {
         "host": "old", "file": str(main), "changes": {}, "written": False,
     }  # fmt: skip
@@ -131,7 +131,7 @@ def test_what_is_so_already_is_said_and_the_file_is_not_touched(main: Path) -> N
         (["old", "port+=22"], "port is not a list"),
         (["old", "after+=/bin/true"], "has no after of its own"),
         (["old", "port=22", "--unset", "port"], "port is named twice"),
-        (["old"], "nothing to change was given"),
+        (["old"], "no change was given"),
         (["odl", "port=22"], "did you mean old?"),
         (["new", "--unset", "group"], "paths: missing"),
         (["new", "group=debain"], 'did you mean "debian"?'),

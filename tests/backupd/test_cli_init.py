@@ -15,7 +15,7 @@ from tests.beds import backupd, work
 def test_a_pool_is_a_new_subvolume_that_only_root_can_enter(shared_btrfs: Path, tmp_path: Path) -> None:
     pool, config = shared_btrfs / "pool", tmp_path / "etc" / "backup.toml"
     output = backupd("--config", config, "init", pool).stdout
-    assert output.splitlines()[0] == f"{pool} is a pool now"
+    assert output.splitlines()[0] == f"{pool} is now a pool"
     assert f"{config} is an example" in output
     shown = work("btrfs", "subvolume", "show", pool).stdout
     assert "UUID" in shown
@@ -81,7 +81,7 @@ def test_a_configuration_that_is_there_is_never_overwritten(shared_btrfs: Path, 
     config = tmp_path / "x.toml"
     config.write_text("# mine\n")
     output = backupd("--config", config, "init", shared_btrfs / "pool").stdout
-    assert "was there already and is left as it is" in output
+    assert "existed already and is unchanged" in output
     assert config.read_text() == "# mine\n"
 
 

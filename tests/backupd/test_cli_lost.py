@@ -146,7 +146,7 @@ def test_runs_that_are_younger_than_the_copy_get_later_ids(rehearsed: Expiries) 
     assert rows(rehearsed, "SELECT host, started FROM run ORDER BY id") == before + younger
     rehearsed.backupd("run", "web", *at(EVENING + timedelta(days=6)))
     assert [row[0] for row in rows(rehearsed, "SELECT host FROM run ORDER BY id")][-2:] == ["web", "web"]
-    assert "brought back" not in rehearsed.backupd("run", "web", *at(EVENING + timedelta(days=7))).stdout
+    assert "restored" not in rehearsed.backupd("run", "web", *at(EVENING + timedelta(days=7))).stdout
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     make_history(nights, "web", every(1, 3, datetime.now().astimezone() - timedelta(hours=1)), rebuild=False)
     for words in (["status"], ["list"], ["log"], ["status", "web", "--json"], ["list", "--json"], ["trend"]):
         done = nights.backupd(*words, check=False)
-        assert "knows none of the backups that are in the pool" in done.stderr, words
+        assert "lists none of the backups in the pool" in done.stderr, words
         assert "backupd rebuild" in done.stderr
         assert "yet" not in done.stdout
     assert nights.json("status")["lost"] is True

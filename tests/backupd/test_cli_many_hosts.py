@@ -51,7 +51,7 @@ def test_a_list_of_hosts_is_read_line_by_line() -> None:
         ("web1 'paths", "list:1: No closing quotation"),
         ("\nport=22", "list:2: 'port=22' is not a host's name"),
         ("web1 colour=red", "list:1: 'colour' is not a key of a host"),
-        ("# nothing", "list names no host"),
+        ("# nothing", "list has no host"),
         ("db1 port=22", "list:1: the host db1 is in main.toml already"),
         ("ok\nw/1\nok2\nweb1 colour=red", 'list:2: "w/1" cannot be'),
     ],
@@ -110,7 +110,7 @@ def test_hosts_of_a_list_are_added_all_or_none_and_changed_by_a_pattern(main: Pa
     tried = json.loads(backupd("--config", main, "host", "test", "web*", "--json", check=False).stdout)
     assert {"web1", "web2"} <= {row["subject"] for row in tried if row["level"] == "error"}
     text = backupd("--config", main, "host", "set", "web1", "db1", "every=2d").stdout
-    assert text == 'db1: every: not set -> "2d"\n1 host changed; 1 host had all of that already\n'
+    assert text == 'db1: every: not set -> "2d"\n1 host changed; 1 host already had these values\n'
     wrong = backupd("--config", main, "host", "set", "*", "group=none", check=False)
     assert wrong.returncode == 2
     assert '3 hosts: host.*.group = "none": there is no such group' in wrong.stderr

@@ -208,7 +208,7 @@ def test_a_unit_that_failed_is_told_with_its_last_lines_and_its_end_by_a_later_l
     assert message["message"].splitlines()[:5] == [
         f"{UNIT} failed: exit-code, exit status 4.",
         "",
-        "It said last:",
+        "Its last messages:",
         "    error: pool gone \\x1b[2J",
         "    \u2039script\u203a",
     ]
@@ -314,7 +314,7 @@ def test_the_alarms_of_another_pools_catalogue_are_left_alone(told: Nights, serv
     rows = alarm_rows(told)
     told.host("web1", told.source)
     done = told.backupd("notify", check=False)
-    assert (done.returncode, "is of another pool (another)" in done.stderr) == (1, True)
+    assert (done.returncode, "belongs to another pool (another)" in done.stderr) == (1, True)
     told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED))
     assert alarm_rows(told) == rows
     assert server.json()[-1]["title"].endswith(f"{UNIT} failed")
@@ -350,7 +350,7 @@ def pinged(nights: Nights, server: Web, *words: str) -> list[str]:
 
 def test_a_night_that_met_its_goal_is_reported(told: Nights, server: Web) -> None:
     assert pinged(told, server) == ["/ping/uuid/start", "/ping/uuid"]
-    assert server.got[1][2] == b"1 of 1 hosts are well, the goal is 100%"
+    assert server.got[1][2] == b"1 of 1 hosts are ok, the goal is 100%"
     assert pinged(told, server)[2:] == ["/ping/uuid/start", "/ping/uuid"]  # nothing was due: all are well
 
 
@@ -383,7 +383,7 @@ def test_a_service_that_hangs_or_is_away_does_not_change_the_night(told: Nights,
     assert "hunter2" not in done.stderr
     told.settings("notify", ping="http://127.0.0.1:1/hunter2")
     away = told.backupd("run")
-    assert "WARNING: the ping /start to 127.0.0.1 did not come through: Connection refused" in away.stderr
+    assert "WARNING: the ping /start to 127.0.0.1 failed: Connection refused" in away.stderr
 
 
 def test_two_that_look_at_once_tell_it_once(told: Nights, server: Web, backupd_running: Any) -> None:

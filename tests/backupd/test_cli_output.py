@@ -208,7 +208,7 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(site: Nights, word
     assert process.returncode == 1
     assert output.splitlines() == [
         "error: standard output: No space left on device",
-        "hint: what was printed is not all there; see where it goes",
+        "hint: the output is incomplete: check the file or program that receives it",
     ]
 
 

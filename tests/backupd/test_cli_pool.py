@@ -42,7 +42,7 @@ def test_in_a_folder_that_was_removed_nothing_begins(nights: Nights, tmp_path: P
     line = shlex.join([*BACKUPD, "--config", str(nights.config), "run", "web"])
     done = work("sh", "-c", f"cd {gone} && rmdir {gone} && {line}", check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines() == ["error: the current folder is gone", "hint: `cd` to another one"]
+    assert done.stderr.splitlines() == ["error: the current folder no longer exists", "hint: `cd` to another folder"]
     assert not (nights.pool / "hosts" / "web").exists()
 
 
@@ -182,7 +182,7 @@ def test_a_rebuild_leaves_alone_what_is_no_damaged_catalogue(nights: Nights) -> 
     with closing(sqlite3.connect(catalogue)) as connection, connection:
         connection.execute("pragma user_version = 9999")
     before = catalogue.read_bytes()
-    assert "a newer one migrated it" in fails(nights, "rebuild", status=1)
+    assert "a newer version migrated it" in fails(nights, "rebuild", status=1)
     assert catalogue.read_bytes() == before
     assert list(nights.state.glob("*aside*")) == []
 
@@ -194,7 +194,7 @@ def test_a_catalogue_of_another_pool_is_refused(nights: Nights) -> None:
     fields = json.loads(marker.read_text())
     marker.write_text(json.dumps({**fields, "id": "11111111-2222-3333-4444-555555555555"}))
     for words in (*READERS, "run"):
-        assert f"is of another pool ({fields['id']})" in fails(nights, words, status=1)
+        assert f"belongs to another pool ({fields['id']})" in fails(nights, words, status=1)
     checked = nights.backupd("check", "--json", check=False)
     assert checked.returncode == 1
     assert any(finding["subject"] == "catalogue" and finding["level"] == "error" for finding in json.loads(checked.stdout))

@@ -203,7 +203,7 @@ def test_the_digest_is_sent_without_a_catalogue_and_says_so(site: Nights, server
     (digest,) = [message for message in messages(server) if "the state of the hosts is unknown" in message["title"]]
     assert len(titles) == 2, titles
     assert "backups: unknown: the catalogue" in digest["message"]
-    assert "no backup was tried" not in digest["message"]
+    assert "no backup was attempted" not in digest["message"]
 
 
 def test_a_mistake_in_who_may_do_what_stops_the_dashboard_and_no_backup(site: Nights) -> None:
@@ -217,7 +217,7 @@ def test_a_mistake_in_who_may_do_what_stops_the_dashboard_and_no_backup(site: Ni
     served = site.backupd("serve", "--socket", site.top / "socket", check=False)
     assert (served.returncode, fault in served.stderr) == (2, True)
     dashboard = command("web", "--state", site.state, "--data", site.top / "data", "serve", "--listen", "127.0.0.1:0", check=False)
-    assert (dashboard.returncode, "leaves open who may use the dashboard" in dashboard.stderr) == (1, True)
+    assert (dashboard.returncode, "leaves it unclear who may use the dashboard" in dashboard.stderr) == (1, True)
 
 
 def test_a_full_state_folder_is_reported_once(site: Nights, server: Web) -> None:

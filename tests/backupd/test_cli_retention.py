@@ -175,15 +175,15 @@ def test_another_policy_is_compared_with_todays(told: Nights) -> None:
     today = sum(not row["keep"] for row in explained(told, "web1"))
     change = today - (DAYS - len(wanted))
     lines = said(told, "web1", "--policy", rules).splitlines()
-    assert lines[0] == "web1, if it were daily 14, monthly 2; min_keep 1, grace 1d"
-    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would be deleted; by today's policy {today}: {change} fewer"
+    assert lines[0] == "web1, with the policy daily 14, monthly 2; min_keep 1, grace 1d"
+    now = f"with the present policy {today}: {change} fewer"
+    assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would be deleted; {now}"
     last = said(told, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
     goes = [host for host in ("left", "web1", "web2") for name in told.names(host)]
     gone = (DAYS - 2) + 4 + 19  # newest of each; of web1 the suspect one besides
     by_policy = today + sum(not row["keep"] for row in explained(told, "web2"))
-    assert (
-        last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted; by today's policy {by_policy}: {gone - by_policy} more"
-    )
+    now = f"with the present policy {by_policy}: {gone - by_policy} more"
+    assert last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted; {now}"
     assert said(told, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": the same number")
     done = told.backupd("retention", "explain", "--policy", "daily=1", "--json", "--now", NOW)
     assert done.stderr.startswith("note: ")
@@ -220,9 +220,7 @@ def test_at_another_moment_only_what_was_there_by_then_counts(told: Nights) -> N
     assert {row["name"] for row in rows if row["keep"]} == by_hand(complete, 7, 4, 2)
     later = explained(told, "web1", "--at", "2027-11-10T12:00:00Z")  # a host that falls silent keeps what it has
     assert [row["keep"] for row in later] == [row["keep"] for row in explained(told, "web1")]
-    assert said(told, "--at", "2027-11-10T12:00:00Z").splitlines()[-1] == (
-        "as of 2027-11-10T12:00:00Z, with the backups that there are now"
-    )
+    assert said(told, "--at", "2027-11-10T12:00:00Z").splitlines()[-1] == ("as of 2027-11-10T12:00:00Z, with the present backups")
 
 
 def test_the_end_of_a_hold_is_seen_ahead(told: Nights) -> None:
@@ -269,7 +267,7 @@ def test_notes_that_cannot_be_read_leave_that_host_out_and_are_told(told: Nights
     for words in ([], ["--json"]):
         done = told.backupd("retention", "explain", *words, "--now", NOW, check=False)
         assert done.returncode == 1
-        assert f"error: web1 is left out: {path} cannot be read" in done.stderr
+        assert f"error: web1 is skipped: {path} cannot be read" in done.stderr
         assert "web2" in done.stdout
         assert "web1" not in done.stdout
     done = told.backupd("retention", "explain", "web1", "--now", NOW, check=False)
@@ -307,7 +305,7 @@ def test_a_wrong_stamp_is_kept_and_told(nights: Nights) -> None:
     ahead = (datetime.now(UTC) + timedelta(days=400)).replace(hour=3, minute=0, second=0, microsecond=0)
     names = make_history(nights, "web", [*every(1, 3, moment("2026-11-20 03:00")), ahead])
     text = nights.backupd("retention", "explain", "web").stdout
-    assert text.splitlines()[-1].startswith(f"{names[-1]} is stamped in the future")
+    assert text.splitlines()[-1].startswith(f"{names[-1]} has a time in the future")
     assert [row["keep"] for row in nights.json("retention", "explain", "web")] == [False, False, True, True]
 
 

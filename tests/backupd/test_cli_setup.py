@@ -88,7 +88,7 @@ def host_key_of(sshd: Sshd) -> str:
 def test_without_a_terminal_everything_that_is_missing_is_named_at_once(site: Site) -> None:
     before = site.config.read_text()
     done = site.setup("--path", "/etc", status=2)
-    wanted = "there is no terminal to ask at, so these are needed: --pool-path, --retention, --host, --address or --this-machine"
+    wanted = "without a terminal these options are needed: --pool-path, --retention, --host, --address or --this-machine"
     assert done.stderr.splitlines()[0] == f"error: {wanted}"
     assert (site.config.read_text(), site.pool.exists()) == (before, False)
 
@@ -168,9 +168,9 @@ def this_machine() -> str:
 
 def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     """Answers up to the line for authorized_keys, which is given back."""
-    terminal.answer(r"Where is the pool to be\? \[.*\]: ", str(site.folder))  # no btrfs: it asks again
+    terminal.answer(r"Where should the pool be\? \[.*\]: ", str(site.folder))  # no btrfs: it asks again
     terminal.wait_for("is not on a btrfs")
-    terminal.answer(r"Where is the pool to be\? \[.*\]: ", str(site.pool))
+    terminal.answer(r"Where should the pool be\? \[.*\]: ", str(site.pool))
     terminal.answer("How long are backups kept", "dayly=7")
     terminal.wait_for("is not a retention")
     terminal.answer("How long are backups kept", "daily=7")
@@ -309,13 +309,13 @@ def test_what_it_offers_for_a_pool_it_accepts_and_an_empty_answer_takes_it(site:
     """The example's own path, here on no btrfs, and below the first mount something that is not a pool, are not offered."""
     site.config.write_text(site.config.read_text().replace("[pool]", f'[pool]\npath = "{site.folder}/backup"'))
     with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
-        offered = Path(terminal.wait_for(r"Where is the pool to be\? \[(.*)\]: ")[1])
+        offered = Path(terminal.wait_for(r"Where should the pool be\? \[(.*)\]: ")[1])
         assert not offered.exists()
         assert work("stat", "-f", "-c", "%T", offered.parent).stdout == "btrfs\n"
         assert terminal.interrupted() == 130
     site.config.write_text(site.config.read_text().replace(f"{site.folder}/backup", str(site.pool)))
     with site.asked(*map(str, (*site.for_here(), "--no-run"))) as terminal:
-        for question in ("Where is the pool to be", "How long", "In which time zone", "When may"):
+        for question in ("Where should the pool be", "How long", "In which time zone", "When may"):
             terminal.answer(question, "")
         assert terminal.ends() == 0, terminal.text
     assert work("btrfs", "subvolume", "show", site.pool).returncode == 0
@@ -353,7 +353,7 @@ def test_an_option_that_would_be_ignored_or_is_wrong_is_refused_before_anything_
 
 def test_options_of_a_host_are_refused_when_they_are_another_ones_or_nobodys(site: Site) -> None:
     site.setup(*site.for_pool(), *site.for_here(), "--no-run")
-    assert "configured already, and otherwise" in site.setup("--path", "/usr", status=2).stderr
+    assert "already configured with other values" in site.setup("--path", "/usr", status=2).stderr
     site.setup("--path", site.source, "--zone", "Europe/Berlin", "--window", "22:00-06:00")
     assert "--host NAME" in site.setup("--path", "/usr", status=2).stderr
     written = tomllib.loads(site.config.read_text())

@@ -101,7 +101,7 @@ def test_one_backup_that_cannot_be_deleted_is_named_and_kept(expiry: Expiry, mon
     assert not expiry.delete()
     (problem,) = expiry.context.summary.problems
     assert problem.startswith(f"web1 {NAME} cannot be deleted: ")
-    assert ("a subvolume that is not ours lies in it" in problem) == (number == errno.ENOTEMPTY)
+    assert ("it contains a subvolume that does not belong to btrkeep" in problem) == (number == errno.ENOTEMPTY)
     assert expiry.deleter.deleted == {}
 
 
@@ -136,7 +136,7 @@ def test_marks_that_the_disk_lost_replace_no_notes_and_end_the_expiry(
         yield Disk()
 
     monkeypatch.setattr(mark, "syncing", syncing)
-    with pytest.raises(PoolUnusable, match="the disk did not take what was written"):
+    with pytest.raises(PoolUnusable, match="a write to the disk failed"):
         write_many(tmp_path, {folder: Notes(held) for folder in folders})
     assert [read_notes(folder).backups for folder in folders] == [{} if fails == 1 else held] * 2
 

@@ -117,7 +117,7 @@ def limited(used_limit: float, room: Room) -> DoctorFacts:
 MD, PART = Layer("md0", "md", "raid6", True, True), Layer("sda1", "partition", rotational=False)
 ISCSI = Layer("sda", "iscsi", rotational=False)
 MPATH = (Layer("dm-0", "multipath", "pool", rotational=False), ISCSI, Layer("sdb", "iscsi", rotational=False))
-OLD, COPY = NOW - timedelta(days=36), Finding("replica", "ok", "fetched 2 hours ago", "see that server", subject="replica office")
+OLD, COPY = NOW - timedelta(days=36), Finding("replica", "ok", "fetched 2 hours ago", "check that server", subject="replica office")
 
 # (rule, severity, facts that it finds something in)
 FOUND: list[tuple[str, str, DoctorFacts]] = [
@@ -429,7 +429,7 @@ def test_a_fix_that_mends_nothing_is_an_error() -> None:
     broken = fs(quota="qgroup")
     (finding,) = findings_of(broken)
     harmless = replace(finding, remedy=Remedy(steps=(FixCommand(("true",)),)))
-    with pytest.raises(OperatorError, match="as before"):
+    with pytest.raises(OperatorError, match="the problem remains"):
         fix(harmless, lambda: broken)
     fix(harmless, lambda: WELL)
 
@@ -440,7 +440,7 @@ def test_a_fix_that_mends_half_is_an_error(tmp_path: Path) -> None:
     for knob in (path, other):
         knob.write_text("1")
     (finding,) = findings_of(fs(reclaim={path: "1", other: "75"}))
-    with pytest.raises(OperatorError, match="as before"):
+    with pytest.raises(OperatorError, match="the problem remains"):
         fix(finding, lambda: fs(reclaim={other: "50"}))
 
 
@@ -488,7 +488,7 @@ def test_what_cannot_be_typed_for_a_state_folder_in_a_home_is_a_comment(tmp_path
     monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_name="ada", pw_dir=str(tmp_path)))
     (finding,) = findings_of(site(untrusted_state=UntrustedStep(tmp_path, "belongs to the user ada")))
     (line,) = finding.remedy.lines
-    assert "[pool] state" in line
+    assert "`state` in [pool]" in line
     assert line.startswith("# ")
 
 

@@ -321,7 +321,7 @@ def test_no_lines_of_equal_files_and_all_of_one_that_came(sides: Sides) -> None:
     ("data", "why"),
     [
         (b"\x7fELF\0\0", "binary"),
-        (b"x" * 2000, "more than the 1.00 KiB"),
+        (b"x" * 2000, "more than the limit of 1.00 KiB"),
         (b"\n" * 1000, None),
     ],
 )

@@ -71,8 +71,8 @@ def test_what_is_said_of_a_path_that_is_not_there(data: Path) -> None:
     assert said(data, "/empty/x") == ("web1@x has no /empty/x", "/empty is empty")
     assert said(data, "/qqqqqqqqqq")[1] == "/ has bin, empty, etc, gone, loop, ..."
     assert said(data, "/etc/passwd/x") == (
-        "/etc/passwd of web1@x is a file, so nothing is in it",
-        "it can be had as /etc/passwd",
+        "/etc/passwd of web1@x is a file, not a folder",
+        "use /etc/passwd",
     )
     assert "\n" not in said(data, "/etc/pass\nwd\x1b[31m")[0]
 
@@ -80,16 +80,16 @@ def test_what_is_said_of_a_path_that_is_not_there(data: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "link", "target", "hint"),
     [
-        ("/bin/vim.basic", "/bin", "usr/bin", "look at /usr/bin/vim.basic"),
-        ("/www/shop/index.html", "/www", "/srv/www", "look at /srv/www/shop/index.html"),
-        ("/etc/alternatives/vi/x", "/etc/alternatives/vi", "/usr/bin/vim.basic", "where it leads to is not in this backup"),
-        ("/gone/x", "/gone", "/var/lib/none", "where it leads to is not in this backup"),
-        ("/loop/x", "/loop", "/loop", "where it leads to is not in this backup"),
-        ("/out/passwd", "/out", "../../../../../../../../etc", "look at /etc/passwd"),
+        ("/bin/vim.basic", "/bin", "usr/bin", "its target is /usr/bin/vim.basic"),
+        ("/www/shop/index.html", "/www", "/srv/www", "its target is /srv/www/shop/index.html"),
+        ("/etc/alternatives/vi/x", "/etc/alternatives/vi", "/usr/bin/vim.basic", "its target is not in this backup"),
+        ("/gone/x", "/gone", "/var/lib/none", "its target is not in this backup"),
+        ("/loop/x", "/loop", "/loop", "its target is not in this backup"),
+        ("/out/passwd", "/out", "../../../../../../../../etc", "its target is /etc/passwd"),
     ],
 )
 def test_a_symlink_on_the_way_is_named_and_not_followed(data: Path, path: str, link: str, target: str, hint: str) -> None:
-    assert said(data, path) == (f"{link} is a symlink to {target}, which a backup is not followed through", hint)
+    assert said(data, path) == (f"{link} is a symlink to {target}, and links are not followed in a backup", hint)
 
 
 @pytest.mark.root
@@ -236,7 +236,7 @@ def test_a_name_that_is_shown_as_another_is_written_is_refused_with_how_to_write
     with Tree(tmp_path / "backup") as tree:
         with pytest.raises(UsageError) as error:
             path_in(tree, path_given("/back\\xe4"))
-        assert error.value.message == "back\\xe4 can be one of 2 names in /"
+        assert error.value.message == "back\\xe4 matches 2 names in /"
         written = error.value.hint.removeprefix("write ").split(" or ")
         typed = [work("bash", "-c", f"printf %s {word} | od -An -tx1 -v").stdout for word in written]
         names = {path_in(tree, path_given("/" + os.fsdecode(bytes.fromhex("".join(text.split()))))) for text in typed}

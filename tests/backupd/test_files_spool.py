@@ -77,7 +77,7 @@ def test_a_full_disk_of_these_files_is_no_full_disk_of_the_archive(
         f"with _failures_reported(): {code}"
     )
     done = work(sys.executable, "-c", code, check=False, cwd=TOP)
-    assert f"the tar is not whole: {small_disk} has no free space" in done.stderr, done.stderr
+    assert f"the tar is incomplete: {small_disk} has no free space" in done.stderr, done.stderr
 
 
 @pytest.fixture

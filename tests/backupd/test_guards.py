@@ -52,7 +52,8 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
 def test_a_host_left_out_of_an_expiry_is_reported_with_the_count_and_the_force_command() -> None:
     results = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
     assert results == (
-        "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force web1`"
+        "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is intended: "
+        "`backupd expire --force web1`"
     )
 
 
@@ -84,7 +85,7 @@ def test_the_limit_of_the_pool_counts_no_backups_of_hosts_that_are_left_out() ->
     assert guarded.stop == DeletedShare(205, 334)
     assert expiry_words(guarded.stop) == (
         "of the pool 205 of 334 backups would be deleted at once, more than 30% and more than 100: "
-        "if that is right: `backupd expire --force pool`"
+        "if that is intended: `backupd expire --force pool`"
     )
 
 

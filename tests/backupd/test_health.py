@@ -62,7 +62,7 @@ def test_what_is_wrong_and_how_bad(facts: PoolFacts, expected: dict[str, str]) -
         (room(20 * GIB, GIB, 900 << 20), "all space is allocated"),
         (room(20 * GIB, GIB, 100 << 20), "metadata is full"),
         (room(GIB, 0, 900 << 20), "data is full"),
-        (well(left_devices=("/var/lib/btrkeep/main/temporary-device-1",)), "a temporary device is still a part of the pool"),
+        (well(left_devices=("/var/lib/btrkeep/main/temporary-device-1",)), "a temporary device is still part of the pool"),
     ],
 )
 def test_data_full_metadata_full_all_allocated_and_a_device_that_was_left_are_told_apart(facts: PoolFacts, words: str) -> None:

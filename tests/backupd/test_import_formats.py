@@ -76,7 +76,7 @@ def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do
     names = HostNames.parse(("shop=web1",))
     names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
     names = HostNames.parse(("web1=shop",))  # the wrong way round
-    with pytest.raises(UsageError, match="no tree of a host shop"):
+    with pytest.raises(UsageError, match="no tree for a host shop"):
         names.require_found(read_rsnapshot(tmp_path, names), tmp_path)
 
 
@@ -103,11 +103,11 @@ def test_a_host_that_is_named_alone_is_the_one_of_that_name_and_no_other(
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
-        (("shop",), "which of the hosts there"),
-        (("web1", "shop"), "which of the hosts there"),
-        (("shop", "db=web1"), "which of the hosts there"),
-        (("shop=web1", "shop=web2"), "both cannot be shop"),
-        (("web1", "shop=web1"), "web1 was given before"),
+        (("shop",), "it is unclear which host there"),
+        (("web1", "shop"), "it is unclear which host there"),
+        (("shop", "db=web1"), "it is unclear which host there"),
+        (("shop=web1", "shop=web2"), "only one of them can be shop"),
+        (("web1", "shop=web1"), "web1 was already given"),
     ],
 )
 def test_a_choice_that_could_mix_machines_is_refused(tmp_path: Path, chosen: tuple[str, ...], why: str) -> None:
@@ -125,7 +125,7 @@ def test_a_host_that_was_renamed_there_is_one_here(tmp_path: Path) -> None:
     assert [old_tree.folder.name for old_tree in history.of("web")] == ["old", "old", "web", "web"]
     (tmp_path / "daily.0" / "old").mkdir()  # and one of that name is there again
     os.utime(tmp_path / "daily.0", (10**9, 10**9))
-    with pytest.raises(UsageError, match="both cannot be web"):
+    with pytest.raises(UsageError, match="only one of them can be web"):
         read_rsnapshot(tmp_path, HostNames.parse(("web=old", "web")))
 
 

@@ -90,7 +90,7 @@ def test_an_error_names_the_file_and_the_next_copy_is_whole(place: Path) -> None
         "copied(source, place / 'second', links)",
         "print(processes.is_usable)",
     )
-    assert "changed meanwhile" in printed[0] or "exchanged meanwhile" in printed[0]
+    assert "changed meanwhile" in printed[0] or "replaced during the import" in printed[0]
     assert printed[0].startswith("large")
     assert printed[1:] == ["True"]
     assert differences(manifest(place / "source"), manifest(place / "second")) == []
@@ -114,7 +114,7 @@ def test_the_other_process_has_ended_when_a_killed_one_is_reported(place: Path) 
         "except OperatorError as error:",
         "    print(error.message, children.read_text().split())",
     )
-    assert printed == ["a process of this command was ended from outside []"]
+    assert printed == ["a process of this command was killed []"]
 
 
 def test_a_killed_process_is_an_error_and_the_next_copy_needs_none(place: Path) -> None:
@@ -132,5 +132,5 @@ def test_a_killed_process_is_an_error_and_the_next_copy_needs_none(place: Path) 
         "copied(source, place / 'second', links)",
         "print(processes.is_usable)",
     )
-    assert printed == ["a process of this command was ended from outside", "False"]
+    assert printed == ["a process of this command was killed", "False"]
     assert differences(manifest(place / "source"), manifest(place / "second")) == []

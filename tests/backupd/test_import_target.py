@@ -119,7 +119,7 @@ def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_loo
     copy = copy_changed if way == "changed" else partial(copy_tree, same=FileMatch.CONTENT if way == "compared" else FileMatch.NONE)
     number, here = (os.open(folder, os.O_RDONLY) for folder in (source, target))
     try:
-        with pytest.raises(OSError, match="changed meanwhile"):
+        with pytest.raises(OSError, match="during the import"):
             copy(number, here, links, lambda: True)
     finally:
         os.close(number)
@@ -178,7 +178,7 @@ def copied(copy: Callable[..., object], source: Path, target: Path, links: TreeL
 
 
 @pytest.mark.parametrize("same", list(FileMatch))
-@pytest.mark.parametrize("deed", ["removed", "added", "exchanged", "folder removed"])
+@pytest.mark.parametrize("deed", ["removed", "added", "replaced", "folder removed"])
 def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_compared_with_the_look(
     tmp_path: Path, deed: str, same: FileMatch
 ) -> None:
@@ -193,13 +193,13 @@ def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_co
         (first / "a").unlink()
     elif deed == "added":
         (first / "c").write_text("new")
-    elif deed == "exchanged":
+    elif deed == "replaced":
         (first / "new").write_text("new")
         (first / "new").rename(first / "a")
     else:
         (first / "d/b").unlink()
         (first / "d").rmdir()
-    with pytest.raises(OSError, match="changed meanwhile"):
+    with pytest.raises(OSError, match="during the import"):
         copied(partial(copy_tree, same=same), first, target, links)
 
 
@@ -211,7 +211,7 @@ def test_a_changed_name_has_to_be_the_file_that_was_looked_at(tmp_path: Path) ->
     links = scan_links(source, before, lambda: True)
     (tmp_path / "other").write_text("evil")
     (tmp_path / "other").rename(source / "a")
-    with pytest.raises(OSError, match="exchanged"):
+    with pytest.raises(OSError, match="replaced"):
         copied(copy_changed, source, target, links)
     assert not (target / "a").exists()
 
@@ -265,7 +265,7 @@ def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
         return length
 
     monkeypatch.setattr(os, "preadv", changing)
-    with pytest.raises(OSError, match="changed meanwhile"):
+    with pytest.raises(OSError, match="during the import"):
         copied(partial(copy_tree, same=same), source, target, links)
 
 
@@ -286,5 +286,5 @@ def test_a_folder_has_the_attributes_that_were_looked_at_or_is_refused(
         return real(*words)
 
     monkeypatch.setattr(os, "preadv", changing)
-    with pytest.raises(OSError, match="changed meanwhile"):
+    with pytest.raises(OSError, match="during the import"):
         copied(copy_changed if way == "changed" else copy_tree, source, target, links)

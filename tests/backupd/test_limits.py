@@ -72,7 +72,7 @@ def test_the_words_name_the_number_the_limit_and_what_to_do() -> None:
     cause = exceeded(HOST, SubvolumeGrowth(1_234_567, 0))
     assert cause
     assert cause_words(cause) == (
-        "1,234,567 files and folders are new, more than `max_files` allows (1,000): raise that, or `exclude` some of it; "
+        "1,234,567 files and folders are new, more than `max_files` allows (1,000): raise it, or `exclude` some files; "
         "until it allows more, the next run starts from the beginning"
     )
 

@@ -73,7 +73,7 @@ def test_what_was_there_is_written_down_before_it_is_switched_and_is_back_afterw
     monkeypatch.setattr(module, "set_allocator", noting)
     option.switch()
     assert (option.switched, kernel.option, recorded) == (True, "nossd", ["ssd"])
-    assert option.put_back() == "mount_option: ssd is back"
+    assert option.put_back() == "mount_option: ssd is restored"
     assert (option.switched, kernel.option, option.problems) == (False, "ssd", [])
     assert not record_path(pool).exists()
 
@@ -113,7 +113,7 @@ def test_an_option_that_cannot_be_put_back_is_put_back_by_the_next_expiry(kernel
     assert "the next `backupd expire` tries again" in option.problems[0]
     assert record_path(pool).exists()
     kernel.refuses = None
-    assert Option(pool).put_back() == "mount_option: ssd is back"
+    assert Option(pool).put_back() == "mount_option: ssd is restored"
     assert kernel.option == "ssd"
     assert not record_path(pool).exists()
 
@@ -137,7 +137,7 @@ def test_on_a_pool_that_became_read_only_the_option_is_back_and_the_record_is_na
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    assert option.put_back() == "mount_option: ssd is back"
+    assert option.put_back() == "mount_option: ssd is restored"
     assert kernel.option == "ssd"
     assert option.problems == [f"mount_option: {record_path(pool)}: Read-only file system; the next `backupd expire` removes it"]
 

@@ -14,7 +14,7 @@ from backupd.repo.reconcile import Reconciled
         ("killed", "1 killed run found", "2 killed runs found"),
         ("added", "1 backup added", "2,000 backups added"),
         ("dropped", "1 row without a backup dropped", "2 rows without a backup dropped"),
-        ("amended", "1 row brought up to date with notes.json", "2 rows brought up to date with notes.json"),
+        ("amended", "1 row updated from notes.json", "2 rows updated from notes.json"),
         ("staged", "1 beginning of a killed run removed", "2 beginnings of a killed run removed"),
     ],
 )
@@ -25,7 +25,5 @@ def test_each_change_of_a_reconciling_is_counted_in_singular_and_plural(subject:
 
 def test_deleted_backups_held_by_an_open_file_are_counted_in_singular_and_plural() -> None:
     deleted = {number: Deleted("web", f"n{number}", f"/p/n{number}") for number in (1, 2)}
-    assert held_words(deleted, {1: None}).startswith("1 deleted backup cannot be dropped as long as something in it is open")
-    assert held_words(deleted, {1: None, 2: None}).startswith(
-        "2 deleted backups cannot be dropped as long as something in them is open"
-    )
+    assert held_words(deleted, {1: None}).startswith("1 deleted backup cannot be freed while files in it are open")
+    assert held_words(deleted, {1: None, 2: None}).startswith("2 deleted backups cannot be freed while files in them are open")

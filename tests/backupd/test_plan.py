@@ -56,7 +56,7 @@ def test_all_takes_those_that_are_not_due_but_none_that_is_switched_off() -> Non
 def test_a_name_is_taken_whether_due_or_not_or_switched_off_in_the_order_given_and_once() -> None:
     planned = plan(THREE, {"a": facts(complete=1)}, NOW, names=["c", "a", "c"])
     assert taken(planned) == ["c", "a"]
-    assert {entry.reason for entry in planned} == {"asked for by name"}
+    assert {entry.reason for entry in planned} == {"requested by name"}
 
 
 def test_an_unknown_name_is_wrong_usage_and_the_nearest_is_named() -> None:

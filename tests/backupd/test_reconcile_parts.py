@@ -60,7 +60,7 @@ def test_an_error_of_one_host_is_reported_and_the_others_are_reconciled(error: E
     assert trouble == [words]
 
 
-@pytest.mark.parametrize("error", [LockHeld("in use", "wait"), PoolUnusable("the pool is read-only", "look at dmesg")])
+@pytest.mark.parametrize("error", [LockHeld("in use", "wait"), PoolUnusable("the pool is read-only", "check dmesg")])
 def test_a_pool_that_cannot_be_used_ends_the_reconciling(error: Exception) -> None:
     trouble: list[str] = []
     with pytest.raises(type(error)), _collect_errors(trouble, "web1"):
@@ -99,8 +99,8 @@ def test_a_reconciling_is_reported_if_it_changed_something_or_left_a_host_as_it_
     assert Reconciled(trouble=["web1: unreadable"])
     done = Reconciled(Counter({"added": 2, "staged": 1}), trouble=["web1: unreadable"])
     assert done.sentence == (
-        "the catalogue was brought up to date with the pool: 2 backups added, 1 beginning of a killed run removed, "
-        "left as it is: web1: unreadable"
+        "the catalogue was updated from the pool: 2 backups added, 1 beginning of a killed run removed, "
+        "not changed: web1: unreadable"
     )
     assert done.in_the_pool().counts == {"staged": 1}
     assert done.in_the_pool().trouble == done.trouble

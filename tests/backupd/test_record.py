@@ -360,7 +360,7 @@ def test_of_a_record_that_is_too_long_the_lasting_facts_go_last(
     record = read(tmp_path)
     assert record is not None
     assert (record.paths[0].left_out, record.lasting) == (left_out, lasting)
-    assert record.warnings == ("the details of this backup were too long, so they are not kept",)
+    assert record.warnings == ("the details of this backup were too long, so they are not stored",)
 
 
 def test_a_short_record_keeps_everything(tmp_path: Path) -> None:

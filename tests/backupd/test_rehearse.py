@@ -294,12 +294,13 @@ def test_the_answer_says_in_what_a_variant_is_better_also_if_that_was_not_asked(
         result = SimpleNamespace(judgements=(b,), question=question, plan=SimpleNamespace(seeds=5))
         words[question], answer = conclusion(cast("RehearsalResult", result))
         assert answer == "Better for this server than a, by this rehearsal: b."
-    chance = "Chance alone would agree as much in 6.2% of cases."
+    chance = "By chance alone, the same agreement occurs in 6.2% of cases."
     score, used = "score of the free space (-49%)", "used (-17%)"
     assert words == {
         "holes": f"b is better in {score} than a; besides, it is better in {used}. {chance}",
         "compression": f"b is better in {used} than a; besides, it is better in {score}. {chance}",
-        "expiry": f"b: no difference is seen to a in what was asked; it is better in {used}, {score} than that. {chance}",
+        "expiry": "b: shows no difference from a in the measures of the question; "
+        f"it is better in {used}, {score} than that. {chance}",
     }
 
 

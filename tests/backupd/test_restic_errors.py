@@ -38,16 +38,16 @@ def exit_error(code: int, message: str) -> str:
 @pytest.mark.parametrize(
     ("lines", "status", "text", "hint"),
     [
-        ((*RETRIES, REFUSED, *STACK), 1, REFUSED, "may that key do this there?"),
-        ((*RETRIES, *STACK), 1, REFUSED, "may that key do this there?"),
-        ((f"Fatal: {DOWN}", *AFTER), 1, DOWN, "see that its server is running"),
+        ((*RETRIES, REFUSED, *STACK), 1, REFUSED, "check the permissions of the key"),
+        ((*RETRIES, *STACK), 1, REFUSED, "check the permissions of the key"),
+        ((f"Fatal: {DOWN}", *AFTER), 1, DOWN, "check that its server is running"),
         (
             ("Fatal: unable to open config file: <config/> does not exist", *AFTER),
             1,
             "unable to open config file: <config/> does not exist",
             "`backupd offsite init",
         ),
-        (("Fatal: wrong password or no key found",), 1, "wrong password or no key found", "is password_file"),
+        (("Fatal: wrong password or no key found",), 1, "wrong password or no key found", "check that password_file"),
         (("Fatal: unable to open repository at s3:x: it is strange",), 1, "unable to open repository at s3:x: it is strange", ""),
         (
             ("repository x opened", exit_error(10, "repository does not exist: unable to open config file")),
@@ -55,8 +55,8 @@ def exit_error(code: int, message: str) -> str:
             "repository does not exist: unable to open config file",
             "`backupd offsite init",
         ),
-        ((exit_error(12, "wrong password or no key found"),), 12, "wrong password or no key found", "is password_file"),
-        ((exit_error(11, "cannot lock"),), 11, "cannot lock", "another restic is at work"),
+        ((exit_error(12, "wrong password or no key found"),), 12, "wrong password or no key found", "check that password_file"),
+        ((exit_error(11, "cannot lock"),), 11, "cannot lock", "another restic is using it"),
         ((exit_error(1, "repository does not answer"),), 1, "repository does not answer", ""),
         (
             ('{"message_type":"error","error":{"message":"open /x: input/output error"},"during":"archival"}', *STACK),

@@ -223,7 +223,7 @@ def test_a_target_is_the_host_or_the_machine_that_is_named(
 
 @pytest.mark.parametrize("text", ["root@new", "new:", "new:mnt", "-oProxyCommand=x:/", "a::b", ":/x", "a b:/x", "/mnt", "x\n:/mnt"])
 def test_what_is_no_target_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="that is not a "):
+    with pytest.raises(UsageError, match=r"expected \[USER@\]HOST:DIR"):
         target_of(CONFIG, "web1", text)
 
 

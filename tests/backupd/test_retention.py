@@ -112,7 +112,7 @@ def test_a_stamp_is_in_the_future_beyond_five_minutes() -> None:
     actual_reasons = reasons(backup("2026-11-20T22:00Z"), backup("2026-11-21T22:00Z"), now=at("2026-11-21T21:55Z"))
     assert actual_reasons["21"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
     actual_reasons = reasons(backup("2026-11-20T22:00Z"), backup("2026-11-21T22:00Z"), now=at("2026-11-21T21:54:59Z"))
-    assert actual_reasons == {"20": ("daily 1 of 1", "newest complete", "min_keep 1 of 1"), "21": ("stamped in the future",)}
+    assert actual_reasons == {"20": ("daily 1 of 1", "newest complete", "min_keep 1 of 1"), "21": ("its time is in the future",)}
 
 
 def test_one_backup_may_stand_for_several_periods_and_says_so() -> None:
@@ -138,7 +138,7 @@ def test_days_are_those_of_the_pools_zone() -> None:
 
 def test_a_backup_of_the_first_day_that_a_date_can_have_stops_nothing() -> None:
     assert decisions(backup("0001-01-01T00:00Z"), zone="America/New_York")["01"].keep
-    assert said(decisions(backup("9999-12-31T23:59Z"), zone="Asia/Tokyo")["31"]) == ("stamped in the future",)
+    assert said(decisions(backup("9999-12-31T23:59Z"), zone="Asia/Tokyo")["31"]) == ("its time is in the future",)
 
 
 def test_a_backup_due_for_deletion_has_a_time_counted_from_its_mark() -> None:
@@ -274,7 +274,7 @@ def test_with_min_keep_1_a_suspect_one_that_was_held_waits_for_two_newer_ones_th
 
 def test_a_suspect_one_from_the_future_makes_no_other_stay() -> None:
     actual_reasons = reasons(backup("2026-11-16T22:00Z"), backup("2026-11-17T22:00Z"), backup("2028-11-18T22:00Z", "suspect"))
-    assert (actual_reasons["16"], actual_reasons["18"]) == (("no rule keeps it",), ("stamped in the future",))
+    assert (actual_reasons["16"], actual_reasons["18"]) == (("no rule keeps it",), ("its time is in the future",))
     assert actual_reasons["17"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
 
 

@@ -41,8 +41,8 @@ LEVEL = Level(10 * GIB, 8 * MIB)
     [
         (room(11 * GIB), 0, ""),
         (room(6 * GIB, 5 * GIB), 0, ""),
-        (room(9 * GIB), 0, "too little room: "),
-        (room(11 * GIB), 4 * GIB, "too little room: "),  # in the time that a stop takes it would be below
+        (room(9 * GIB), 0, "too little free space: "),
+        (room(11 * GIB), 4 * GIB, "too little free space: "),  # in the time that a stop takes it would be below
         (room(50 * GIB, 0, MIB), 0, "for metadata"),
         (room(50 * GIB, GIB, MIB), 0, ""),  # more can be allocated
     ],
@@ -55,13 +55,13 @@ def test_a_transfer_is_stopped_when_less_is_left_than_the_level(result: Room, ra
 def test_a_stop_names_what_is_left_the_limit_and_when_it_would_come_too_late_the_speed() -> None:
     level = Level(13 * MIB, 0)
     assert running_out(room(12 * MIB), level) == (
-        "the pool has too little room: 12.0 MiB are left (0 B unallocated and 12.0 MiB free in data block groups), "
-        "13.0 MiB are kept (a quarter of min_free, or half of what an earlier stop left)"
+        "the pool has too little free space: 12.0 MiB are left (0 B unallocated and 12.0 MiB free in data block groups), "
+        "13.0 MiB are reserved (a quarter of min_free, or half of the space left at an earlier stop)"
     )
     fast = running_out(room(111 * MIB, 113 * MIB), level, 500 * MIB)
-    assert "224 MiB are left (113 MiB unallocated and 111 MiB free in data block groups) and become less by 500 MiB/s, " in fast
-    assert "13.0 MiB are kept" in fast
-    assert "32.0 MiB are kept" in running_out(room(50 * GIB, 0, MIB), Level(0, 32 * MIB))
+    assert "224 MiB are left (113 MiB unallocated and 111 MiB free in data block groups) and shrink by 500 MiB/s, " in fast
+    assert "13.0 MiB are reserved" in fast
+    assert "32.0 MiB are reserved" in running_out(room(50 * GIB, 0, MIB), Level(0, 32 * MIB))
 
 
 def test_a_pool_without_min_free_may_be_filled_to_the_brim() -> None:
@@ -159,6 +159,6 @@ def test_only_what_was_stopped_for_want_of_room_is_noted_as_such(tmp_path: Path,
         night.runs["web"] = run = HostRun(night.context, HostConfig("web", paths=("/srv",)))
         if before:
             night.stop(before)
-        night._stop_for_room("web", "the pool has too little room")
+        night._stop_for_room("web", "the pool has too little free space")
         assert run.stopped_for == why
-        assert run.cancellation.reason == (before or Cause(CauseCode.POOL, facts={"text": "the pool has too little room"}))
+        assert run.cancellation.reason == (before or Cause(CauseCode.POOL, facts={"text": "the pool has too little free space"}))

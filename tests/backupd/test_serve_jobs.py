@@ -82,7 +82,7 @@ def test_one_that_was_never_begun_has_failed_after_a_while(jobs: JobStore) -> No
 def test_one_that_waits_does_so_for_a_day(jobs: JobStore) -> None:
     jobs.put(job())
     assert jobs.get(ID, NOW + timedelta(hours=23)).state == "queued"
-    assert "turn" in (jobs.get(ID, NOW + timedelta(hours=25)).error or "")
+    assert "slot" in (jobs.get(ID, NOW + timedelta(hours=25)).error or "")
 
 
 def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: JobStore, tmp_path: Path) -> None:

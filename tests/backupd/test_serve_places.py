@@ -1,4 +1,4 @@
-"""How much of the root service one asker may take up: previews that go on, and backups that wait."""
+"""How much of the root service one asker may take up: previews of go on, and backups that wait."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -96,7 +96,7 @@ def waiting(askers: Iterable[str]) -> list[ServeJob]:
 
 
 def busy(serve_jobs: list[ServeJob], who: str) -> None:
-    with pytest.raises(RequestRefused, match="wait for their turn") as refused:
+    with pytest.raises(RequestRefused, match="wait for a slot") as refused:
         require_turn(serve_jobs, who)
     assert refused.value.kind == "busy"
 

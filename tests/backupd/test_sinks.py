@@ -43,9 +43,9 @@ def test_a_pipe_and_systemd_hear_of_a_night(status: Said, capsys: pytest.Capture
     assert lines[6].startswith("1 complete, 1 failed; 2 B new in ")
     assert [line.removeprefix("STATUS=") for line in status()[:-1]] == [
         "backing up 2 hosts",
-        "0 of 2 hosts done, under way: web",
-        "0 of 2 hosts done, under way: web, mail",
-        "1 of 2 hosts done, under way: mail",
+        "0 of 2 hosts done, running: web",
+        "0 of 2 hosts done, running: web, mail",
+        "1 of 2 hosts done, running: mail",
         "2 of 2 hosts done, 1 not complete",
     ]
 
@@ -67,14 +67,12 @@ def test_a_pipe_and_systemd_hear_of_an_expiry(status: Said, capsys: pytest.Captu
     tell(ExpiryProgress(0, 1, 7, 100, None, None, Pause.BACKUPS))
     tell(ExpiryProgress(1, 1, 8, 100, 2.0, 4.0, batch=True))
     tell(Summary(planned=1, deleted=1, left_out=dict(left_out), seconds=2.0))
-    limit = (
-        "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is right: `backupd expire --force mail`"
-    )
+    limit = "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is intended: `backupd expire --force mail`"
     assert capsys.readouterr().out.splitlines() == [
-        f"note: mail is left out: {limit}",
-        "note: ns is left out: notes.json cannot be read",
+        f"note: mail is skipped: {limit}",
+        "note: ns is skipped: notes.json cannot be read",
         "deleting 1 backup",
         "1 of 1 deleted, 8 of at most 100 waiting for the cleaner, 2/s, about 4.0s left",
-        "0 marked as expired, 1 deleted, 0 waiting for their grace to end, 2 hosts left out in 2.0s",
+        "0 marked as expired, 1 deleted, 0 waiting for their grace to end, 2 hosts skipped in 2.0s",
     ]
     assert status() == ["STATUS=1 backup to delete, 0 to mark as expired", "STATUS=partial: 1 deleted in 2.0s"]

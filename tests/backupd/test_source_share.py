@@ -119,7 +119,7 @@ def test_beside_another_comparison_none_begins_and_that_is_reported(night: Night
     with take_lock(night.context.pool.locks / "source", "backupd verify", "2026-03-20T12:00:00Z"):
         night.end(a="complete")
     assert night.compared == []
-    assert "nothing was compared with the hosts" in night.notices[0]
+    assert "no file was compared with the hosts" in night.notices[0]
 
 
 def test_without_the_key_nothing_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_age_and_next_due_are_counted_from_the_newest_complete_backup() -> None:
 def test_a_backup_stamped_in_the_future_is_reported_and_its_host_is_due() -> None:
     only = status(facts(ahead=ago(-48)))
     assert (only.state, only.age, only.next_due) == ("never", None, NOW)
-    assert "stamped 2026-11-22T23:10:00Z, in the future" in only.warnings[0]
+    assert "2026-11-22T23:10:00Z, is in the future" in only.warnings[0]
     others = status(facts(complete=100, run=1, outcome="failed", error="no way", ahead=ago(-50000)))
     assert (others.state, others.age, others.error) == ("failing", 360000.0, "no way")
     assert "in the future" in others.warnings[0]

@@ -187,7 +187,7 @@ def test_a_limit_of_everything_lets_a_path_become_empty() -> None:
 def test_a_first_backup_cannot_have_shrunk_but_an_empty_one_has_a_warning() -> None:
     result = judged(0, numbers={"files": 1, "regular": 0, "bytes": 0}, base=None)
     assert result.outcome is PathOutcome.COMPLETE
-    assert "holds no file" in " ".join(result.warnings)
+    assert "contains no file" in " ".join(result.warnings)
 
 
 def test_vanished_files_are_complete_with_a_warning_however_many() -> None:
@@ -384,8 +384,9 @@ def test_the_worst_path_decides_for_all(results: list[PathResult]) -> None:
 
 
 def test_a_host_of_which_not_even_a_list_came_leaves_no_backup() -> None:
-    broken = PathResult("/x", PathOutcome.BROKEN, "the host does not speak rsync", numbers={"literal": 0, "received": 0})
-    assert decide_run([broken, broken]) == RunVerdict(None, "failed", "the host does not speak rsync")
+    why = "the host does not answer in rsync's protocol"
+    broken = PathResult("/x", PathOutcome.BROKEN, why, numbers={"literal": 0, "received": 0})
+    assert decide_run([broken, broken]) == RunVerdict(None, "failed", why)
     assert decide_run([broken, PathResult("/y", PathOutcome.COMPLETE, numbers=LISTED)]).state == "failed"
 
 

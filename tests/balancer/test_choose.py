@@ -117,13 +117,13 @@ def test_data_has_to_fit_somewhere() -> None:
     assert order(groups((GIB, 900 * MIB, 300.0), (GIB, 200 * MIB, 300.0)), unallocated=0) == []
     assert order(groups((GIB, 900 * MIB, 300.0), (GIB, 124 * MIB, 300.0)), unallocated=0) == [1, 0]
     assert order(groups((GIB, 900 * MIB, 300.0), (2 * GIB, 1100 * MIB, 300.0)), unallocated=0) == [0]
-    assert why_not(two, 1, NONE, unallocated=375 * MIB) == "its 800 MiB fit nowhere: 799 MiB are free outside of it"
+    assert why_not(two, 1, NONE, unallocated=375 * MIB) == "its 800 MiB do not fit elsewhere: only 799 MiB are free outside of it"
 
 
 def test_for_space_only_holes_of_other_block_groups_count() -> None:
     two = groups((GIB, 600 * MIB, 300.0), (GIB, 500 * MIB, 300.0))
     assert order(two, "usage", unallocated=4 * GIB) == []  # 1100 MiB need two block groups, as now
-    assert why_not(two, 1, NONE, unallocated=4 * GIB, policy="usage").startswith("its 500 MiB fit nowhere")
+    assert why_not(two, 1, NONE, unallocated=4 * GIB, policy="usage").startswith("its 500 MiB do not fit elsewhere")
     assert order(two, "benefit", unallocated=4 * GIB) == [1, 0]
     assert order(groups((GIB, 600 * MIB, 300.0), (GIB, 400 * MIB, 300.0)), "usage", unallocated=0) == [1, 0]
 
@@ -133,7 +133,7 @@ def test_an_extent_has_to_fit_in_one_piece() -> None:
     costs = {int(vaddr): Cost(2, 2, 10 * MIB, 6 * MIB) for vaddr in two.vaddr}
     assert order(two, costs=costs, unallocated=0) == []
     assert order(two, costs=costs, unallocated=6 * MIB) == [0, 1]
-    assert why_not(two, 0, NONE, costs, (), 0) == "an extent of 6.00 MiB fits nowhere: the largest free place has 4.00 MiB"
+    assert why_not(two, 0, NONE, costs, (), 0) == "an extent of 6.00 MiB fits nowhere else: the largest free extent has 4.00 MiB"
 
 
 def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_others() -> None:
@@ -148,7 +148,7 @@ def test_costs_decide_between_those_whose_costs_are_known_and_come_before_the_ot
 @pytest.mark.parametrize(
     ("index", "floors", "output"),
     [
-        (5, NONE, "nothing is in it, and the kernel removes empty block groups by itself"),
+        (5, NONE, "it is empty, and the kernel removes empty block groups itself"),
         (3, Floors(0, 0, 16 * MIB), "its length of 8.00 MiB is below the floor of 16.0 MiB"),
         (0, Floors(25, 0), "its score of 19.0 is below the floor of 25.0"),
         (0, Floors(0, 250), "its benefit of 51.4 per GiB moved is below the floor of 250.0"),

@@ -284,7 +284,7 @@ def test_an_empty_history_says_how_to_begin_and_makes_no_catalogue(nights: Night
     filesystem = work("findmnt", "-no", "UUID", "--target", nights.pool).stdout.strip()
     with Catalogue.open(tmp_path / "state") as catalogue:
         catalogue.add_score(look(datetime(2020, 2, 3, tzinfo=UTC), filesystem=filesystem))
-    assert "The newest ones are of 2020-02-03: --days N" in balancer("history", nights.pool, "--config", config).stdout
+    assert "The newest are of 2020-02-03: --days N" in balancer("history", nights.pool, "--config", config).stdout
     (only,) = [
         line
         for line in balancer("history", nights.pool, "--config", config, "--days", "36500").stdout.splitlines()

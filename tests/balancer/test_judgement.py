@@ -31,7 +31,7 @@ def test_below_counts_whole_classes_up_to_a_limit() -> None:
     assert below(16 << 20, histogram) == 1111
 
 
-WORTH = "{} above 250, and to balance {} would move {} and remove {} of all scores"
+WORTH = "{} above 250, and balancing {} would move {} and remove {} of all scores"
 GOOD = "no block group scores above 250: nothing is worth balancing"
 
 
@@ -64,13 +64,14 @@ def test_the_sentence_says_what_lies_in_small_extents_and_what_is_worth_balancin
     groups: list[tuple[float, float]], by_name: dict[str, int], small: str, subject: str
 ) -> None:
     *size, below_1, below_16 = small.split()
-    lies = f"Of {' '.join(size)} free in data block groups {below_1} lies in extents below 1 MiB and {below_16} below 16 MiB"
+    parts = f"{below_1} are in extents below 1 MiB and {below_16} in extents below 16 MiB"
+    lies = f"Of {' '.join(size)} free in data block groups, {parts}"
     assert said(groups, **by_name) == f"{lies}; {subject}."
 
 
 def test_without_data_or_without_free_space_the_sentence_says_that() -> None:
     assert said([]) == "There are no data block groups yet."
-    assert said([(0, 1)]) == "Nothing is free in the data block groups: new data takes unallocated space."
+    assert said([(0, 1)]) == "The data block groups have no free space: new data takes unallocated space."
 
 
 def test_worth_balancing_is_by_benefit_and_not_by_score() -> None:

@@ -203,11 +203,9 @@ def test_the_sentence_counts_what_is_within_the_limits_only() -> None:
     plans = [planned(0, GIB // 4), planned(1, GIB // 2), planned(2, GIB // 2, is_within=False)]
     settings = RunSettings(budget=GIB)
     text = sentence(numbers(score=10_000.0), plans, cut_of(plans, settings, NOON), "")
-    assert text.startswith(
-        "2 of 3 block groups: 768 MiB would move, and about 6.00 MiB of metadata be written with it, in about 20s."
-    )
-    assert "a score of about 7,805 of 10,000 (78%)" in text  # 2 * 3902.4
-    assert "unallocated space of 1.25 GiB that is free in 24,690 pieces now" in text
+    assert text.startswith("2 of 3 block groups: 768 MiB would be moved, and about 6.00 MiB of metadata written, in about 20s.")
+    assert "about 7,805 of the score of 10,000 (78%)" in text  # 2 * 3902.4
+    assert "make 1.25 GiB unallocated that are free in 24,690 pieces now" in text
 
 
 def test_a_plan_of_nothing_says_why() -> None:
@@ -224,10 +222,10 @@ def test_a_line_tells_what_became_of_a_block_group() -> None:
     assert step_line(done()) == (
         "1: block group 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s, 9.00 GiB unallocated"
     )
-    assert step_line(done(outcome=BalanceOutcome.GONE)) == "1: block group 46000000000000: was gone before its turn came"
+    assert step_line(done(outcome=BalanceOutcome.GONE)) == "1: block group 46000000000000: no longer existed before it was balanced"
     failed = step_line(done(outcome=BalanceOutcome.FAILED, error="Input/output\x1b[31m error"))
-    assert failed == r"1: block group 46000000000000: failed (Input/output\x1b[31m error); it is set aside"
-    assert "no room" in step_line(done(outcome=BalanceOutcome.NO_SPACE, error="No space left on device"))
+    assert failed == r"1: block group 46000000000000: failed (Input/output\x1b[31m error); this run skips it"
+    assert "no free space" in step_line(done(outcome=BalanceOutcome.NO_SPACE, error="No space left on device"))
     assert "cancelled, score" in step_line(done(outcome=BalanceOutcome.CANCELLED, moved=MIB, written=2 * MIB))
     short = step_line(done(), longest=80)
     assert len(short) <= 80
@@ -238,7 +236,7 @@ def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wa
     sink = BalanceLines()
     sink(BalanceStarted(numbers(), RunSettings(budget=20 * GIB)))
     for seconds in range(3):
-        sink(Waiting(f"something waits for the disks {41 + seconds}% of the time"))
+        sink(Waiting(f"programs wait for the disks {41 + seconds}% of the time"))
     for number in (1, 2):
         sink(view(number))
         sink(BalanceProgress(0, 0, 1.0, 0, 0))
@@ -314,9 +312,9 @@ def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
         done(3, BalanceOutcome.CANCELLED, error="Operation canceled"),
     ]
     text = " ".join(" ".join(report_lines(report(*steps, reason=StopReason.SIGNAL, why="SIGINT came"))).split())
-    assert "Block group 46000000000000: the kernel found no room for what was in it (No space left on device)." in text
+    assert "Block group 46000000000000: the kernel found no free space for its data (No space left on device)." in text
     assert r"failed (Input/\noutput error)" in text
-    assert "cancelled on the way." in text
+    assert "cancelled." in text
     assert "per byte" not in text
     assert text.endswith("It stopped: SIGINT came.")
     assert "Nothing was moved" in " ".join(report_lines(report()))
@@ -384,7 +382,7 @@ def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(w
     sink(view(2))
     sink(Cancelling("SIGINT came", 46000000000000))
     output = " ".join(" ".join(picture(sink)).split())
-    assert "stopping: SIGINT came; the kernel gives up the block group at 46000000000000" in output
+    assert "stopping: SIGINT came; the kernel cancels the block group at 46000000000000" in output
     sink.close()
 
 

@@ -26,7 +26,7 @@ def test_with_nothing_in_the_way_it_goes_on() -> None:
 
 REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
     ({"signal": signal.SIGTERM}, StopReason.SIGNAL, "SIGTERM came", True),
-    ({"unallocated": 4 * GIB - 1}, StopReason.UNALLOCATED, "4.00 GiB are unallocated, and 4 GiB have to be left", False),
+    ({"unallocated": 4 * GIB - 1}, StopReason.UNALLOCATED, "4.00 GiB are unallocated, less than the limit of 4 GiB", False),
     (
         {"exclusive": "device add", "exclusive_by": "process 7: btrfs device add"},
         StopReason.EXCLUSIVE,
@@ -35,10 +35,10 @@ REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
     ),
     ({"exclusive": "resize"}, StopReason.EXCLUSIVE, "the filesystem is busy: resize", False),
     ({"backups": "backupd run (process 7)"}, StopReason.BACKUPS, "backups come first: backupd run (process 7)", True),
-    ({"elapsed": 3600}, StopReason.TIME, "the 1h are over", True),
+    ({"elapsed": 3600}, StopReason.TIME, "the time limit of 1h is reached", True),
     ({"now": NOW + timedelta(hours=1)}, StopReason.WINDOW, "the window ended at 2026-11-20 23:00 +0000", True),
-    ({"moved": 10 * GIB}, StopReason.BUDGET, "10.0 GiB moved, which is the budget", False),
-    ({"pressure": 0.41}, StopReason.PRESSURE, "something waits for the disks 41% of the time, above 40%", False),
+    ({"moved": 10 * GIB}, StopReason.BUDGET, "10.0 GiB moved: the budget is used", False),
+    ({"pressure": 0.41}, StopReason.PRESSURE, "programs wait for the disks 41% of the time, more than the limit of 40%", False),
 ]
 
 
@@ -97,7 +97,7 @@ def test_a_block_group_that_takes_longer_than_is_left_is_not_begun() -> None:
     assert too_long(LIMITS, WELL, 3540) is None
     result = too_long(LIMITS, WELL, 3541)
     assert result is not None
-    assert (result.reason, result.why) == (StopReason.TIME, "the next block group should take 59m 1s, and 59m are left")
+    assert (result.reason, result.why) == (StopReason.TIME, "the next block group needs about 59m 1s, and only 59m are left")
     window = too_long(replace(LIMITS, time=None), WELL, 3601)
     assert window is not None
     assert window.reason is StopReason.WINDOW

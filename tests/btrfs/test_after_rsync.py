@@ -99,7 +99,7 @@ def test_what_is_not_ours_in_an_unfinished_backup_costs_nothing_of_it_when_it_is
     kept = subvolumes(half)["hosts/web/.working"]
     foreign = half.working("web") / "foreign"
     work("btrfs", "-q", "subvolume", "create", foreign)
-    assert "is a subvolume that is not ours" in half.run("web", status=1)["web"]["error"]
+    assert "is a subvolume that does not belong to btrkeep" in half.run("web", status=1)["web"]["error"]
     work("btrfs", "-q", "subvolume", "delete", foreign)
     assert half.run("web")["web"]["outcome"] == "complete"
     assert subvolumes(half)[f"hosts/web/{half.names('web')[-1]}"] == kept, "what had come was thrown away"

@@ -109,7 +109,7 @@ def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(
         for host in bobs:
             service.agent("bob").ask("run", host=host)
         wait_for(lambda: len(gated.begun) == 2)
-        with pytest.raises(RequestRefused, match="waits for its turn to be backed up already, for alice") as refused:
+        with pytest.raises(RequestRefused, match="waits for a slot for its backup already, for alice") as refused:
             service.agent("bob").ask("run", host="a5")
         assert refused.value.kind == "locked"
         assert gated.processes("run-job") == gated.processes("run") == 2

@@ -171,7 +171,7 @@ def test_what_is_not_there_is_told_with_what_is_nearest(pool: Nights) -> None:
     assert fails(pool, "browse", "web1", "/ect/passwd") == (f"web1@{name} has no /ect/passwd", "did you mean /etc/passwd?")
     assert fails(pool, "browse", "web1", "etc/passwd")[1] == "did you mean /etc/passwd?"
     assert fails(pool, "browse", "web1", "/way/passwd") == (
-        "/way is a symlink to /etc, which a backup is not followed through",
+        "/way is a symlink to /etc, and links are not followed in a backup",
         "look at /etc/passwd",
     )
     assert fails(pool, "browse", "web1@2026-11-17", "--at", "2026-11-17")[0] == "--at and @2026-11-17 exclude each other"
@@ -256,7 +256,7 @@ def test_no_planted_symlink_leads_out_of_a_backup_whichever_command_is_asked(pla
         for way in ("etc", "up", "proc"):
             error, hint = fails(planted, "browse", "h1", f"/{way}/secret")
             assert error.startswith(f"/{way} is a symlink to ")
-            assert hint == "where it leads to is not in this backup"
+            assert hint == "its target is not in this backup"
             assert planted.json("browse", "h1", f"/{way}")["entries"] == []
         answer = planted.json("versions", "h1", "/etc/secret", "--content")
         assert [backup["found"] for backup in answer["backups"]] == ["there", "behind a symlink"]

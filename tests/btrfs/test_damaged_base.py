@@ -132,7 +132,7 @@ def test_backups_of_a_newer_version_are_neither_passed_over_nor_touched(make_btr
     work("btrfs", "property", "set", record.parent, "ro", "true")
     answer = nights.run("web", status=1)["web"]
     assert (answer["outcome"], answer["name"]) == ("failed", None), answer
-    assert "backup.json is of a newer btrkeep: it has format 2, this program knows 1" in answer["error"]
+    assert "backup.json was written by a newer btrkeep: it has format 2, this program reads 1" in answer["error"]
     assert "would run" in nights.backupd("run", "web", "--dry-run").stdout
     assert nights.names("web") == [old, newest]
     assert record.read_text() == content

@@ -158,7 +158,7 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
     elif why == "beginning":
         words, status, output = [f"{host}@{first[:10]}"], 2, f"{host} has no backup {first[:10]}"
     elif why == "no name":
-        words, status, output = [host], 2, "names no backup"
+        words, status, output = [host], 2, "is not a backup"
     elif why == "no host":
         words, status, output = [f"{host}x@{first}"], 2, f"there is no host {host}x"
     elif why == "forgotten":
@@ -320,7 +320,7 @@ def test_an_expiry_of_named_hosts_without_grace_deletes_what_no_rule_keeps_and_l
     names = pool.names(host)
     pool.settings("retention", daily=1, min_keep=1)
     try:
-        assert "--skip-grace is for hosts that are named" in fails(pool, "expire", "--skip-grace", *at(now), status=2)
+        assert "--skip-grace needs the names of hosts" in fails(pool, "expire", "--skip-grace", *at(now), status=2)
         assert "there is no host" in fails(pool, "expire", f"{host}x", *at(now), status=2)
         plan = pool.expire(now, host, "--skip-grace", "--dry-run")
         assert {(item["host"], item["name"]) for item in plan["delete"]} == {(host, name) for name in names[:2]}

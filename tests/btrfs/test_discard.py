@@ -66,7 +66,7 @@ def test_what_is_unfinished_goes_for_good_and_the_final_backup_stays(pool: Night
     assert not there(pool, host)
     assert rows(pool, f"select name != '' from backup where host = '{host}'") == [(1,)]
     assert len(pool.names(host)) == 1
-    assert f"{host} has nothing unfinished" in refused(pool, host, "--yes")
+    assert f"{host} has no unfinished backup" in refused(pool, host, "--yes")
 
 
 def test_a_rehearsal_says_what_would_be_lost_and_changes_nothing(pool: Nights, host: str) -> None:
@@ -111,13 +111,13 @@ def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, sub
         fields = {**json.loads((path / "backup.json").read_text()), "state": "complete", "name": "2026-11-21T030000Z"}
         (path / "backup.json").write_text(json.dumps(fields))
         work("btrfs", "property", "set", "-ts", path, "ro", "true")
-        output = "is finished and lacks its name only"
+        output = "is finished, and only lacks its name"
     elif subject == "foreign":
         (path / "mine").write_text("somebody's")
         output = "is not ours"
     else:
         work("btrfs", "subvolume", "create", path / "data" / "mine")
-        output = "holds a subvolume that is not ours"
+        output = "holds a subvolume that does not belong to btrkeep"
     assert output in refused(pool, host, "--yes")
     assert there(pool, host)
 

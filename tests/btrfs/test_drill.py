@@ -182,7 +182,7 @@ def test_what_has_no_room_is_not_finished_and_says_nothing_of_the_backup(web: Ni
     web.settings("pool", min_free="99%")
     (done,) = drill(web, "--sample", "all", status=1)
     assert done["outcome"] == "unfinished"
-    assert "beyond min_free" in done["text"]
+    assert "above min_free" in done["text"]
     assert [row["outcome"] for row in noted(web)] == ["unfinished"]
     assert json.loads(web.backupd("status", "--json").stdout)["drill"]["state"] == "never"
 

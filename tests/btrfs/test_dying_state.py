@@ -152,7 +152,7 @@ def test_a_reader_of_its_output_is_not_kept_by_a_child_that_nothing_ends(tmp_pat
     with hanging(folder, once_open=True):
         process = outliving(folder, "(Path(sys.argv[1]) / 'file').read_bytes()")
         output, _ = process.communicate(timeout=60)
-        assert output == f"{folder} does not answer any more: nothing could be read for 10 s\n"
+        assert output == f"{folder} no longer answers: nothing could be read for 10 s\n"
         assert process.returncode == 4
 
 

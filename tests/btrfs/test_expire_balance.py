@@ -23,7 +23,7 @@ SINCE = "2026-03-20T22:00:00Z"
 
 def waits_for_balance(pool: Expiries) -> bool:
     """Whether an expiry has noted that it pauses for a balance."""
-    return rows(pool, "select paused from expiry where outcome is null") == [("a balance makes way",)]
+    return rows(pool, "select paused from expiry where outcome is null") == [("a balance is stopping",)]
 
 
 def test_an_expiry_deletes_nothing_while_a_block_group_is_balanced(shared_btrfs: Path) -> None:

@@ -1,4 +1,6 @@
-"""The mount option meanwhile: written down first, switched, put back in every case, and left alone when it is somebody's choice."""
+"""The mount option during the run: written down first, switched, put back in every case, and left alone when it is somebody's
+choice.
+"""
 
 import json
 import os
@@ -137,7 +139,7 @@ def test_a_kill_while_it_is_put_back_is_made_good(pool: Expiries, count: int) ->
 def test_while_an_expiry_is_at_work_a_restore_leaves_it_alone(pool: Expiries) -> None:
     with held_at(pool, "before", "subvolume deleted", "expire", *at(LATER)) as process:
         done = pool.backupd("expire", "--restore-mount-option")
-        assert "puts the mount option back itself" in done.stdout
+        assert "restores the mount option" in done.stdout
         assert "ssd" in options(pool)
     ended(process)
     assert "nossd" in options(pool)
@@ -218,7 +220,7 @@ def test_a_pool_that_becomes_read_only_meanwhile_has_its_option_back_and_the_nex
         status, _, output = ended(process)
         assert (status, "Traceback" in output, "read-only" in output.lower()) == (4, False, True), output
         assert "nossd" in options(pool) or "ssd" not in options(pool), output
-        assert "could not be put back" not in output
+        assert "could not be restored" not in output
         disk.flag.unlink()
         disk.read_again()
         assert pool.expire(LATER)["still_waiting"] == 0

@@ -136,7 +136,7 @@ def test_a_folder_that_is_fetched_twice_is_named_until_its_bind_mount_ends(night
         first = nights.record("h")["started"]
         assert nights.run("h")["h"]["warnings"] == []
         words = " ".join(nights.backupd("status", "h").stdout.split())
-        assert f"{tree}/mnt has been fetched since" in words
+        assert f"{tree}/mnt has been backed up since" in words
         assert (nights.record("h")["lasting"][0]["since"], nights.record("h")["lasting"][0]["times"]) == (first, 2)
     nights.run("h")
     assert "has been fetched" not in nights.backupd("status", "h").stdout
@@ -182,7 +182,7 @@ def test_a_filesystem_that_a_later_mount_hides_is_named_by_connect(nights: Night
         assert hidden() == []
         with bound(tree / "other", tree / "srv"):
             (message,) = hidden()
-            assert message.startswith(f"{tree}/srv/db cannot be read: something was mounted at {tree}/srv after it")
+            assert message.startswith(f"{tree}/srv/db cannot be read: a later mount at {tree}/srv after it")
     finally:
         work("umount", tree / "srv" / "db")
 
@@ -205,7 +205,7 @@ def test_a_host_that_is_this_machine_and_has_the_pool_is_named(nights: Nights, s
     nights.host("h", nights.top, address=sshd.address, port=sshd.port, exclude=[f"{nights.pool}/hosts"])  # or it would grow on
     errors = [each for each in findings(nights, "check", "--connect") if each["level"] == "error"]
     assert [each["message"] for each in errors] == [
-        f"the pool of this server is at {nights.pool} of this host: each backup would contain all others"
+        f"the pool of this server is at {nights.pool} of this host: each backup would contain all other backups"
     ]
     (warning,) = nights.run("h")["h"]["warnings"]
     assert "this host is the backup server itself" in warning
@@ -221,7 +221,7 @@ def test_a_second_mount_of_the_pool_below_a_source_is_named(nights: Nights, tree
     nights.host("h", tree, address=sshd.address, port=sshd.port)
     with bound(nights.pool, tree / "second"):
         errors = [each["message"] for each in findings(nights, "check", "--connect") if each["level"] == "error"]
-    assert errors == [f"the pool of this server is at {tree}/second of this host: each backup would contain all others"]
+    assert errors == [f"the pool of this server is at {tree}/second of this host: each backup would contain all other backups"]
 
 
 def subvolume_of(nights: Nights, tree: Path) -> Path:
@@ -254,7 +254,7 @@ def test_an_internal_error_of_the_search_is_a_warning(nights: Nights, tree: Path
     nights.run("h")
     monkeypatch.setattr(fetched_twice, "repeated_folders", lambda _: dict[str, int]()["no such"])
     (warning,) = searched(nights, tree)
-    assert "it is not known whether folders were fetched several times: internal error: KeyError" in warning
+    assert "it is unknown whether folders were backed up several times: internal error: KeyError" in warning
 
 
 def test_very_deep_folders_do_not_fill_the_memory(nights: Nights, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_very_deep_folders_do_not_fill_the_memory(nights: Nights, tree: Path, mo
     assert searched(nights, tree) == []
     monkeypatch.setattr(fetched_twice, "_MOST_NAMES", 19 * 60**2)
     (warning,) = searched(nights, tree)
-    assert warning == f"{tree}: it is not known whether folders were fetched several times: there are too many deep folders"
+    assert warning == f"{tree}: it is unknown whether folders were backed up several times: there are too many deep folders"
 
 
 def test_a_host_with_very_many_repeated_folders_has_few_warnings(nights: Nights, tree: Path) -> None:
@@ -275,4 +275,4 @@ def test_a_host_with_very_many_repeated_folders_has_few_warnings(nights: Nights,
     nights.host("h", tree)
     warnings = nights.run("h")["h"]["warnings"]
     assert len(warnings) == 21
-    assert warnings[-1] == f"{tree}: 10 more folders were fetched several times"
+    assert warnings[-1] == f"{tree}: 10 more folders were backed up several times"

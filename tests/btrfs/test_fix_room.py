@@ -153,7 +153,7 @@ def test_killed_at_one_step_after_the_other_it_is_reported_each_time_and_the_las
         killed = pool.doctor("--fix", "room", kill=("die", when, checkpoint, str(count)))
         assert killed.returncode == -signal.SIGKILL, (checkpoint, killed.stdout + killed.stderr)
         assert (pool.state / RECORD).exists()
-    assert "a temporary device is still a part of the pool" in pool.findings()["unallocated"]
+    assert "a temporary device is still part of the pool" in pool.findings()["unallocated"]
     done = pool.doctor("--fix", "room")
     assert done.returncode == 0, done.stdout + done.stderr
     assert pool.unallocated() > 40 * MIB

@@ -67,7 +67,7 @@ def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now
     lines = pool.backupd("forget", host, "--yes").stdout.splitlines()
     assert lines[0] == f"{host} has 3 backups, {names[0]} to {names[-1]}"  # of what size nobody knows
     assert "`backupd expire` marks its backups and deletes them 1d later" in lines[1]
-    assert lines[2] == f"until then `backupd forget {host} --undo` takes it back"
+    assert lines[2] == f"until then `backupd forget {host} --undo` undoes that"
     written = notes_of(pool, host)
     assert abs(datetime.now(UTC) - datetime.fromisoformat(written["forgotten"]["at"])) < timedelta(minutes=1)
     assert written["backups"] == {}
@@ -116,7 +116,7 @@ def test_who_is_still_backed_up_cannot_be_forgotten(pool: Nights, host: str) -> 
     pool.host(host, pool.source)
     error, hint = fails(pool, "forget", host, "--yes", status=2)
     assert error == f"{host} is still backed up"
-    assert hint == f"`backupd host remove {host}` takes it out of the configuration; then forget it"
+    assert hint == f"`backupd host remove {host}` removes it from the configuration; then forget it"
     assert not (pool.pool / "hosts" / host / "notes.json").exists()
     pool.host(host, pool.source, enabled=False)
     pool.backupd("forget", host, "--yes")

@@ -191,7 +191,7 @@ def test_sums_for_which_there_is_no_room_are_left_out_and_those_of_the_base_do_n
     fresh_sums.sum_fetched(fetched, EACH)
     monkeypatch.undo()
     assert not (fetched / "SHA256SUMS").exists()
-    assert "no checksums were kept: " in caplog.text
+    assert "no checksums were stored: " in caplog.text
     assert "No space left on device" in caplog.text
 
 

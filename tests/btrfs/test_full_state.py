@@ -66,7 +66,7 @@ def test_a_full_state_folder_at_the_start_costs_no_backup(site: Nights) -> None:
     done = site.backupd("run", "--all", "--json", check=False)
     assert said(done) == COMPLETE, done.stderr
     assert done.returncode == 1
-    assert done.stderr.count("there is no room for the catalogue") + done.stderr.count("cannot be read or written") == 1
+    assert done.stderr.count("there is no free space for the catalogue") + done.stderr.count("cannot be read or written") == 1
     assert len(site.names("a")) == len(site.names("b")) == 2
     assert site.differences("a", site.source) == []
     make_room(site)
@@ -167,7 +167,7 @@ def test_without_room_the_catalogue_is_not_called_damaged_and_a_rebuild_leaves_i
     for words in ("status", "rebuild"):
         done = site.backupd(words, check=False)
         assert done.returncode == 1, done.stdout
-        assert "there is no room for the catalogue" in done.stderr
+        assert "there is no free space for the catalogue" in done.stderr
         assert "make room" in done.stderr
         assert "dmesg" not in done.stderr
     assert [path.name for path in site.state.iterdir() if "aside" in path.name or "rebuil" in path.name] == []
@@ -184,7 +184,7 @@ def test_a_damaged_catalogue_stays_where_it_is_when_there_is_no_room_for_another
     fill(site)
     done = site.backupd("rebuild", check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "there is no room for the catalogue" in done.stderr
+    assert "there is no free space for the catalogue" in done.stderr
     assert catalogue.read_bytes() == damaged
     make_room(site)
     done = site.backupd("rebuild")
@@ -201,7 +201,7 @@ def test_a_run_without_its_catalogue_says_so_first_and_last_and_nothing_of_the_o
     lines = (done.stdout + done.stderr).splitlines()
     assert done.returncode == 1
     assert "brought up to date" not in done.stdout + done.stderr
-    numbers = [number for number, line in enumerate(lines) if "there is no room for the catalogue" in line]
+    numbers = [number for number, line in enumerate(lines) if "there is no free space for the catalogue" in line]
     assert numbers == [0, len(lines) - 1], lines
     assert lines[-2].startswith("2 complete")
     assert "exit status 1" in lines[-1]

@@ -162,7 +162,7 @@ def test_what_the_configuration_leaves_out_from_now_on_is_a_warning_and_never_su
     assert result["outcome"] == "complete"
     (warning,) = result["warnings"]
     assert str(folder) in warning
-    assert "new `exclude`" in warning
+    assert "was `exclude` changed" in warning
     assert nights.run("web")["web"]["warnings"] == []
 
 
@@ -195,7 +195,7 @@ def test_a_base_of_the_future_makes_no_missing_mount_of_deleted_files(nights: Ni
         path.unlink()
     result = nights.run("web", status=1)["web"]
     assert result["outcome"] == "suspect"
-    assert "stamped in the future" in result["error"]
+    assert "its time is in the future" in result["error"]
     nights.backupd("accept", "web", "latest", "--why", "they were deleted")
     assert nights.run("web")["web"]["outcome"] == "complete"
 

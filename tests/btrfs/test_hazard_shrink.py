@@ -36,7 +36,7 @@ def test_an_emptied_source_path_is_suspect_and_never_a_base_until_it_is_accepted
     empty(tree)
     result = nights.run("web", status=1)["web"]
     assert result["outcome"] == "suspect"
-    assert "no file is left of 10" in result["error"]
+    assert "none of 10" in result["error"]
     see_suspect(nights, "web", good)
     assert nights.data("web", tree, good).joinpath("file3").read_bytes() == b"D" * 1000
     suspect = nights.names("web")[1]
@@ -182,6 +182,6 @@ def test_a_first_backup_of_an_empty_path_is_complete_and_says_that_it_holds_no_f
     nights.host("web", tree)
     result = nights.run("web")["web"]
     assert result["outcome"] == "complete"
-    assert f"{tree}: holds no file" in result["warnings"]
-    assert "holds no file" in nights.backupd("status").stdout
-    assert "holds no file" in nights.backupd("list").stdout
+    assert f"{tree}: contains no file" in result["warnings"]
+    assert "contains no file" in nights.backupd("status").stdout
+    assert "contains no file" in nights.backupd("list").stdout

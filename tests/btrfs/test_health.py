@@ -84,7 +84,7 @@ def test_all_say_the_same_of_a_pool_that_is_full_and_then_read_only(small: Night
     full = agreed(small)
     assert (full["room"], full["used"], "unallocated" in full) == ("error", "warning", True)
     text = small.backupd("status").stdout
-    assert re.search(r"^pool: error: no transfer starts any more: ", text, re.MULTILINE)
+    assert re.search(r"^pool: error: no further transfer starts: ", text, re.MULTILINE)
     assert "`backupd check` shows what to do\n" in text
     with closing(sqlite3.connect(small.state / "catalogue.sqlite")) as connection:
         standing = {subject for (subject,) in connection.execute("SELECT subject FROM alarm WHERE what = 'room'")}

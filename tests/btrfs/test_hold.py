@@ -140,7 +140,7 @@ def test_holding_an_expired_backup_takes_the_mark_off_and_says_so(pool: Nights, 
     first, *_ = pool.names(host)
     mark(pool, host, first)
     lines = pool.backupd("hold", host, first).stdout.splitlines()
-    assert lines == [f"{host} {first} is held", "it had expired, and is taken back"]
+    assert lines == [f"{host} {first} is held", "it had expired, and is kept again"]
     assert list(notes_of(pool, host)["backups"][first]) == ["hold"]
     assert row(pool, host, first) == ("complete", "", None)
 

@@ -113,7 +113,7 @@ def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights
     assert nights.pool.stat().st_mode & 0o777 == 0o700  # so nobody reaches the programs that run as root
     assert [receivers(nights), transferring(nights), disagreements(nights)] == [[], [], []]
     for host in ("empty-files", "endless-delta"):
-        assert "or `exclude` some of it" in str(nights.status(host))
+        assert "or `exclude` some files" in str(nights.status(host))
 
     for attack, _, _, _ in WHAT_BECOMES:
         answers(nights, "honest", attack.partition("=")[0], shrink_limit="100%")

@@ -174,7 +174,7 @@ def test_a_tree_that_is_never_at_rest_is_given_up_and_the_others_are_imported(ni
         assert differing(trees[name], data(nights, "old1", name)) == ""
 
     done = nights.backupd("import", "tree", root, "--host", "old1")  # he sleeps
-    assert "1 backup imported, 2 were here already" in done.stdout
+    assert "1 backup imported, 2 were imported already" in done.stdout
     for name, tree in trees.items():
         assert differing(tree, data(nights, "old1", name)) == ""
 
@@ -187,7 +187,7 @@ def test_what_is_given_up_is_said_with_what_to_do_next(nights: Nights, ext4: Pat
     assert done.returncode == 1
     assert f"{root}/2026-03-01: not all of it could be copied: " in output
     assert "1 tree not imported" in output
-    assert "the same command tries again" in output
+    assert "run the same command again" in output
 
 
 def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_backup_made_again(

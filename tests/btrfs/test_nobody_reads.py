@@ -66,6 +66,6 @@ def test_a_run_whose_output_has_no_room_makes_its_backup_and_says_what_is_missin
         assert done.returncode == 1
         assert done.stderr.splitlines()[-2:] == [
             "error: standard output: No space left on device",
-            "hint: what was printed is not all there; see where it goes",
+            "hint: the output is incomplete: check the file or program that receives it",
         ]
     assert [row["verified"]["state"] for row in json.loads(nights.backupd("list", "web", "--json").stdout)] == ["whole"]

@@ -173,7 +173,7 @@ def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far:
     assert key not in far.offsite("run", status=1).stderr
 
 
-@pytest.mark.parametrize(("mode", "output"), [(0o640, "not root's alone"), (0o604, "not root's alone")])
+@pytest.mark.parametrize(("mode", "output"), [(0o640, "users other than root"), (0o604, "users other than root")])
 def test_a_secret_that_others_may_read_is_not_used(far: Offsite, mode: int, output: str) -> None:
     far.password.chmod(mode)
     assert output in far.offsite("init", "far", status=1).stderr
@@ -428,7 +428,7 @@ def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it
         assert work("rsync", "-n", "-aHAXci", "--delete", path, f"{far.away}/two/btrkeep/data{path.parent}/").stdout == ""
     (far.night.state / "catalogue.sqlite").unlink()
     done = far.night.backupd("restore", "web1", "/", "--to", far.away / "later", check=False)
-    assert "its newest backup there is not known here" in done.stderr
+    assert "its newest backup there is unknown here" in done.stderr
     assert f"--include /btrkeep/data --target {far.away}/later" in restic_line_of(done.stderr)
 
 

@@ -145,7 +145,7 @@ def test_what_the_storage_does_not_let_remove_does_not_make_the_copy_old(far: Of
         far.backup(f"2026-03-0{day}T22:00:00Z")
         done = far.offsite("run", "--now", f"2026-03-0{day}T23:00:00Z", status=int(day > 1), env=env)
     assert "nothing was removed there: restic: blob not removed, server response: 403 Forbidden (403)\n" in done.stderr
-    assert "may that key do this there?" in done.stderr
+    assert "check the permissions of the key" in done.stderr
     failed = far.copies("2026-03-04T01:00:00Z")
     assert (failed["state"], failed["age"]) == ("failing", 3 * 3600)
     assert failed["error"].endswith("403 Forbidden (403)")
@@ -274,7 +274,7 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
     work("btrfs", "property", "set", name, "ro", "true")
     output = far.offsite("check", status=1).stderr
     assert "\x1b" not in output
-    assert "came back as another file" in output
+    assert "was restored as a different file" in output
 
 
 def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:

@@ -48,7 +48,7 @@ def test_a_nested_subvolume_is_reported_each_night_and_asked_for_once(nights: Ni
     log = counted(nights)
     nights.host("h", tree, one_file_system=True)
     (warning,) = nights.run("h")["h"]["warnings"]
-    assert f"leaves out what is in {tree / 'home'}: " in warning
+    assert f"excludes the files in {tree / 'home'}: " in warning
     assert list((nights.data("h", tree) / "home").iterdir()) == []
     assert len(log.read_text().splitlines()) == 2
 
@@ -74,7 +74,7 @@ def test_what_is_left_out_is_named_with_its_start_as_long_as_the_newest_backup_l
     subvolume(tree / "etc" / "deep", "a later one")  # so the host is asked again, in vain
     nights.run("h", env=env)
     home = tree / "home"
-    remark = f"{home} has been left out by `one_file_system` since {local_time(parse_time(first))} (2 backups in a row)"
+    remark = f"{home} has been excluded by `one_file_system` since {local_time(parse_time(first))} (2 backups in a row)"
     commands = (("status", "h"), ("browse", "h", tree), ("browse", "h", home), ("versions", "h", home))
     restore = ("restore", "h", tree, "--to", nights.top / "back", "--dry-run")
     for words in (*commands, restore):
@@ -112,7 +112,7 @@ def test_what_cannot_be_asked_for_is_not_called_nothing_and_is_asked_for_again(n
     result = nights.run("h", env=env)["h"]
     assert result["outcome"] == "complete"
     (warning,) = result["warnings"]
-    assert "it is not known what `one_file_system` leaves out" in warning
+    assert "it is unknown what `one_file_system` excludes" in warning
     (warning,) = nights.run("h")["h"]["warnings"]
     assert str(tree / "home") in warning
 
@@ -136,7 +136,7 @@ def test_a_run_that_is_stopped_while_it_asks_ends_at_once_and_keeps_the_backup(n
             run.kill()
     record = nights.record("h")
     assert record["state"] == "complete"
-    assert any("it is not known what `one_file_system` leaves out" in warning for warning in record["warnings"])
+    assert any("it is unknown what `one_file_system` excludes" in warning for warning in record["warnings"])
 
 
 def test_a_path_of_which_most_bytes_are_not_listed_any_more_is_suspect(nights: Nights, tree: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_path_of_which_most_bytes_are_not_listed_any_more_is_suspect(nights: N
 
 def test_a_folder_that_is_only_empty_is_not_reported(nights: Nights, tree: Path) -> None:
     nights.host("h", tree / "etc", tree / "empty", one_file_system=True)
-    assert nights.run("h")["h"]["warnings"] == ["holds no file"] or nights.record("h")["paths"][0]["left_out"] == []
+    assert nights.run("h")["h"]["warnings"] == ["contains no file"] or nights.record("h")["paths"][0]["left_out"] == []
     (tree / "etc" / "later").mkdir()
     assert nights.run("h")["h"]["warnings"] == []
     (tree / "etc" / "later" / "file").write_text("x")

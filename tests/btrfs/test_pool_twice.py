@@ -11,7 +11,7 @@ from tests.beds.nights import Nights
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 
 
-@pytest.mark.parametrize("subject", ["the whole filesystem", "a part of the pool"])
+@pytest.mark.parametrize("subject", ["the whole filesystem", "part of the pool"])
 def test_a_second_mount_of_the_pool_below_a_source_is_not_backed_up(nights: Nights, tmp_path: Path, subject: str) -> None:
     source = tmp_path / "srv"
     point = source / "mnt"

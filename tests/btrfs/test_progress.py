@@ -82,7 +82,7 @@ def test_the_text_of_one_look_has_key_level_and_share(stopped: tuple[Path, clean
     keys = cleaner.node_keys(point, truth.nodes[root])
     behind = sum(order(each) <= order(key) for each in keys) - 1
     values = {text[:12].strip(): text[12:] for text in output.splitlines()}
-    assert values["dropping"] == f"nothing (root {root} was begun)"
+    assert values["dropping"] == f"nothing (root {root} has started)"
     assert values["waiting"] == f"{len(truth.orphans)} deleted subvolumes"
     assert values["at key"] == f"{key} level {level}"
     assert values["done of it"].endswith(f"({behind} of {len(keys)} branches)")

@@ -280,7 +280,7 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
         return [(row["level"], row["message"]) for row in answer if row["subject"] == "push backup2"]
 
     (text,) = [
-        text for level, text in checked() if level == "ok" and text.startswith("reached, and it would take backups, btrkeep ")
+        text for level, text in checked() if level == "ok" and text.startswith("reached, and ready to receive backups, btrkeep ")
     ]
     assert re.search(r", [\d.]+ [MG]iB free there$", text)
     assert two.copies()["tried_at"] is None  # asking who is there is no try

@@ -84,7 +84,7 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
     total = sum(before["counters"].values())
     total += sum(count for _, count in before["unexplained"])
-    assert f"{total} errors of reading that devices counted" in nights.backupd("damaged", check=False).stdout
+    assert f"{total} errors of reading were counted by the devices" in nights.backupd("damaged", check=False).stdout
     assert sum(count for _, count in fact(nights)["unexplained"]) == total
     assert f"{total} errors" in nights.backupd("damaged", check=False).stdout  # until a scrub has named all
 
@@ -115,7 +115,7 @@ def test_errors_that_a_verify_met_are_named_by_it_and_others_stay_until_a_scrub(
     nights.run("db")
     nights.run("web")
     damage(nights.top, content[MIB : MIB + (256 << 10)])  # more blocks than the kernel writes lines of
-    unexplained = "of reading that devices counted"
+    unexplained = "of reading were counted by the devices"
     for _ in range(2):
         assert nights.backupd("verify", check=False).returncode == 1
         assert unexplained not in nights.backupd("damaged", check=False).stdout
@@ -241,7 +241,7 @@ def test_what_repair_reads_of_damaged_files_is_no_unnamed_error(make_btrfs: Call
     assert nights.backupd("verify", check=False).returncode == 1
     (tree / "file").touch()
     nights.run("web")
-    unexplained = "of reading that devices counted"
+    unexplained = "of reading were counted by the devices"
     assert unexplained not in nights.backupd("damaged", check=False).stdout
     for words in (("--dry-run",), ("--dry-run", "--unproven")):
         assert nights.backupd("repair", *words, check=False).returncode == 1

@@ -48,7 +48,7 @@ def test_a_kill_between_the_notes_and_the_row_is_mended_by_the_next_start(pool: 
     assert row(pool, "web", names[words[2]]) == before
     output = pool.backupd("run", "other").stdout if start == "run" else json.dumps(pool.expire())
     assert row(pool, "web", names[words[2]]) == wanted
-    assert start == "expire" or "1 row brought up to date with notes.json" in output
+    assert start == "expire" or "1 row updated from notes.json" in output
     assert "notes.json" not in pool.backupd("run", "other").stdout
 
 
@@ -116,7 +116,7 @@ BAD_NOTES: dict[str, Callable[[Path], object]] = {
     "a folder": Path.mkdir,
     "two gigabytes": endless,
     "a symlink to nowhere": lambda path: path.symlink_to("/nowhere"),
-    "nested without end": lambda path: path.write_text(f'{{"format": 1, "backups": {DEEP}}}'),
+    "nested too deeply": lambda path: path.write_text(f'{{"format": 1, "backups": {DEEP}}}'),
     "a time before time": lambda path: path.write_text(
         '{"format": 1, "backups": {"x": {"hold": {"until": "0001-01-01T00:00:00+14:00"}}}}'
     ),
@@ -133,7 +133,7 @@ def test_notes_that_nobody_can_read_cost_the_other_hosts_nothing(pool: Expiries,
     done = pool.expire(NOW, status=1)
     assert set(done["left_out"]) == {"bad"}
     assert len(pool.marked("good")) == 2
-    assert "left as it is: bad: " in pool.backupd("run", "good").stdout
+    assert "not changed: bad: " in pool.backupd("run", "good").stdout
     rebuilt = pool.backupd("rebuild", "--json", check=False)
     assert (rebuilt.returncode, "Traceback" in rebuilt.stderr) == (1, False)
     assert rows(pool, "select host, count(*) from backup where host = 'good' group by host") == [("good", 6)]
@@ -148,7 +148,7 @@ BAD_RECORDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("bad", [*BAD_RECORDS, "nested without end", "two gigabytes"])
+@pytest.mark.parametrize("bad", [*BAD_RECORDS, "nested too deeply", "two gigabytes"])
 def test_a_record_that_nobody_can_read_costs_the_other_backups_nothing(pool: Expiries, bad: str) -> None:
     names = pool.history("web", 3)
     path = pool.backup("web", names[0]) / "backup.json"

@@ -180,11 +180,11 @@ def test_below_min_free_the_expiry_that_is_named_makes_space(make_btrfs: Callabl
     nights.backupd("delete", f"web1@{first}", *at(NOW + timedelta(days=1)))
     later = at(NOW + timedelta(days=3))
     process = prints(nights, "check", *later)
-    assert "no transfer starts any more" in process.stdout, process.stdout
+    assert "no further transfer starts" in process.stdout, process.stdout
     typist.follow(process, "backupd expire", more=" ".join(later))
     work("btrfs", "subvolume", "sync", nights.pool)
     assert nights.names("web1") == [last]
-    assert "no transfer starts any more" not in prints(nights, "check", *later).stdout
+    assert "no further transfer starts" not in prints(nights, "check", *later).stdout
 
 
 # --- configuration, pool and catalogue

@@ -317,7 +317,7 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
         "add --yes if you are sure",
     )
     pool.host("fresh", pool.source)
-    assert fails(pool, "rename", "fresh", new, "--yes", status=1)[0] == "fresh has nothing in the pool"
+    assert fails(pool, "rename", "fresh", new, "--yes", status=1)[0] == "fresh has no backup in the pool"
     (pool.pool / "hosts" / new).mkdir()
     (pool.pool / "hosts" / new / "file").write_text("somebody's")
     assert "is in the way" in fails(pool, "rename", old, new, "--yes", status=1)[0]
@@ -340,7 +340,7 @@ def test_a_host_that_is_restored_from_keeps_its_name_until_that_is_over(pool: Ni
     before = subvolumes(pool)
     with lock_for_reading(pool.backup(old, name)):
         failure_text = fails(pool, "rename", old, new, "--yes", status=1)
-    assert failure_text == (f"{old}@{name} is being restored from", "wait until that has come to its end")
+    assert failure_text == (f"{old}@{name} is being restored from", "wait until the restore has ended")
     assert subvolumes(pool) == before
     pool.backupd("rename", old, new, "--yes")
     assert pool.names(new) == [name]
@@ -376,7 +376,7 @@ def test_a_name_that_the_notes_do_not_know_makes_no_backup_ours(pool: Nights, ol
     write_down(pool, new, was=["somebody"])
     done = pool.backupd("rebuild", check=False)
     assert done.returncode == 1
-    assert f"left alone: {new}/" in done.stdout
+    assert f"skipped: {new}/" in done.stdout
     assert table(pool, new)[0] == 0
     write_down(pool, new, was=["somebody", old])
     pool.backupd("rebuild", check=False)

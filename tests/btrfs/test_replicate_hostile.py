@@ -61,7 +61,7 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     ]
     output = work(*answers, input="".join(f"{json.dumps(row)}\n" for row in asked)).stdout
     assert "there is no such host" in output
-    assert "that is not a list of backups" in output
+    assert "this is not a list of backups" in output
     for folder, item in ((common, first), (common.with_name("copied"), [first])):
         assert [path.name for path in folder.iterdir()] == ["backup2.json"]
         assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": item}
@@ -104,7 +104,7 @@ def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_t
     file = two.second.top / "ssh"
     file.write_text(file.read_text().replace("cd ", 'last="${@: -1}"; [[ $last != echo* ]] || exec bash -c "$last"\ncd ', 1))
     assert of_replicas(two.second, "--connect")[-1][0] == "warning"
-    assert "runs any command" in of_replicas(two.second, "--connect")[-1][1]
+    assert "can run any command" in of_replicas(two.second, "--connect")[-1][1]
     two.over_ssh("echo 'Permission denied (publickey).' >&2; exit 255")
     assert of_replicas(two.second, "--connect")[-1] == ("error", "Permission denied (publickey).")
 
@@ -114,9 +114,8 @@ def test_check_says_that_a_copy_on_the_same_filesystem_is_none(two: TwoPools) ->
     beside = Nights(two.second.top / "beside", "--rehearsal")
     two.second.tables["replica.office"]["from"] = str(beside.pool)
     two.second.write()
-    assert ("warning", f"{beside.pool} is on the same filesystem as this pool: when that is lost, so is the copy") in of_replicas(
-        two.second
-    )
+    text = f"{beside.pool} is on the same filesystem as this pool: if that is lost, the copy is lost too"
+    assert ("warning", text) in of_replicas(two.second)
 
 
 AIMED = ("through-a-symlink", "through-a-folder", "above", "absolute", "moved-out", "hard-link")
@@ -221,7 +220,7 @@ def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrf
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool endless x")
     (failed,) = two.fetch(status=1)[0]["failed"]
     assert failed["host"] == "web1"
-    assert "so it has no end" in failed["error"]
+    assert "which exceeds the limit" in failed["error"]
     assert everything(two.second.pool) == before
     assert (shown(copy), work("sha256sum", copy / "backup.json").stdout) == was
 

@@ -50,7 +50,7 @@ def test_a_replica_that_cannot_be_fetched_at_all_costs_the_next_one_nothing(two:
     two.fetch(status=1)
     assert two.names(two.second.pool) == [first]
     actual_copies = copies(two)
-    assert (actual_copies["itself"]["state"], actual_copies["itself"]["error"]) == ("failing", "that is this very pool")
+    assert (actual_copies["itself"]["state"], actual_copies["itself"]["error"]) == ("failing", "this is the same pool")
     assert actual_copies["office"]["state"] == "ok"
 
 
@@ -169,7 +169,8 @@ def test_what_is_noted_for_the_dashboard_alone_ends_no_replication(two: TwoPools
 
     newest = two.night("2026-03-02T22:00:00Z", "b")
     done = two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z")
-    assert ("cannot be noted here" in done.stderr, "does not note" in done.stderr) == (how == "a folder", False)
+    here = "could not record the common backups here" in done.stderr or "could not record here" in done.stderr
+    assert (here, "the other pool could not record" in done.stderr) == (how == "a folder", False)
     for pool in (two.first.pool, two.second.pool):
         assert json.loads((pool / ".btrkeep/common/office.json").read_text())["hosts"] == {"web1": newest}
     if how != "a folder":
@@ -194,10 +195,10 @@ def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: Tw
         ("db1", of_db1, True),
     ]
     assert [host_lag["age"] for host_lag in office["lag"]] == pytest.approx([18 * 86400 + 52200, 17 * 86400 + 48600], abs=60)
-    assert f"web1: not listed there any more; its newest copy is {first}" in two.second.backupd("status").stdout
-    assert ("warning", "web1 is not listed there any more; the copies stay") in of_replicas(two)
+    assert f"web1: no longer listed there; its newest copy is {first}" in two.second.backupd("status").stdout
+    assert ("warning", "web1 is no longer listed there; the copies stay") in of_replicas(two)
     doctor = json.loads(two.second.backupd("doctor", "--json", check=False).stdout)["findings"]
-    assert "replica office: web1 is not listed there any more; the copies stay" in [row["what"] for row in doctor]
+    assert "replica office: web1 is no longer listed there; the copies stay" in [row["what"] for row in doctor]
     two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
     two.fetch()
     assert "not listed" not in two.second.backupd("status").stdout

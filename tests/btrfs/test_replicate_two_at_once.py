@@ -46,7 +46,7 @@ def test_of_two_replicas_of_one_pool_the_first_has_the_host_and_the_other_says_s
     assert mark(two) == has
     assert two.names(two.second.pool) == [name]
     assert two.differences(name) == ""
-    assert f"the replica {has} has it as well" in json.dumps(two.fetch(other, status=1))
+    assert f"the replica {has} has it too" in json.dumps(two.fetch(other, status=1))
     assert two.fetch(has)[0]["planned"] == 0
     assert mark(two) == has
 

@@ -127,7 +127,7 @@ def test_promote_and_demote_say_what_comes_next(taken_over: TwoPools, make_btrfs
     two = taken_over
     two.second.backupd("demote", "office", "web1", "--yes")
     output = two.second.backupd("promote", "web1", "--yes").stdout
-    assert "nothing is fetched by [replica.office] any more" in output
+    assert "[replica.office] no longer fetches anything" in output
     new = two.onward(make_btrfs()).second  # an empty pool that fetches from the second one
     new.tables["replica.office"] = {"from": str(two.second.pool)}
     new.write()

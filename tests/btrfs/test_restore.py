@@ -125,7 +125,7 @@ def test_two_paths_with_one_last_name_are_refused(backed_up: Nights, out: Path) 
     assert not (out).exists()
 
 
-# --- what is there already
+# --- what already exists
 
 
 def test_nothing_is_written_when_anything_is_in_the_way(backed_up: Nights, out: Path) -> None:
@@ -416,28 +416,28 @@ def test_a_tar_goes_to_a_file_whole_or_not_at_all_and_to_a_pipe(backed_up: Night
     names = work("tar", "-tf", tar).stdout.splitlines()
     assert names == [f"{str(below)[1:]}/", f"{str(below)[1:]}/and-again"]
     assert tar.stat().st_mode & 0o777 == 0o600
-    assert "is there already" in restore(backed_up, "web1", below, "--tar", tar, status=2)["stderr"]
+    assert "already exists" in restore(backed_up, "web1", below, "--tar", tar, status=2)["stderr"]
     restore(backed_up, "web1", below, "--tar", tar, "--overwrite=all")
     assert [path.name for path in tmp_path.iterdir()] == ["out.tar"]
     piped = work("sh", "-c", f"{PROGRAM} --config {backed_up.config} restore web1 {below} --tar - | tar -tf -")
     assert piped.stdout.splitlines() == names
     full = work("sh", "-c", f"{PROGRAM} --config {backed_up.config} restore web1 {below} --tar /dev/full", check=False)
-    assert (full.returncode, "is there already" in full.stderr) == (2, True)
+    assert (full.returncode, "already exists" in full.stderr) == (2, True)
     full = work("sh", "-c", f"{PROGRAM} --config {backed_up.config} restore web1 {below} --tar - >/dev/full", check=False)
     assert full.returncode == 1
-    assert "the tar is not whole" in full.stderr
+    assert "the tar is incomplete" in full.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "output"),
     [
-        (("web1", "/"), "the target is missing"),
-        (("web1", "--to", "/tmp"), "no path is named"),
+        (("web1", "/"), "no destination given"),
+        (("web1", "--to", "/tmp"), "name a path"),
         (("web1", "/", "--to", "/tmp", "--tar", "x"), "one destination"),
-        (("web1", "/", "--to", ""), "names no folder"),
+        (("web1", "/", "--to", ""), "is empty"),
         (("web1", "--to-host", "/etc", "/srv"), "names no machine"),
-        (("web1", "/", "--to-host=root@host"), "not a [USER@]HOST:DIR"),
-        (("web1", "/", "--to-host=host::module"), "not a [USER@]HOST:DIR"),
+        (("web1", "/", "--to-host=root@host"), "expected [USER@]HOST:DIR"),
+        (("web1", "/", "--to-host=host::module"), "expected [USER@]HOST:DIR"),
         (("nobody", "/", "--to", "/tmp/x"), "there is no host nobody"),
         (("web1", "/", "--to", "/no/such/folder"), "/no/such is not a folder"),
     ],

@@ -160,7 +160,7 @@ def test_a_killed_process_of_a_restore_ends_it_with_a_reason_and_the_next_one_go
     os.kill(int(content[0]), signal.SIGKILL)
     _, text = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert "a process of this command was ended from outside" in text
+    assert "a process of this command was killed" in text
     for path in out.rglob("file*"):
         assert path.stat().st_size == 1_000_000
     nights.backupd(*words[2:])
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_keep_an_attribute_is_the_one_that_is_named(nights:
         request = RestoreRequest("web1", "", (os.fsencode(top),), str(out), overwrite="all")
         doing = LocalRestore(tree, request, reflinks=False)
         done = doing.run(doing.preview())
-    assert done.problems.samples == [(os.fsencode(out / "folder"), "cannot be kept here: user.large")]
+    assert done.problems.samples == [(os.fsencode(out / "folder"), "cannot be stored here: user.large")]
 
 
 def test_what_the_disk_does_not_read_again_for_the_comparison_is_named(

@@ -224,7 +224,7 @@ def test_a_folder_that_another_user_moves_to_the_name_of_a_new_one_does_not_get_
         if way == "in a group":
             assert make_folder(source, b"theirs", entry, to.folder(()), {}, privileged=True) is None
         else:
-            with pytest.raises(OSError, match="something else is in its place"):
+            with pytest.raises(OSError, match="another file has replaced it"):
                 Writer(to, lambda _: None).make(Visit(entry, source, b"theirs", (b"theirs",), left=False), None)
     (held,) = (tmp_path / "to").iterdir()
     assert ([path.name for path in held.iterdir()], held.stat().st_uid) == (["secret"], 0)
@@ -303,7 +303,7 @@ def test_what_is_mounted_on_a_file_meanwhile_is_never_taken_for_the_backup(night
     finally:
         work("umount", at)
     assert f"{name}: " in done.failure
-    assert "something else is mounted there" in done.failure
+    assert "another filesystem is mounted there" in done.failure
     assert sorted(file.name for file in out.rglob("*") if file.is_file()) == sorted(
         {"small", "large", "inside", "other"} - {at.name}
     )

@@ -273,7 +273,7 @@ def test_an_unfinished_file_that_cannot_be_deleted_is_reported(
         return opened(path, flags, *words, **keys)
 
     def taken(*_: Any) -> None:
-        raise Occupied(errno.EEXIST, "something has come to be there")
+        raise Occupied(errno.EEXIST, "a file has appeared there")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", _no_space)
@@ -308,7 +308,7 @@ def test_an_unfinished_tar_that_cannot_be_deleted_is_named(nights: Nights, tmp_p
             patch.setattr(os, "unlink", _no_space)
             error = nights.backupd("restore", "web1", top, "--tar", point / "big.tar", check=False).stderr
         (left,) = point.iterdir()
-        assert f"and begin again; delete {left.name} beside the tar too: it could not be deleted" in error
+        assert f"and start again; delete {left.name} beside the tar too: it could not be deleted" in error
     finally:
         work("umount", point)
 

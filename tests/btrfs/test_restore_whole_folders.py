@@ -405,7 +405,7 @@ def test_what_is_mounted_on_a_folder_meanwhile_is_never_taken_for_the_backup(nig
     finally:
         work("umount", at)
     assert not done.good
-    assert "folder1: it cannot be read in the backup: something else is mounted there" in done.failure
+    assert "folder1: it cannot be read in the backup: another filesystem is mounted there" in done.failure
     assert {file.read_text() for file in out.rglob("file")} == {"ours"}
 
 

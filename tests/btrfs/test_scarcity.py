@@ -64,9 +64,9 @@ def test_the_transfer_that_grows_fastest_is_stopped_and_the_others_come_to_their
     with_all = ("greedy", "modest", "zzz")
     status, by_name, stderr = run(tight, *with_all)
     assert status == 4, stderr
-    assert "greedy was stopped: the pool has too little room" in stderr
+    assert "greedy was stopped: the pool has too little free space" in stderr
     assert {host: by_name[host]["outcome"] for host in by_name} == {"greedy": "partial", "modest": "complete"}
-    assert "the pool has too little room" in by_name["greedy"]["error"]
+    assert "the pool has too little free space" in by_name["greedy"]["error"]
     assert "it wrote " in by_name["greedy"]["error"]
     assert tight.differences("modest", tight.source / "modest") == []
     assert room(tight.top) > NEVER_FULL
@@ -81,7 +81,7 @@ def test_a_host_that_is_named_is_watched_too_and_goes_on_when_there_is_room(tigh
     answer = json.loads(tight.backupd("check", "--json", check=False).stdout)
     hints = [row["hint"] for row in answer if row["subject"] in ("room", "used", "unallocated") and row["level"] != "ok"]
     assert hints
-    assert all("`backupd discard greedy` gives it up" in hint for hint in hints), hints
+    assert all("`backupd discard greedy` deletes it" in hint for hint in hints), hints
     doctor = json.loads(tight.backupd("doctor", "--json", check=False).stdout)["findings"]
     commands = [line for row in doctor if row["name"] in ("room", "used", "unallocated") for line in row["commands"]]
     assert any("discard greedy --dry-run" in line for line in commands)
@@ -119,7 +119,7 @@ def test_what_was_not_stopped_for_room_is_not_discarded_and_the_hint_names_it(ti
     status, by_name, stderr = run(tight, "modest")
     assert (status, by_name) == (4, {}), stderr
     assert tight.working("greedy").exists()
-    assert "`backupd discard greedy` gives it up" in stderr
+    assert "`backupd discard greedy` deletes it" in stderr
     tight.backupd("discard", "greedy", "--yes")  # as the hint says
     wait_for(lambda: room(tight.top) > 73 * MIB, 60)
     assert run(tight, "modest")[1]["modest"]["outcome"] == "complete"

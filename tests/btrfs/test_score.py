@@ -209,8 +209,8 @@ def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callabl
     assert all(any(vaddr == begin for begin, _ in seen.free) for vaddr, _ in result.largest)
     text = " ".join(balancer("score", mount, "--explain", str(seen.vaddr)).stdout.split())
     assert f"in {seen.extents:,} extents (" in text
-    assert f"to which {seen.references:,} references point" in text
-    assert f"joined there are {len(seen.joined):,}." in text
+    assert f"with {seen.references:,} references" in text
+    assert f"without that there are {len(seen.joined):,}." in text
     assert f"{seen.used_pct}%" in text
 
 
@@ -263,7 +263,7 @@ def test_an_address_without_a_data_block_group_names_those_that_are_near(shape: 
     done = balancer("score", mount, "--explain", str(truth[0] + 4096), check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        f"error: no data block group begins at {truth[0] + 4096}: it lies inside of the one at {truth[0]} (data, RAID1)",
+        f"error: no data block group begins at {truth[0] + 4096}: it is inside the block group at {truth[0]} (data, RAID1)",
         f"hint: the nearest are at {', '.join(map(str, truth[:3]))}",
     ]
     others = [vaddr for vaddr, _, _ in stripes(mount) if vaddr not in truth]

@@ -91,7 +91,7 @@ def test_one_that_is_stopped_is_cancelled_and_taken_up_again(
     while status_of(nights.top).get("Status") != "running" and time.monotonic() < deadline:
         time.sleep(0.05)
     refused = nights.backupd("scrub", check=False)
-    assert (refused.returncode, "a scrub is under way" in refused.stderr) == (3, True)
+    assert (refused.returncode, "a scrub is running" in refused.stderr) == (3, True)
     running.send_signal(number)
     out, err = running.communicate(timeout=30)
     assert running.returncode == 143, err

@@ -213,7 +213,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     run(None)  # root is not limited
     pool.settings("serve", run_distance="1s", runs_a_day=2)
     time.sleep(1.1)
-    refusal("2 backups by hand began within 24 hours; ")
+    refusal("2 backups started manually within 24 hours; ")
     pool.settings("serve", run_distance="1s", runs_a_day=24)
     run("btrkeep_olga")
     pool.settings("serve", run_distance="1h")

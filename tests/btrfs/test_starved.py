@@ -88,7 +88,7 @@ def test_hosts_that_cannot_be_reached_leave_open_files_to_the_others(nights: Nig
     answer = json.loads(result.read_text())
     assert answer.pop("last") == "complete"
     assert len(answer) == 26
-    assert {error.split(": ")[1] for error in answer.values()} == {"there is no way to the host"}
+    assert {error.split(": ")[1] for error in answer.values()} == {"there is no route to the host"}
 
 
 @pytest.mark.skipif(bool(cgroups.why_not("pids")), reason=f"left out: few processes ({cgroups.why_not('pids')})")

@@ -329,4 +329,4 @@ def test_check_tells_a_source_that_does_not_answer_from_one_that_is_not_there(ni
     with hanging(mount, dead=True):
         answer = {row["message"]: row["hint"] for row in json.loads(impatient(nights, "check", "--json", seconds=30)[1])}
     assert "dmesg" in answer[f"{mount} does not answer"]
-    assert f"{missing} is not a folder or file of this machine" in answer
+    assert f"{missing} does not exist on this machine" in answer

@@ -189,7 +189,7 @@ def test_a_host_with_an_unreadable_backup_can_be_demoted(make_btrfs: Callable[..
     two.first.write()
     damage_record(two.first, two.first.backup("web1", first))
     done = two.first.backupd("demote", "back", "web1", "--yes", "--now", "2026-03-20T12:00:00Z")
-    assert f"{first} cannot be read, so it is passed over" in " ".join(done.stderr.split())
+    assert f"{first} cannot be read, so it is skipped" in " ".join(done.stderr.split())
     notes = json.loads((two.first.pool / "hosts/web1/notes.json").read_text())
     assert notes["replica"]["name"] == "back"
     two.second.host("web1", two.source)

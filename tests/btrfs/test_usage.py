@@ -236,6 +236,6 @@ def test_the_text_says_how_it_was_measured(pool: Nights) -> None:
     assert "by all extents" in text
     assert "all backups together" in text
     assert "nothing was measured" in pool.backupd("usage", "--method", "written").stdout
-    assert "take more with --time" in pool.backupd("usage", "web1", "--time", "0s").stdout
+    assert "allow more with --time" in pool.backupd("usage", "web1", "--time", "0s").stdout
     wrong = pool.backupd("usage", "--time", "soon", check=False)
     assert (wrong.returncode, "not a duration" in wrong.stderr) == (2, True)

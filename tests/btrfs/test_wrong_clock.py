@@ -57,7 +57,7 @@ def test_status_and_alarms_go_by_the_nights_with_a_right_clock_and_name_the_othe
     document = json.loads(pool.backupd("notify", "--dry-run", "--json", check=False).stdout)
     assert [alarm["subject"] for alarm in document["alarms"] if alarm["what"] == "failure"] == ["host web1"]
     listed = pool.backupd("list", "web1").stdout.splitlines()
-    assert ["stamped in the future" in line for line in listed if ahead in line] == [True]
+    assert ["its time is in the future" in line for line in listed if ahead in line] == [True]
     assert ahead not in pool.backupd("list").stdout
 
 

@@ -299,14 +299,14 @@ def test_min_free_is_a_share_of_the_filesystem_or_a_size(text: str, total: int, 
 
 def test_a_key_that_has_no_effect_on_this_machine_is_said(loaded: Write, tmp_path: Path) -> None:
     config = loaded(f'{POOL}[host.here]\npaths = ["/etc"]\nport = 22\nretention.daily = 1')
-    assert config.notices == (f"{tmp_path}/main.toml: host.here.port: has no effect, the host has no address: it is this machine",)
+    assert config.notices == (f"{tmp_path}/main.toml: host.here.port: has no effect: without an address, the host is this machine",)
 
 
 def test_a_source_path_whose_content_is_excluded_is_said(loaded: Write) -> None:
     hosts = '[host.a]\naddress = "a"\npaths = ["/tmp"]\n[host.b]\naddress = "b"\npaths = ["/tmp/work"]'
     config = loaded(f"{POOL}[retention]\ndaily = 1\n{hosts}")
     assert len(config.notices) == 1
-    assert 'host.a.paths: "/tmp" is fetched as an empty folder, "/tmp/*" excludes what is in it' in config.notices[0]
+    assert 'host.a.paths: "/tmp" is backed up as an empty folder: "/tmp/*" excludes its content' in config.notices[0]
 
 
 @needs_root  # only root's configuration is guarded
@@ -319,7 +319,7 @@ def test_root_takes_no_configuration_that_others_may_write(tmp_path: Path, spoil
     drop_in.write_text('[host.web]\naddress = "web"\npaths = ["/etc"]\n')
     assert set(load("pool", folder=tmp_path).hosts) == {"web"}
     spoil(tmp_path / which)
-    with pytest.raises(ConfigError, match="could run anything as root") as refused:
+    with pytest.raises(ConfigError, match="could run any command as root") as refused:
         load("pool", folder=tmp_path)
     assert str(tmp_path / which) in str(refused.value)
 

@@ -71,7 +71,7 @@ def test_rsync_fetches_everything_but_the_pool_and_the_state(
 def test_the_notice_names_file_host_source_and_what_is_left_out(machine: Path) -> None:
     here, notices = host(machine, "pool", "var")
     assert here.left_out == (f"{machine}/var/state",)
-    output = f'"{machine}/var" contains the state folder: {machine}/var/state is left out'
+    output = f'"{machine}/var" contains the state folder: {machine}/var/state is excluded'
     assert notices == (f"{machine}/main.toml: host.here.paths: {output}",)
 
 

@@ -113,7 +113,7 @@ def of_host(folder: Path, line: str) -> list[str]:
                 "or [offsite.NAME.retention], not in [host.NAME]"
             ),
         ),
-        ("expiry.max_orphans = 1", "expiry = {max_orphans = 1}: is a section of its own, [expiry]"),
+        ("expiry.max_orphans = 1", "expiry = {max_orphans = 1}: is a separate section, [expiry]"),
         ("paths.x = 1", 'paths = {x = 1}: expected a list of one absolute path or more, such as ["/etc", "/srv"]'),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
     [
         ('[pool]\nzone = "UTC"', "pool.path: missing"),
         ('[pool]\npath = "srv"', 'pool.path = "srv": expected an absolute path'),
-        ('[pool]\npath = "/"', 'pool.path = "/": expected a path of its own'),
+        ('[pool]\npath = "/"', 'pool.path = "/": expected another path'),
         (f'{POOL}state = "../x"', 'pool.state = "../x": expected an absolute path'),
         (f'{POOL}zone = "Europe/Berlni"', 'pool.zone = "Europe/Berlni": unknown time zone; did you mean "Europe/Berlin"?'),
         (f'{POOL}zone = "Europe"', 'pool.zone = "Europe": unknown time zone'),
@@ -188,8 +188,8 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f"{POOL}[retension]\ndaily = 1", 'retension: unknown section; did you mean [retention]?'),
         (f"{POOL}[retention]\ndayly = 1", 'retention.dayly = 1: unknown key; did you mean "daily"?'),
         (f"{POOL}[retention]\nx = 1", "retention.x = 1: unknown key; remove it or correct it"),
-        (f"{POOL}retention.daily = 1", "pool.retention = {daily = 1}: is a section of its own, [retention] or [gr"),
-        (f"{POOL}[backup.retention]\ndaily = 1", "backup.retention = {daily = 1}: is a section of its own, [retention] or "),
+        (f"{POOL}retention.daily = 1", "pool.retention = {daily = 1}: is a separate section, [retention] or [gr"),
+        (f"{POOL}[backup.retention]\ndaily = 1", "backup.retention = {daily = 1}: is a separate section, [retention] or "),
         (f"retention = 14\n{POOL}", "retention = 14: expected a section, [retention]"),
         (f"{POOL}[[retention]]\ndaily = 1", "retention = [{daily = 1}]: expected a section, [retention]"),
         (f"{POOL}[retention]\ndaily = -1", "retention.daily = -1: expected a whole number from 0, such as 14, without quotes"),
@@ -208,7 +208,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f"{POOL}[expiry]\nmount_option = false", 'expiry.mount_option = false: expected one of "ssd", "nossd", "ssd_spr'),
         (f'{POOL}[expiry]\nmount_option = ["ssd"]', 'expiry.mount_option = ["ssd"]: expected one of "ssd", "nossd", '),
         (f'{POOL}[expiry]\nyield_to_backups = "yes"', 'expiry.yield_to_backups = "yes": expected true or false'),
-        (f"{POOL}[expiry.retention]\ndaily = 1", "expiry.retention = {daily = 1}: is a section of its own"),
+        (f"{POOL}[expiry.retention]\ndaily = 1", "expiry.retention = {daily = 1}: is a separate section"),
         (f"daily = 1\n{POOL}", "daily = 1: belongs in [retention] or [group.NAME.retention] or [host.NAME.retention]"),
         (f"{POOL}[hosts.a]\nx = 1", 'hosts.a: unknown section; did you mean [host.a]?'),
         (f"{POOL}[[host]]", "host.NAME = [{}]: expected a section, [host.NAME]"),
@@ -217,11 +217,11 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f'{POOL}[host.a]\naddress = "a"', "host.a.paths: missing"),
         (
             f'{POOL}[host.a.b.example.org]\npaths = ["/etc"]',
-            'host.a.b = {example = {org = ...}}: a name with dots is written in quotes: [host."a.b.example.org"]',
+            'host.a.b = {example = {org = ...}}: write a name with dots in quotes: [host."a.b.example.org"]',
         ),
-        (f'{POOL}[group.a.b]\nevery = "1d"', 'group.a.b = {every = "1d"}: a name with dots is written in quotes: [group."a.b"]'),
+        (f'{POOL}[group.a.b]\nevery = "1d"', 'group.a.b = {every = "1d"}: write a name with dots in quotes: [group."a.b"]'),
         (f'{HERE}group = "debain"\n[group.debian]', 'host.a.group = "debain": there is no such group; did you mean "debian"?'),
-        (f'{HERE}before = ["x", "--to={{address}}"]', "host.a.before: says {address}, but the host has no address"),
+        (f'{HERE}before = ["x", "--to={{address}}"]', "host.a.before: contains {address}, but the host has no address"),
         (f"{POOL}[backup]\n{'.'.join('a' * 1500)} = 1", "backup.a = {a = "),
         (f"{POOL}x = {'[' * 2000}{']' * 2000}", "is nested too deeply"),
         (f"{POOL}\n[backup]\nevery = 1 d", "line 5, column 11: "),
@@ -260,7 +260,7 @@ def test_what_may_stand_in_a_file_that_cannot_be_read_is_not_called_missing(tmp_
 @pytest.mark.parametrize("section", ["host", "group"])
 def test_one_name_in_two_files_names_both(tmp_path: Path, section: str) -> None:
     actual_problems = problems(tmp_path, f'{POOL}[{section}.x]\npaths = ["/a"]', x=f'[{section}.x]\npaths = ["/b"]')
-    assert actual_problems == [f"main.d/x.toml: {section}.x: is in main.toml already; a {section} stands in one file"]
+    assert actual_problems == [f"main.d/x.toml: {section}.x: is in main.toml already; write each {section} in one file"]
 
 
 def test_what_is_missing_is_not_said_where_it_was_given_wrongly(tmp_path: Path) -> None:

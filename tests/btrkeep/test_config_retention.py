@@ -125,7 +125,7 @@ def test_hosts_that_keep_everything_are_said_once_for_all_of_them(
 ) -> None:
     silent = host("kept", "retention.yearly = 1")
     config = loaded(POOL + silent + "".join(map(host, hosts)))
-    assert config.notices == (f"{tmp_path}/main.toml: no retention: every backup is kept, of {named}",)
+    assert config.notices == (f"{tmp_path}/main.toml: no retention: every backup of {named} is kept",)
 
 
 @pytest.mark.parametrize("rules", ["", "[retention]\nmin_keep = 9\ngrace = '3d'\n", "[retention]\ndaily = 0\nweekly = 0\n"])

@@ -100,5 +100,7 @@ def test_what_is_in_doubt_is_kept_for_those_who_cannot_look_into_the_pool() -> N
 def test_a_backup_in_doubt_says_so_unless_it_is_known_to_be_damaged() -> None:
     recorded = verified(None, None, 0, NOW, in_doubt=NOW - MINUTE)
     assert (recorded.state, recorded.at) == (VerificationState.IN_DOUBT, NOW - MINUTE)
-    assert verified_words(recorded, str) == f"written last before a crash of this server, seen {NOW - MINUTE}, and not read since"
+    assert (
+        verified_words(recorded, str) == f"written just before a crash of this server, noticed {NOW - MINUTE}, and not read since"
+    )
     assert verified(None, None, 1, NOW, in_doubt=NOW).state == VerificationState.DAMAGED

@@ -50,7 +50,7 @@ def test_what_lies_at_no_block_is_read_too(tmp_path: Path) -> None:
 def test_a_file_that_ends_before_is_an_error(tmp_path: Path, direct: bool) -> None:
     with _file(tmp_path / "a", bytes(5000)) as fd:
         past_memory(fd, wanted=direct)
-        with pytest.raises(OSError, match="shorter than it says"):
+        with pytest.raises(OSError, match="shorter than its reported size"):
             PieceBuffer().read(fd, 0, 9000)
 
 
@@ -74,6 +74,6 @@ def test_a_run_is_copied_to_its_place(tmp_path: Path, monkeypatch: pytest.Monkey
     data = os.urandom(3 * PIECE + 17)
     with _file(tmp_path / "a", data) as source, _file(tmp_path / "b", b"") as copy:
         assert sum(copy_run(source, copy, 4096, len(data))) == len(data) - 4096
-        with pytest.raises(OSError, match="shorter than it says"):
+        with pytest.raises(OSError, match="shorter than its reported size"):
             list(copy_run(source, copy, len(data) - 1, len(data) + 1))
     assert (tmp_path / "b").read_bytes() == bytes(4096) + data[4096:]

@@ -64,7 +64,7 @@ def test_what_the_configuration_leaves_out_is_no_alarm_and_pushes_nothing_out() 
     assert [condition.kind for condition in followed] == [ConditionKind.UNREADABLE] * MOST + [ConditionKind.LEFT_OUT] * MOST
     assert conditions_of([condition.as_json() for condition in followed]) == followed
     (words,) = standing_words(followed)
-    assert words.startswith("/mnt/0 has been left out by `one_file_system` since 2026-11-01T22:00:00Z (4 backups in a row)"), words
+    assert words.startswith("/mnt/0 has been excluded by `one_file_system` since 2026-11-01T22:00:00Z (4 backups in a row)"), words
     assert words.endswith("(and 19 more folders)"), words
     assert standing_words(follow((), left_out, START)) == []  # the warnings of its backup name it
 
@@ -100,5 +100,5 @@ def test_the_pattern_of_a_name(path: str, name: str, pattern: str) -> None:
 def test_the_alarm_names_the_command_that_leaves_the_unreadable_name_out() -> None:
     skipped = ConditionKey(ConditionKind.DELETIONS_SKIPPED, "/srv")
     text = host_words("web1", [Condition(skipped, START, 3), Condition(KEY, START, 3)], "backupd --pool big")
-    assert text.endswith("leave it out: backupd --pool big host set web1 exclude+=/srv/mount"), text
+    assert text.endswith("exclude it: backupd --pool big host set web1 exclude+=/srv/mount"), text
     assert "deletions have been skipped since 2026-11-01T22:00:00Z (3 backups in a row)" in text

@@ -130,7 +130,7 @@ def test_storage_that_is_silent_for_long_ends_the_command_with_one_line_about_it
     command.be_silent()
     status, output = command.end()
     assert status == STORAGE_HUNG
-    assert output.startswith(f"hung: {tmp_path} does not answer any more")
+    assert output.startswith(f"hung: {tmp_path} no longer answers")
     assert output.count("\n") == 1
     assert not Path(f"/proc/{child}").exists()
 

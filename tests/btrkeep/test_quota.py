@@ -1,4 +1,4 @@
-"""Numbers of groups, and a kernel that knows no simple quotas; tests/btrfs/test_quotas.py has the real ones."""
+"""Numbers of groups, and a kernel that has no simple quotas; tests/btrfs/test_quotas.py has the real ones."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_what_does_not_fit_is_refused_and_not_cut_off(place: tuple[int, int]) ->
 
 def test_a_kernel_that_knows_no_simple_quotas_is_not_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quota, "SYSFS", tmp_path)
-    with pytest.raises(OperatorError, match="knows no simple quotas"):
+    with pytest.raises(OperatorError, match="has no simple quotas"):
         require_enableable(POOL)
     assert quota.live_bytes(POOL) == {}
     assert quota.remove_unused(POOL) == 0

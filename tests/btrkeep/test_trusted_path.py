@@ -72,7 +72,7 @@ def test_nobodys_home_becomes_roots(main: Path, monkeypatch: pytest.MonkeyPatch)
     step = untrusted_config(main)
     assert step
     assert (step.place, step.reason) == (home, "belongs to the user ada")
-    assert remedy(step) == "move the configuration to a folder of root's, such as /etc/btrkeep"
+    assert remedy(step) == "move the configuration to a folder that belongs to root, such as /etc/btrkeep"
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -81,7 +81,7 @@ def followed(gone: Page) -> dict[str, str]:
         "host key": key.block("sh"),
         "look": look,
         "do": do,
-        "folders": gone.section("What is not in the backup").block("sh"),
+        "folders": gone.section("Files outside the backup").block("sh"),
         "names": gone.section("Names of the disk").block("sh").replace("blkid", "blkid || true"),
         "boot": typed(boot),
         "leave": typed(leave),

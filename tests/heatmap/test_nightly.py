@@ -111,7 +111,7 @@ def test_no_pool_no_picture(shared_btrfs: Path) -> None:
         return refused(lambda: work(sys.executable, "-m", "heatmap", "nightly", *words, env={"PYTHONPATH": str(TOP)}, check=False))
 
     assert "--pool and --config exclude each other" in nightly("--pool", "main", "--config", nights.config)
-    assert "--pool names nothing" in nightly("--pool", "")
+    assert "--pool is empty" in nightly("--pool", "")
     nights.settings("pool", path=str(nights.top / "elsewhere"))
     assert "elsewhere" in nightly("--config", nights.config)
     assert not list((nights.state / "pictures").glob("*"))

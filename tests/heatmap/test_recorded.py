@@ -218,7 +218,7 @@ def test_what_cannot_be_written_is_one_line_and_a_hint(
 
 def test_a_file_is_no_larger_to_read_than_its_head_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "_LARGEST", 1000)
-    with pytest.raises(Unreadable, match="do not end"):
+    with pytest.raises(Unreadable, match="are incomplete"):
         unpacked(packed(SMALL), "x")
 
 

@@ -44,5 +44,5 @@ def test_an_answer_of_the_api_about_one_host_is_bounded_and_one_about_all_is_not
     monkeypatch.setattr(endpoints, "LONGEST_OF_HOST", 100)
     refused = api.get("/api/v1/hosts/web1/backups")
     assert refused.status_code >= 400
-    assert "more than the 100 B of one answer" in refused.get_data(as_text=True)
+    assert "more than the limit of 100 B" in refused.get_data(as_text=True)
     assert api.get("/api/v1/hosts").status_code == 200

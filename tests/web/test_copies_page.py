@@ -62,7 +62,7 @@ def test_hosts_that_are_fetched_are_copies_and_nothing_can_be_run(tmp_path: Path
     assert [row["host"] for row in visitor.get("/api/v1/hosts?state=copy").json["rows"]] == ["db1", "web1"]  # type: ignore[index]
     page = visitor.get("/hosts/web1").text
     assert '/hosts/web1/run"' not in page
-    assert f"Fetched by replica <b>office</b>: the newest that both pools have is {NEWEST}" in page
+    assert f"Fetched by replica <b>office</b>; the newest backup in both pools is {NEWEST}" in page
     assert "backupd promote web1" in page
     assert "forget web1" not in page
     assert "everything is kept" not in page
@@ -161,7 +161,7 @@ def test_what_failed_is_said_to_who_may_see_it(tmp_path: Path) -> None:
     assert whole.count("no room") == 2
     assert "failing" in whole
     assert "no route to backup1" not in part
-    assert part.count("not all of it came") == 1
+    assert part.count("not all backups were copied") == 1
     part += client(tmp_path, "viewer", ("web1",)).get("/api/v1/copies").text
     assert not any(word in part for word in ("no room", "backup1", "/srv/pool"))
     assert "db1" not in part
@@ -232,7 +232,7 @@ def test_a_copy_is_kept_by_its_replicas_rules_and_the_newest_that_both_have_stay
         (True, "common with replica third"),
     ]
     assert "daily 2" in answer["retention"]
-    assert "as the replica has it" in answer["retention"]
+    assert "set by the replica" in answer["retention"]
 
 
 def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_what_is_fetched_now_and_what_is_not_listed_any_more_are_shown(tmp_path:
     assert web1["gone"] is True
     with Catalogue.open(tmp_path) as catalogue:
         note_running(catalogue, "office", RunningFetch(me, "another start", NOW - HOUR, NOW, 12, 3, 36_000 << 10, ("db1",)))
-    assert "being fetched" not in client(tmp_path).get("/copies").text  # its process is gone
+    assert "being fetched" not in client(tmp_path).get("/copies").text  # its process no longer exists
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"fetched": 5}', '{"common": {"office": {"web1": 5}}}', '{"common": [1]}'])
@@ -268,7 +268,7 @@ def test_a_fact_that_cannot_be_understood_breaks_no_page(tmp_path: Path, text: s
 def test_a_pool_without_replicas_says_so(tmp_path: Path) -> None:
     write(tmp_path, [HostConfig("web1", paths=("/etc",))], [backup("web1", EVENING)]).close()
     visitor = client(tmp_path)
-    assert "there is no copy of" in visitor.get("/copies").text
+    assert "has no record of a copy of" in visitor.get("/copies").text
     assert "Copies</a>:" not in visitor.get("/").text
 
 

@@ -102,7 +102,7 @@ def test_every_name_comes_back_from_its_link_as_the_bytes_that_it_was(
 @pytest.mark.parametrize("path", ["/x", "/x/file"])
 def test_a_service_that_is_too_busy_for_the_history_lets_the_page_be_seen(agent: Rigged, visitor: FlaskClient, path: str) -> None:
     agent.names = [b"file"]
-    agent.refuses["versions"] = RequestRefused("too much of that is under way", "try again in a moment", "busy")
+    agent.refuses["versions"] = RequestRefused("too many such requests are running", "try again in a moment", "busy")
     answer = visitor.get(f"/files/web1?path={path}")
     assert answer.status_code == 200
     assert visitor.get(f"/files/web1/versions?path={path}").status_code == 503

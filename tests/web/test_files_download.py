@@ -180,7 +180,7 @@ def test_what_breaks_midway_is_no_whole_file_for_any_client(
     assert len(exception_info.value.partial) <= 2 * len(PIECE)
     came = raw(olga.web, request(olga, address))
     assert not came.endswith(b"0\r\n\r\n")
-    assert "failed midway: " + ("the disk is broken" if end else "the root service is gone") in olga.web.said
+    assert "failed midway: " + ("the disk is broken" if end else "the root service ended") in olga.web.said
     assert "Traceback" not in olga.web.said
 
 

@@ -365,7 +365,7 @@ def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
     assert here.get("/account").status_code == 303
 
 
-@pytest.mark.parametrize("asked", ["another password", "a login that makes an old hash anew"])
+@pytest.mark.parametrize("asked", ["a new password", "a login that makes an old hash anew"])
 @pytest.mark.parametrize("how", ["changed", "removed"])
 def test_a_password_that_the_administrator_sets_meanwhile_stays(
     here: Gate, settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str, asked: str
@@ -383,7 +383,7 @@ def test_a_password_that_the_administrator_sets_meanwhile_stays(
         return is_true
 
     monkeypatch.setattr(passwords, "is_right", looked)
-    if asked == "another password":
+    if asked == "a new password":
         new = "the thief's own, and long"
         here.post("/account/password", {"password": PASSWORD, "new": new, "again": new})
     else:

@@ -144,8 +144,8 @@ def test_a_page_says_of_when_it_is_and_warns_when_no_program_has_renewed_the_cop
         browser = client(tmp_path)
         page = browser.get("/hosts").text
         assert re.search(r'As of <time datetime="\d{4}-[^"]+Z"', page)
-        assert "These pages are too old" not in page
+        assert "These pages are out of date" not in page
         monkeypatch.setattr("web.source.STALE", timedelta(seconds=-1))
         page = browser.get("/hosts").text
-        assert "These pages are too old" in page
+        assert "These pages are out of date" in page
         assert "backupd check" in page

@@ -74,14 +74,14 @@ def words(page: str) -> str:
 def test_a_host_that_is_left_out_is_not_said_to_have_had_a_bad_run(olga: FlaskClient) -> None:
     page = olga.get("/hosts/web3").text
     assert "It is not backed up until its configuration is corrected; the newest complete backup began 11h ago" in words(page)
-    assert "its configuration has a mistake, which `backupd check` names" in words(page)
+    assert "its configuration has a mistake: `backupd check` shows it" in words(page)
     assert "The newest run" not in words(page)
     assert "web3.toml" not in page
 
 
 def test_the_head_says_how_it_is_and_what_is_set(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/web1").text)
-    assert "The newest run brought no complete backup; the newest complete backup began 11h ago. Next due Sat 21 Nov 22:00" in shown
+    assert "The newest run made no complete backup; the newest complete backup began 11h ago. Next due Sat 21 Nov 22:00" in shown
     assert "daily 14, weekly 12, monthly 12; min_keep 3, grace 1d" in shown
     assert "Its backups use 3.00 GiB of space." in shown
     assert "of space" not in words(olga.get("/hosts/web2").text)
@@ -147,7 +147,7 @@ def test_a_host_that_was_only_tried_has_a_page(olga: FlaskClient) -> None:
 def test_a_host_that_was_never_tried_has_a_page(olga: FlaskClient) -> None:
     shown = words(olga.get("/hosts/db1").text)
     assert "There is no complete backup yet, and it is not enabled, so nothing is due." in shown
-    assert "It has never been run." in shown
+    assert "There is no run of this host yet." in shown
 
 
 def test_an_unknown_host_is_not_found_and_near_names_are_named(olga: FlaskClient) -> None:
@@ -186,8 +186,8 @@ def test_only_operators_are_offered_and_given_what_changes_something(state: Path
 def test_each_question_says_what_will_happen(olga: FlaskClient) -> None:
     newest, kept = backup_name(EVENING), backup_name(NIGHTS[3])
     assert "whatever its window says" in words(olga.get("/hosts/web1/run").text)
-    assert "It does not expire while it is held" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
-    assert "From now on the retention decides again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
+    assert "While held, it does not expire" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
+    assert "From now on the retention applies again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
     assert "Once accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)
 
 

@@ -197,7 +197,7 @@ def test_of_hosts_that_all_failed_some_are_named_and_the_others_counted() -> Non
 def test_a_pool_where_nothing_was_ever_tried_has_no_night() -> None:
     hosts = named("a", window=None)
     night = only(nights_of(known(hosts, [])))
-    assert night.sentence == "0 of 1 host complete: nothing was tried; 1 not tried: a"
+    assert night.sentence == "0 of 1 host complete: no run was attempted; 1 not tried: a"
     assert nights_of(known([], [])) == ()
 
 

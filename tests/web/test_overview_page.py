@@ -60,7 +60,7 @@ def test_before_the_first_night_it_says_when_that_begins(tmp_path: Path) -> None
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
     assert "No night yet." in words
-    assert "The next run that takes a host begins about 22:00 ( in 13 hours ): btrkeep-backup@main.timer starts it." in words
+    assert "The next run with a due host begins about 22:00 ( in 13 hours ): btrkeep-backup@main.timer starts it." in words
     assert "not tried" not in words
     assert "Open alarms None." in words
     assert "Nothing is running." in words
@@ -84,11 +84,11 @@ def test_a_viewer_who_is_limited_to_hosts_reads_nothing_of_what_starts_runs(tmp_
 @pytest.mark.parametrize(
     ("verdict", "looked", "sentence"),
     [
-        (ScheduleVerdict(missed=("web1",)), NOW, "Nothing starts backups by itself"),
-        (ScheduleVerdict(by_hand=True), NOW, "Nothing starts backups by itself"),
-        (ScheduleVerdict(unknown="systemctl: timed out"), NOW, "What starts the next run is not known"),
-        (ScheduleVerdict(first=NOW + HOUR, starters=("a.timer",)), NOW - 2 * HOUR, "What starts the next run is not known"),
-        (None, NOW, "What starts the next run is not known"),
+        (ScheduleVerdict(missed=("web1",)), NOW, "Nothing starts backups automatically"),
+        (ScheduleVerdict(by_hand=True), NOW, "Nothing starts backups automatically"),
+        (ScheduleVerdict(unknown="systemctl: timed out"), NOW, "It is unknown what starts the next run"),
+        (ScheduleVerdict(first=NOW + HOUR, starters=("a.timer",)), NOW - 2 * HOUR, "It is unknown what starts the next run"),
+        (None, NOW, "It is unknown what starts the next run"),
     ],
 )
 def test_it_invents_no_first_night(tmp_path: Path, verdict: ScheduleVerdict | None, looked: datetime, sentence: str) -> None:
@@ -123,7 +123,7 @@ def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_p
     assert "not tried" not in words
     assert "Last night" not in words
     assert "A night is the 24 hours from 22:00" in words
-    assert "No night yet. What starts the next run is not known" in words
+    assert "No night yet. It is unknown what starts the next run" in words
     strips = re.findall(r'aria-label="([^"]*night[^"]*)"', page.get("/hosts").text)
     assert strips == ["the only night so far: 1 complete"] * 2 + ["no night yet"]
 
@@ -239,7 +239,10 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     assert "Verified: data of every host was read within the last 2d." in page
     page = client(state).get("/hosts/secret1").text
     assert "damaged: /etc/passwd; 5 files alike when compared with the host on" in page
-    assert "1 file is damaged, in 1 backup: /etc/passwd . What can be repaired: backupd repair secret1 --dry-run" in text_of(page)
+    assert (
+        "1 file is damaged, in 1 backup: /etc/passwd . To list what can be repaired: backupd repair secret1 --dry-run"
+        in text_of(page)
+    )
     assert "damaged" not in text_of(client(state).get("/hosts/mine1").text)
 
 
@@ -326,7 +329,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
             alarm("devices", "device 2", "device 2 has counted 3 read errors", recovered=NOW),
             alarm("silent", "host web9", "web9: no complete backup ever, 2h after the first check", told=None, since=NOW),
             alarm("failure", "unit btrkeep-backup@main.service", "btrkeep-backup@main.service failed: exit-code"),
-            alarm("room", "min_free", "no transfer starts any more"),
+            alarm("room", "min_free", "no further transfer starts"),
         ]
     )
     catalogue.close()
@@ -334,7 +337,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
     assert "web1: the backup failed: no route" in words
     assert "backupd log web1" in words
     assert "journalctl -u btrkeep-backup@main.service" in words
-    assert words.index("no transfer starts any more") < words.index("no route")  # the worst kind first
+    assert words.index("no further transfer starts") < words.index("no route")  # the worst kind first
     assert "device 2" not in words  # it is over
     assert "web9" not in words  # it is only waited for yet
 
@@ -348,7 +351,7 @@ def numbers_of(state: Path) -> str:
         source.close()
 
 
-FULL = Finding("room", "error", "no transfer starts any more: <b>full", "`backupd expire` deletes what is due")
+FULL = Finding("room", "error", "no further transfer starts: <b>full", "`backupd expire` deletes backups that are due")
 
 
 @pytest.mark.slow
@@ -359,7 +362,7 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), PoolVerdict((FULL,), ("missing-device",)))))
     sleep(1.1)  # a page is kept for a second
     words = text_of(page.get("/").text)
-    assert "error no transfer starts any more: &lt;b&gt;full backupd expire deletes what is due" in words
+    assert "error no further transfer starts: &lt;b&gt;full backupd expire deletes what is due" in words
     assert "unknown not checked: missing-device" in words
     limited = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
     assert "no transfer starts" not in limited
@@ -463,15 +466,15 @@ def test_a_catalogue_that_cannot_be_used_stands_above_the_night(tmp_path: Path) 
     (tmp_path / "state" / "catalogue.sqlite").write_bytes(b"?" * 8192)
     report_trouble(tmp_path / "state", "the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged", NOW - HOUR)
     shown, limited = (text_of(visitor.get("/").text) for visitor in visitors)
-    assert "nothing here is newer than this: the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged" in shown
+    assert "this page is not up to date: the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged" in shown
     assert "backupd doctor" in shown
-    assert "nothing here is newer than this" in limited
+    assert "this page is not up to date" in limited
     assert "/var/lib" not in limited
 
 
 def test_with_a_recent_look_and_nothing_wrong_nothing_stands_above_the_night(tmp_path: Path) -> None:
     write(tmp_path / "state", [host("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
-    assert "Mend this first" not in client(tmp_path / "state").get("/").text
+    assert "Fix this first" not in client(tmp_path / "state").get("/").text
 
 
 def test_a_question_in_a_mistake_has_no_full_stop_behind_it(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_what_is_not_there_is_said_to_be_not_there(bed: Bed, path: str) -> None:
 def test_a_date_that_is_none_is_refused_with_words(bed: Bed, path: str) -> None:
     answer = bed.operator.get(path)
     assert answer.status_code == 400
-    assert "written like" in answer.text or "write it like" in answer.text
+    assert "write the date like" in answer.text or "write it like" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_host_whose_name_is_only_remembered_in_part_is_offered(bed: Bed) -> No
 
 def test_without_the_root_service_the_pages_say_so_and_the_rest_is_there(bed: Bed) -> None:
     page = bed.operator.get("/jobs").text
-    assert "cannot be asked" in plain(page)
+    assert "is not available now" in plain(page)
     assert "Everything that ran" in page
     assert bed.operator.get("/jobs/20261121T210000Z-0a1b2c3d").status_code == 503
     assert bed.operator.get("/pool/blockgroup/0/extents.png").status_code == 502

@@ -120,7 +120,7 @@ class Endpoint:
 
 LONGEST_BODY = 64 << 10
 """Bytes: a request to the root service has the same limit."""
-_HINT = "the OpenAPI document, /api/v1/openapi.json, says what is taken"
+_HINT = "the OpenAPI document, /api/v1/openapi.json, lists all parameters"
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _YES_OR_NO = {"true": True, "false": False}
 _SHOWN = 60
@@ -163,7 +163,7 @@ def parse_body(kind: type, body: bytes, media: str) -> Any:
     try:
         document = decoded(body)
     except ValueError:
-        raise UsageError("the body is not JSON that can be read", _HINT) from None
+        raise UsageError("the body is invalid JSON", _HINT) from None
     if not isinstance(document, dict):
         raise UsageError("the body is not a JSON object", _HINT)
     hints = hints_of(kind)
@@ -230,7 +230,7 @@ def _bytes_of(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half of a pair, which stands for no byte
         raise UsageError(
-            "a path has a surrogate that stands for no byte", "bytes that are not UTF-8 are \\udc80 to \\udcff"
+            "a path has a surrogate that encodes no byte", "encode bytes that are not UTF-8 as \\udc80 to \\udcff"
         ) from None
 
 
@@ -266,7 +266,7 @@ def normalised_path(path: bytes) -> bytes:
     """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
     parts = [part for part in path.split(b"/") if part]
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
-        raise UsageError(f"{_shown(_decoded(path))} is not a path of a backup", "it begins with / and has no . and no .. in it")
+        raise UsageError(f"{_shown(_decoded(path))} is not a path of a backup", "a path begins with / and has no . or .. in it")
     return b"/" + b"/".join(parts)
 
 
@@ -275,4 +275,4 @@ def _shown(text: str) -> str:
 
 
 def _near(name: str, names: list[str]) -> str:
-    return did_you_mean(name, names, f"there are {', '.join(names)}" if names else "it takes none")
+    return did_you_mean(name, names, f"there are {', '.join(names)}" if names else "this operation has no parameters")

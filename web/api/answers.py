@@ -76,7 +76,7 @@ def _odd(value: object) -> Any:
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, PurePath):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is nothing that the API shows")
+    raise TypeError(f"{type(value).__name__} cannot be shown by the API")
 
 
 STATUSES = {"usage": 400, "missing": 404, "locked": 409, "refused": 409, "busy": 429, "unusable": 503, "failed": 502}
@@ -90,16 +90,16 @@ _OF_ERROR: tuple[tuple[type[OperatorError], int], ...] = (
     (OperatorError, 503),
 )
 MEANINGS = {
-    400: "The request does not fit: the error names what.",
-    401: "Nobody is logged in, or the token is not known.",
-    403: "The user's role or limits do not allow it, or a write came without its CSRF token.",
+    400: "The request is invalid: the error names the fault.",
+    401: "No user is logged in, or the token is unknown.",
+    403: "The user's role or limits do not allow it, or a change was requested without its CSRF token.",
     404: "It does not exist, or the user may not see it.",
-    409: "Something else is going on with it (a run, an expiry), or it does not fit how it is: to accept a complete backup.",
+    409: "Another job uses it (a run, an expiry), or its state does not allow it, such as accepting a complete backup.",
     413: "The body is too long.",
     426: "It needs HTTP/1.1.",
-    429: "Too much at once: try again later.",
+    429: "Too many requests at once: try again later.",
     502: "The root service failed.",
-    503: "The catalogue or the root service cannot be asked now.",
+    503: "The catalogue or the root service is not available now.",
 }
 
 
@@ -184,7 +184,7 @@ def document(endpoints: Sequence[Endpoint], prefix: str) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "cookie",
                     "name": "btrkeep",
-                    "description": "A browser that is logged in. What changes something then needs the header X-CSRFToken.",
+                    "description": "A browser that is logged in. Requests that change something then need the header X-CSRFToken.",
                 },
             },
         },

@@ -67,7 +67,7 @@ class Token:
 def checked_name(name: str) -> str:
     """Returns the name. Raises UsageError if it is not a valid user name."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"{name} is not a name for a user", "letters, digits, and . _ @ - after the first, 64 at the most")
+        raise UsageError(f"{name} is not a name for a user", "use letters and digits, and . _ @ - after the first, at most 64")
     return name
 
 

@@ -10,7 +10,7 @@ from btrkeep.errors import UsageError
 SHORTEST, LONGEST = 10, 1024
 """Characters."""
 _HASHER = PasswordHasher(time_cost=3, memory_cost=64 << 10, parallelism=1)  # KiB; a tenth of a second
-# What the password of somebody who is not there is held against, so that it takes as long. A test sees to it that it does.
+# The password of an unknown user is compared with this, so that it takes as long. A test sees to it that it does.
 NOBODY = "$argon2id$v=19$m=65536,t=3,p=1$p/476i3Wf2Qx3qQfxrtURg$5S4J3dRcJjeXJm0I4Rn9ZPsVxkDU+H2bRJZVXIplH+Y"
 _AT_ONCE = threading.BoundedSemaphore(2)  # each takes 64 MiB, and strangers can ask for it
 
@@ -19,8 +19,8 @@ def hashed(password: str) -> str:
     """Returns the hash to store for a password. Raises UsageError if it is too short or too long."""
     if not SHORTEST <= len(password) <= LONGEST:
         raise UsageError(
-            f"a password has {SHORTEST} characters or more, and {LONGEST} at the most",
-            "four or five words that you can remember do well",
+            f"a password has at least {SHORTEST} characters, and at most {LONGEST}",
+            "choose four or five words that you can remember",
         )
     with _AT_ONCE:
         return _HASHER.hash(password.encode("utf-8", "surrogatepass"))

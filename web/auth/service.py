@@ -65,7 +65,7 @@ _TAKING = 10.0
 _LONGEST = 1024
 LOGINS_AT_ONCE = 6
 """The number of passwords that wait or are checked at a time; all other questions have separate places."""
-_BROKEN = RequestRefused("something is wrong inside the login service", "see its journal: journalctl -u 'btrkeep-login@*'")
+_BROKEN = RequestRefused("internal error in the login service", "check its journal: journalctl -u 'btrkeep-login@*'")
 
 
 @dataclass(slots=True)
@@ -91,9 +91,9 @@ class LoginService:
             try:
                 peer = peer_of(connection)
                 if peer.uid not in allowed:
-                    audit.warning("refused: process %d of user %d may not ask", peer.pid, peer.uid)
+                    audit.warning("refused: process %d of user %d may not connect", peer.pid, peer.uid)
                     raise RequestRefused(
-                        f"user {peer.uid} is not allowed to use this service", "only the dashboard and root are", "refused"
+                        f"user {peer.uid} is not allowed to use this service", "only the dashboard and root may use it", "refused"
                     )
                 request = wire.request()
                 wire.answer(answer_line(_function(request)(self, request)))
@@ -253,7 +253,7 @@ def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
 def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
     """Returns the values of the arguments, which must have exactly these names. Raises RequestRefused, of kind usage."""
     if arguments.keys() != set(names) or not all(isinstance(value, str) for value in arguments.values()):
-        raise RequestRefused(f"the arguments are {', '.join(names)}, all texts", kind="usage")
+        raise RequestRefused(f"the arguments are {', '.join(names)}, all of them strings", kind="usage")
     values = [arguments[name] for name in names]
     # A longer password is wrong, or unfit; that is said where passwords are looked at.
     return [

@@ -51,9 +51,9 @@ _MEANINGS = {
     sqlite3.SQLITE_READONLY: ("cannot be written", _OWNER),
     sqlite3.SQLITE_CANTOPEN: ("cannot be opened", _OWNER),
     sqlite3.SQLITE_PERM: ("cannot be opened", _OWNER),
-    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some room there"),
-    sqlite3.SQLITE_IOERR: ("cannot be read or written", "look for disk errors (dmesg), and whether the disk is full"),
-    sqlite3.SQLITE_BUSY: ("was held by another program for too long", "see by which one: fuser -v on the file"),
+    sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some space there"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "check dmesg for disk errors, and whether the disk is full"),
+    sqlite3.SQLITE_BUSY: ("was held by another program for too long", "find it with fuser -v on the file"),
 }
 """The message and hint by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 
@@ -75,7 +75,7 @@ class Store:
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if not stat.S_ISREG(self.path.lstat().st_mode):  # a pipe would be waited for, for ever
-            raise OperatorError(f"{self.path} is not a file", "find out where it came from, and remove it")
+            raise OperatorError(f"{self.path} is not a file", "find out which program created it, and remove it")
         with self.writing() as connection:
             [version] = connection.execute("PRAGMA user_version").fetchone()
             if version == 0:
@@ -84,7 +84,7 @@ class Store:
                 connection.execute(f"PRAGMA user_version = {VERSION}")
             elif version != VERSION:
                 raise OperatorError(
-                    f"{self.path} is of another version of btrkeep ({version}, this one knows {VERSION})", "use that one"
+                    f"{self.path} was written by another version of btrkeep (format {version}, not {VERSION})", "use that version"
                 )
 
     @contextmanager
@@ -306,7 +306,7 @@ class Store:
             statement = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
             connection.execute(statement, (address, _number(now), name))
 
-    # --- whether there has been anybody
+    # --- whether there has ever been a user
 
     def begin(self) -> bool:
         """Marks the database as used; returns True if it has never had a user or a token before."""

@@ -21,7 +21,7 @@ COMMANDS = {
     "serve": LazyCommand("web.cli.serve_", "serve the dashboard; the default command"),
     "user": LazyCommand("web.cli.user_:user_command", "manage users, their roles and the hosts that they see"),
     "token": LazyCommand("web.cli.user_:token_command", "manage tokens for scripts"),
-    "logins": LazyCommand("web.cli.logins_", "answer who is logged in: the login service"),
+    "logins": LazyCommand("web.cli.logins_", "run the login service, which knows the users and sessions"),
     "completion": LazyCommand("web.cli:completion", "print the completion script of a shell"),
 }
 completion = completion_command(NAME, "commands and options")
@@ -38,19 +38,22 @@ PATH = GivenPath(path_type=Path)
 )
 @click.version_option(version_words(), prog_name=NAME)
 @click.option("--pool", default="main", show_default=True, metavar="NAME", help="The pool to show.")
-@click.option("--state", type=PATH, metavar="DIR", help="Where the pool's catalogue is.  [default: as `state` in [pool] says]")
+@click.option("--state", type=PATH, metavar="DIR", help="The folder with the pool's catalogue.  [default: `state` in [pool]]")
 @click.option("--data", type=PATH, metavar="DIR", help="The dashboard's data folder.  [default: /var/lib/btrkeep-web/NAME]")
 @click.option(
-    "--users", type=PATH, metavar="DIR", help="Where users and sessions are.  [default: --data, else /var/lib/btrkeep-login/NAME]"
+    "--users",
+    type=PATH,
+    metavar="DIR",
+    help="The folder of users and sessions.  [default: --data, else /var/lib/btrkeep-login/NAME]",
 )
-@click.option("--socket", type=PATH, metavar="FILE", help="Where `backupd serve` listens.  [default: /run/btrkeep/serve-NAME.sock]")
+@click.option("--socket", type=PATH, metavar="FILE", help="The socket of `backupd serve`.  [default: /run/btrkeep/serve-NAME.sock]")
 @click.option(
     "--login",
     type=PATH,
     metavar="FILE",
-    help="Where `btrkeep-web logins` listens.  [default: login.sock in --data, else /run/btrkeep/login-NAME.sock]",
+    help="The socket of `btrkeep-web logins`.  [default: login.sock in --data, else /run/btrkeep/login-NAME.sock]",
 )
-@click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: `listen` in [web], 127.0.0.1:8765]")
+@click.option("--listen", metavar="ADDRESS:PORT", help="The address to listen on.  [default: `listen` in [web], 127.0.0.1:8765]")
 @click.pass_context
 def group(ctx: click.Context, /, listen: str | None, **options: Any) -> None:
     """The dashboard of a btrkeep pool.

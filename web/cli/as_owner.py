@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_LINKS = 40
 _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_HINT = "give --data or --users a folder in one that is root's alone, or its own user's"
+_HINT = "give --data or --users a folder below one that only root, or the folder's owner, can write"
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def opened(ctx: click.Context) -> Iterator[Store]:
     if os.geteuid() == 0:
         become_owner(data)
     elif not os.access(data if data.exists() else data.parent, os.W_OK | os.X_OK):
-        raise OperatorError(f"{data} is another user's", "run this as root")
+        raise OperatorError(f"{data} belongs to another user", "run this as root")
     yield Store(data)
 
 
@@ -74,14 +74,14 @@ def _owner(path: Path) -> tuple[int, int]:
             entry = (seen / name).lstat()
         except FileNotFoundError:
             if status.st_mode & _OPEN_TO_OTHERS:
-                raise OperatorError(f"others than root may write in {seen}", _HINT) from None
+                raise OperatorError(f"users other than root may write in {seen}", _HINT) from None
             return 0, 0
         if status.st_mode & _OPEN_TO_OTHERS and not status.st_mode & stat.S_ISVTX:
-            raise OperatorError(f"others than root may write in {seen}", _HINT)
+            raise OperatorError(f"users other than root may write in {seen}", _HINT)
         if stat.S_ISLNK(entry.st_mode):
             links += 1
             if entry.st_uid or links > _MOST_LINKS:
-                raise OperatorError(f"{seen / name} is a link that is not root's", "give the folder itself")
+                raise OperatorError(f"{seen / name} is a link that does not belong to root", "name the folder itself, not a link")
             target = (seen / name).readlink()
             todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
             seen = Path("/") if target.is_absolute() else seen
@@ -90,7 +90,7 @@ def _owner(path: Path) -> tuple[int, int]:
         if entry.st_uid:
             return entry.st_uid, _group(entry)
     if seen.lstat().st_mode & _OPEN_TO_OTHERS:
-        raise OperatorError(f"others than root may write in {seen}", _HINT)
+        raise OperatorError(f"users other than root may write in {seen}", _HINT)
     return 0, 0
 
 
@@ -107,7 +107,9 @@ def _make_usual_place(place: Path, name: str) -> None:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
-        raise OperatorError(f"there is no user {name} on this machine", "install.sh makes it; or give --users") from None
+        raise OperatorError(
+            f"there is no user {name} on this machine", "run install.sh, which creates the user, or use --users"
+        ) from None
     place.mkdir(mode=0o700)
     os.chown(place, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
 

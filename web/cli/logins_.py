@@ -25,11 +25,11 @@ log = logging.getLogger("btrkeep.web")
     "allowed",
     multiple=True,
     metavar="USER",
-    help="Who may ask, besides root, the user btrkeep and the user that started it; repeatable.",
+    help="A user who may connect, besides root, btrkeep and the user that started it; repeatable.",
 )
 @click.pass_context
 def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
-    """Answer the dashboard and the root service who is logged in, until SIGTERM or Ctrl-C.
+    """Answer questions of the dashboard and the root service about logins, until SIGTERM or Ctrl-C.
 
     It alone reads and writes the users, as the user who owns their folder. systemd starts it at a connection to
     btrkeep-login@POOL.socket; by hand it listens at --login.
@@ -42,7 +42,7 @@ def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
         listening = handed_over()
         if not listening:
             if not chosen.login_socket.parent.is_dir():
-                raise UsageError(f"{chosen.login_socket.parent} is not a folder", "give the socket: --login FILE")
+                raise UsageError(f"{chosen.login_socket.parent} is not a folder", "name the socket with --login FILE")
             listening, remove = bound(chosen.login_socket.absolute(), allowed or (str(os.geteuid()),) if os.geteuid() else allowed)
             held.enter_context(suppress(PermissionError))  # it may be another user by then
             held.callback(remove)

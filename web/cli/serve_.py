@@ -23,13 +23,14 @@ from web.source import context_of
 
 log = logging.getLogger("btrkeep.web")
 _OCCUPIED = (
-    "another program is there (ss -ltnp), perhaps another pool's dashboard: choose another port with `listen` in [web], then "
+    "another program uses this port (ss -ltnp shows it), perhaps another pool's dashboard: choose another port with `listen` in "
+    "[web], then "
     "`backupd check`; or --listen"
 )
 
 
 @click.command
-@click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: `listen` in [web], 127.0.0.1:8765]")
+@click.option("--listen", metavar="ADDRESS:PORT", help="The address to listen on.  [default: `listen` in [web], 127.0.0.1:8765]")
 @click.pass_context
 def command(ctx: click.Context, listen: str | None) -> None:
     """Answer browsers, until SIGTERM or Ctrl-C."""
@@ -48,8 +49,8 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
     try:
         server = server_of(app, settings)
     except OSError as error:
-        hint = _OCCUPIED if error.errno == errno.EADDRINUSE else "see `listen` in [web], or --listen"
-        raise OperatorError(f"{where} cannot be listened on: {error.strerror}", hint) from error
+        hint = _OCCUPIED if error.errno == errno.EADDRINUSE else "correct `listen` in [web], or --listen"
+        raise OperatorError(f"could not listen on {where}: {error.strerror}", hint) from error
     log.info("the dashboard of %s is at http://%s", settings.pool, where)
     threading.Thread(target=warm, args=(app,), daemon=True).start()
     tell("READY=1")
@@ -60,8 +61,8 @@ def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
     site = published_of(chosen)
     if not site.are_rights_known:
         raise OperatorError(
-            "the configuration has a mistake that leaves open who may use the dashboard",
-            "correct what `backupd check` prints of it as root, then run `backupd check` again",
+            "a mistake in the configuration leaves it unclear who may use the dashboard",
+            "as root, run `backupd check`, correct the mistake that it prints, and run it again",
         )
     web = site.web
     where = _parsed(listen) if listen else web.listen
@@ -97,6 +98,6 @@ def warm(app: Flask) -> None:
         overview(source, Viewer("btrkeep-web", "viewer"))
         space_chart(source)
     except OperatorError as error:
-        log.debug("nothing is known before the first request: %s", error.message)
+        log.debug("the catalogue cannot be read until the first request: %s", error.message)
     finally:
         source.close()

@@ -63,7 +63,7 @@ def passwd(ctx: click.Context, name: str) -> None:
     with opened(ctx) as store:
         _require_user(store, name)
         store.set_hash(name, hashed(_password(name)), datetime.now(UTC))
-    click.echo(f"{name} has another password, and is logged out everywhere", err=True)
+    click.echo(f"{name} has a new password, and is logged out everywhere", err=True)
 
 
 @user_command.command
@@ -84,7 +84,7 @@ def change(ctx: click.Context, name: str, role: str | None, hosts: str | None) -
 @click.argument("name")
 @click.pass_context
 def remove(ctx: click.Context, name: str) -> None:
-    """Remove a user and end all sessions of theirs."""
+    """Remove a user and end all of the user's sessions."""
     with opened(ctx) as store:
         _require_user(store, name)
         store.remove_user(name)
@@ -114,7 +114,7 @@ def export(ctx: click.Context) -> None:
 @user_command.command("import")
 @click.pass_context
 def import_(ctx: click.Context) -> None:
-    """Read what `user export` printed, from standard input; only where there have never been users."""
+    """Import the output of `user export` from standard input; only into a folder that never had users."""
     with opened(ctx) as store:
         imported(store, sys.stdin.read())
 
@@ -124,7 +124,7 @@ def _require_user(store: Store, name: str) -> User:
     if user := store.user(name):
         return user
     names = [user.name for user in store.users()]
-    raise UsageError(f"there is no user {printable(name)}", did_you_mean(name, names, "`btrkeep-web user list` has all of them"))
+    raise UsageError(f"there is no user {printable(name)}", did_you_mean(name, names, "`btrkeep-web user list` lists all users"))
 
 
 def _password(name: str) -> str:
@@ -193,7 +193,7 @@ def exported(store: Store) -> dict[str, Any]:
 
 
 def imported(store: Store, text: str) -> None:
-    """Takes over what `exported` gave, into a database that has never had anybody. Raises UsageError for anything else."""
+    """Takes over what `exported` gave, into a database that has never had a user. Raises UsageError for anything else."""
     try:
         document = json.loads(text)
         if document["format"] != 1:
@@ -228,10 +228,13 @@ def imported(store: Store, text: str) -> None:
             for fields in document["tokens"]
         ]
         if not store.fill(users, sessions, tokens) and (users or tokens):
-            raise UsageError(f"{store.path} has had users already", "import into a new one, or add users: btrkeep-web user add")
+            raise UsageError(
+                f"{store.path} already has or had users", "import into a new folder, or add users: btrkeep-web user add"
+            )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(
-            f"these are not users: {printable(str(error))}", "give the output of btrkeep-web --users OLD-FOLDER user export"
+            f"the input is not a list of users: {printable(str(error))}",
+            "give the output of btrkeep-web --users OLD-FOLDER user export",
         ) from None
 
 
@@ -299,7 +302,7 @@ def remove_token(ctx: click.Context, name: str) -> None:
     """Revoke a token."""
     with opened(ctx) as store:
         if not store.remove_token(name):
-            raise UsageError(f"there is no token {name}", "`btrkeep-web token list` has all of them")
+            raise UsageError(f"there is no token {name}", "`btrkeep-web token list` lists all tokens")
     click.echo(f"the token {name} is removed", err=True)
 
 

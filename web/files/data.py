@@ -26,7 +26,7 @@ _VERBS_WORDS = {"time": "mtime"}
 
 
 class Asks(Protocol):
-    """Somebody who asks the agent: `RootServiceClient`, or a test's stand-in."""
+    """A client of the root service: `RootServiceClient`, or a test's stand-in."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Returns the verb's answer as JSON values. Raises RequestRefused or Absent."""

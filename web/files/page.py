@@ -284,7 +284,7 @@ def download(host: str) -> Answer:
     require_visible_host(host)
     kind = request.args.get("as", "file")
     if kind not in downloads.KINDS:
-        abort(400, "a download is as file, tar or zip")
+        abort(400, "the format of a download is file, tar or zip")
     if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from elsewhere leads to the page, and starts nothing
         return redirect(PageLinks(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
     if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
@@ -303,7 +303,7 @@ def _may_restore() -> bool:
 
 def _sort(text: str) -> str:
     if text.removeprefix("-") not in data.SORTS:
-        abort(400, f"sort is one of: {', '.join(data.SORTS)}, with a minus before it to go down")
+        abort(400, f"sort is one of: {', '.join(data.SORTS)}, with a minus before it for descending order")
     return text
 
 

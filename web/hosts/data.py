@@ -283,7 +283,7 @@ def _as_told(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -
     names. A mistake of the configuration names a file, and is for those who read all alarms.
     """
     if config and config.fault:
-        return "its configuration has a mistake, which `backupd check` names"
+        return "its configuration has a mistake: `backupd check` shows it"
     if row.tone == "error":
         return host_error(*status_error(facts), row.host) or ""
     return host_line(row.words, row.host)

@@ -234,9 +234,9 @@ def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> 
 
 def _retention(row: HostRow, policy: Retention | None, command: str) -> str:
     if policy:
-        return f"{policy_words(policy)}, as the replica has it" if row.state == COPY else policy_words(policy)
+        return f"{policy_words(policy)}, set by the replica" if row.state == COPY else policy_words(policy)
     if row.state == COPY:
-        return f"the replica's own, not known here: what follows may expire; `{command} {row.host}` shows it"
+        return f"that of the replica, unknown here: backups may expire there; `{command} {row.host}` shows it"
     return "not configured, so everything is kept"
 
 
@@ -276,10 +276,10 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
     if config.fault:
         return f"It is not backed up until its configuration is corrected; {ago}."
     if row.state == "suspect":
-        return f"The newest backup lost or missed too much, so it does not count until an operator accepts it; {ago}."
+        return f"The newest backup lost or missed too many files, so it does not count until an operator accepts it; {ago}."
     if row.state == "failing":
-        return f"The newest run brought no complete backup; {ago}."
+        return f"The newest run made no complete backup; {ago}."
     if row.state == "late":
-        return f"It is late: {ago}, and one is due every {format_duration(config.every)}."
+        return f"It is late: {ago}, and a backup is due every {format_duration(config.every)}."
     end = "" if config.enabled else ", and it is not enabled, so nothing is due"
     return f"{ago[0].upper()}{ago[1:]}{end}."

@@ -279,7 +279,7 @@ def _part(outcome: str, outcomes: Mapping[str, str], count: int) -> Part:
 def _head(complete: int, expected: int, first: datetime | None, last: datetime | None, zone: ZoneInfo) -> str:
     hosts = f"{complete:,} of {counted(expected, 'host')} complete"
     if first is None:
-        return f"{hosts}: nothing was tried"
+        return f"{hosts}: no run was attempted"
     if last is None:
         return f"{hosts} so far, since {_clock(first, zone)}"
     return f"{hosts} between {_clock(first, zone)} and {_clock(last, zone)}"

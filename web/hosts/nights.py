@@ -194,5 +194,5 @@ def words(nights: Sequence[HostNight]) -> str:
 def explained(window: Window | None) -> str:
     """Explains a night to its reader: which 24 hours it covers, and that it includes the runs of the day."""
     if window:
-        return f"A night is the 24 hours from {window.start:%H:%M}, when the window opens: with what is run by hand the next day."
-    return "A night is the 24 hours from noon to noon, since there is no window."
+        return f"A night is the 24 hours from {window.start:%H:%M}, when the window opens, including manual runs of the next day."
+    return "A night is the 24 hours from noon to noon, because there is no window."

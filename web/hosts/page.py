@@ -115,7 +115,7 @@ class Action:
 ACTIONS = {
     action.verb: action
     for action in (
-        Action("run", "Run now", "Run now", "A run of {host} was asked for."),
+        Action("run", "Run now", "Run now", "A run of {host} was requested."),
         Action(
             "hold",
             "Hold a backup",
@@ -130,7 +130,7 @@ ACTIONS = {
             "release",
             "Release a backup",
             "Release it",
-            "{backup} of {host} is not held any more.",
+            "{backup} of {host} is no longer held.",
             "may_release",
             "This backup is not held.",
         ),
@@ -203,7 +203,7 @@ def _backup(page: HostPage, action: Action, name: str) -> Any:
 def _name_of_form() -> str:
     name = request.form.get("backup", "")
     if parse_backup_name(name) is None:
-        abort(400, "no backup was named")
+        abort(400, "name a backup")
     return name
 
 
@@ -215,7 +215,7 @@ def _until() -> datetime | None:
     try:
         return datetime.combine(date.fromisoformat(text), time(0), source().site.zone)
     except ValueError:
-        abort(400, "the day is written like 2027-01-31")
+        abort(400, "write the day like 2027-01-31")
 
 
 def _after(host: str, answer: Any) -> str:

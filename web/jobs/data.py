@@ -21,7 +21,7 @@ from web.running import is_alive
 
 KINDS = {
     "night": "nights",
-    "backup": "backups by hand",
+    "backup": "manual backups",
     "expire": "expiries",
     "balance": "balances",
     "dedupe": "dedupes",
@@ -216,7 +216,7 @@ def _outcome_words(outcomes: Mapping[str, int]) -> list[str]:
 
 def _expiry(expiry: Any) -> JobRow:
     parts = [f"{expiry.deleted:,} of {expiry.planned:,} deleted", f"{expiry.marked:,} marked"]
-    parts += [f"{counted(expiry.left_out, 'host')} left out"] if expiry.left_out else []
+    parts += [f"{counted(expiry.left_out, 'host')} skipped"] if expiry.left_out else []
     parts += [expiry.error] if expiry.error else [f"paused: {expiry.paused}"] if expiry.paused else []
     return JobRow(
         f"expire-{expiry.id}", "expire", "expiry", expiry.state, expiry.started, expiry.finished, expiry.seconds, ", ".join(parts)
@@ -247,7 +247,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
         if phase.kind not in JOBS:
             took = (phase.end - phase.start).total_seconds()
             runs = bool(samples) and phase.end == samples[-1].taken
-            about = "seen by samples; its beginning and end are only known to within the time between two of them"
+            about = "seen in samples; its start and end are only as exact as the time between two samples"
             yield JobRow(
                 None, "kernel", phase.kind, "running" if runs else "done", phase.start, None if runs else phase.end, took, about
             )

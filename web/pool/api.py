@@ -71,7 +71,7 @@ class Expiries:
 def filesystem_of(asked: ApiRequest) -> str:
     """Returns the pool's UUID. Raises OperatorError as long as it is not published."""
     if asked.source.site.filesystem is None:
-        raise OperatorError("nothing is known of the pool yet", "the first `backupd sample` or `backupd run` will tell")
+        raise OperatorError("the pool has no samples yet", "`backupd sample` takes one")
     return asked.source.site.filesystem
 
 
@@ -106,7 +106,7 @@ def day(asked: ApiRequest) -> DayView:
     try:
         which = data.parse_day(asked.given.date)
     except ValueError as error:
-        raise UsageError(f"date: {error}", "a day is written 2026-11-20") from None
+        raise UsageError(f"date: {error}", "write the day like 2026-11-20") from None
     here, of = asked.source, filesystem_of(asked)
     return here.cached(("day", of, which), lambda: data.day_view(here.catalogue, of, here.site.zone, here.now, which))
 

@@ -294,7 +294,7 @@ def parse_day(text: str | None) -> date | None:
         return None
     day = date.fromisoformat(text)
     if not _EARLIEST <= day <= date(9000, 1, 1):
-        raise ValueError(f"{text} is not a day of a backup")
+        raise ValueError(f"{text} is not a valid day")
     return day
 
 

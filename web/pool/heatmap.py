@@ -61,7 +61,7 @@ def _chosen() -> tuple[Gallery, int | None]:
     wanted = request.args.get("picture") or None
     place = gallery.at(wanted)
     if wanted and place is None:
-        abort(404, "no state was recorded then, or it is not kept any more")
+        abort(404, "no state was recorded then, or it was deleted")
     return gallery, place
 
 
@@ -120,7 +120,7 @@ def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
     gallery = painter().states.gallery(source().site.filesystem)
     place = gallery.at(id)
     if place is None:
-        abort(404, "no state was recorded then, or it is not kept any more")
+        abort(404, "no state was recorded then, or it was deleted")
     return gallery, gallery.recorded[place]
 
 
@@ -152,7 +152,7 @@ def group(vaddr: str) -> str | tuple[str, int]:
     gallery, place = _chosen()
     address = _address(vaddr)
     if place is None or address is None:
-        abort(404, "a block group has a virtual address, in bytes" if place is not None else "no state was recorded yet")
+        abort(404, "name a block group by its virtual address, in bytes" if place is not None else "no state was recorded yet")
     recorded = gallery.recorded[place]
     state = painter().state(recorded)
     block_group = one_group(state, address)
@@ -189,14 +189,14 @@ def extents(vaddr: str) -> Response:
     """Returns a picture of the extents of a block group, as they are now: the root service draws it."""
     address = _address(vaddr)
     if address is None:
-        abort(404, "a block group has a virtual address, in bytes")
+        abort(404, "name a block group by its virtual address, in bytes")
     try:
         with root_service().stream("extents", vaddr=address, curve=wish_of(request.args).curve, size=9) as stream:
             parts, size = [], 0
             for part in stream:
                 size += len(part)
                 if size > _LONGEST:
-                    abort(502, "the picture is larger than any should be")
+                    abort(502, "the picture is larger than the limit")
                 parts.append(part)
     except OperatorError as error:
         abort(502, f"{error.message}; {error.hint}")

@@ -52,7 +52,7 @@ def filesystem() -> str:
     """Returns the UUID of the samples; aborts with 404 if it is unknown."""
     identifier = source().site.filesystem
     if identifier is None:
-        abort(404, f"nothing is known of the pool yet: `{backupd()} sample` takes the first look")
+        abort(404, f"the pool has no samples yet: `{backupd()} sample` takes the first look")
     return identifier
 
 
@@ -129,7 +129,7 @@ def _wanted_day() -> date | None:
     try:
         return parse_day(request.args.get("date"))
     except ValueError:
-        abort(400, "a date is written like 2026-11-20")
+        abort(400, "write the date like 2026-11-20")
 
 
 @blueprint.get("/charts/day/<name>.svg")
@@ -195,7 +195,7 @@ def picture_latest() -> Response:
     """
     gallery = painter().states.gallery(source().site.filesystem)
     if not gallery.recorded:
-        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one a night")
+        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one each night")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))
 
 
@@ -292,7 +292,7 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
     whole = sum(size.bytes for size in sizes)
     large = sum(size.bytes for size in sizes if size.least >= 16 << 20)
     count = sum(size.extents for size in sizes)
-    return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} of it in extents of 16 MiB and more"
+    return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} in extents of 16 MiB and more"
 
 
 def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:

@@ -28,7 +28,7 @@ from web.result_cache import ResultCache
 FOLDER = "pictures"
 SMALLEST, LARGEST, USUAL = 6, 11, 10
 """Sizes: a picture has 2**size lines."""
-ORDERS = {VIRTUAL: "by virtual address", "physical": "by place on the devices"}
+ORDERS = {VIRTUAL: "by virtual address", "physical": "by position on the devices"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class RecordedStates:
             if moment.fsid == wanted
         }
         others = sum(moment.fsid != wanted for _, moment in moments.values())
-        notes = [*broken, *([f"{others} states are of another filesystem"] if others else [])]
+        notes = [*broken, *([f"{others} states belong to another filesystem"] if others else [])]
         return Gallery(tuple(sorted(mine.values(), key=lambda recorded: recorded.taken)), tuple(notes))
 
     def moments(self, gallery: Gallery) -> list[StateHeader]:

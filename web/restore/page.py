@@ -91,15 +91,15 @@ def _asked(host: str, answer: Callable[[RestoreForm], Page]) -> Page:
 def _wish(host: str, paths: list[bytes]) -> RestoreForm:
     """Parses the fields of the request. Resolves the backup to a name, so that a newer "latest" does not change it."""
     if not paths:
-        abort(400, "no path is chosen")
+        abort(400, "choose a path")
     if len(paths) > MOST:
-        abort(400, f"these are more than {MOST:,} paths: choose the folder that they are in")
+        abort(400, f"more than {MOST:,} paths are chosen: choose their folder instead")
     overwrite = request.values.get("overwrite", "never")
     if overwrite not in OVERWRITE:
-        abort(400, f"overwrite is one of: {', '.join(OVERWRITE)}")
+        abort(400, f"overwrite must be one of: {', '.join(OVERWRITE)}")
     place = request.values.get("place", "original")
     if place not in ("original", "folder"):
-        abort(400, "place is original or folder")
+        abort(400, "place must be original or folder")
     folder = request.values.get("into", "").strip() if place == "folder" else None
     require_folder_right(folder)
     backup = browse(root_service(), host, which_of_request("backup") or "latest", b"/", limit=1).backup.name
@@ -111,9 +111,9 @@ def _problem(folder: str | None) -> str:
     if folder is None:
         return ""
     if not folder.startswith("/"):
-        return "The folder begins with /, such as /root/restored"
+        return "The folder must begin with /, such as /root/restored"
     if not folder.isprintable() or ".." in folder.split("/") or len(folder) > _LONGEST_FOLDER:
-        return "The folder has no .. in it, no characters that cannot be seen, and 900 of them at the most"
+        return "The folder must have no .. and no invisible characters, and at most 900 characters"
     return ""
 
 

@@ -1,6 +1,6 @@
 // What is under the pointer of a heatmap. The page says the same without: its table has every block group.
 //
-// The map of the picture (heatmap/overview.py) is fetched when somebody points for the first time. With a mouse a click opens the
+// The map of the picture (heatmap/overview.py) is fetched when the user points for the first time. With a mouse a click opens the
 // block group; a finger shows it first. Arrow keys move a square at a time, with Shift sixteen; Enter opens.
 "use strict";
 (() => {
@@ -30,7 +30,7 @@
       loading ??= fetch(figure.dataset.map, { credentials: "same-origin", redirect: "error" })
         .then((answer) => { if (!answer.ok) throw new Error(String(answer.status)); return answer.json(); })
         .then((found) => { map = found; })
-        .catch(() => { loading = null; words.textContent = "What is there cannot be loaded now; the table below has the block groups."; });
+        .catch(() => { loading = null; words.textContent = "This information cannot be loaded now; the table below has the block groups."; });
       return loading;
     }
 

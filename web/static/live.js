@@ -17,7 +17,7 @@
       try {
         const answer = await fetch(section.dataset.live, { headers: { "X-Live": "1" }, credentials: "same-origin", redirect: "error" });
         if (answer.status === 401 || answer.status === 403) {
-          say(section, "You are logged out. Load the page anew.");
+          say(section, "You are logged out. Reload the page to log in again.");
           return;
         }
         if (!answer.ok) throw new Error(String(answer.status));
@@ -27,7 +27,7 @@
         wait = every;
       } catch (_error) {
         section.setAttribute("data-stale", "");
-        say(section, "The dashboard does not answer. This is how it was a moment ago.");
+        say(section, "The dashboard does not answer. This is the last known state.");
         wait = Math.min(wait * 2, longest);
       }
       again();

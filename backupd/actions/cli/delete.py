@@ -1,4 +1,4 @@
-"""`backupd delete`: backups that somebody wants gone."""
+"""`backupd delete`: delete backups by name."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ from btrkeep.units import format_time, local_time, printable
 @click.option("--why", "--reason", default="", metavar="TEXT", help="The reason; shown by `list`, `retention explain` and `log`.")
 @click.option("--force", is_flag=True, help="Delete even the last complete backup of a host.")
 @click.option("--now-without-grace", "at_once", is_flag=True, help="Delete at once. It cannot be undone.")
-@dry_run_option("what would be done")
+@dry_run_option("which backups would expire or be deleted")
 @json_option
 @pass_context
 def command(
@@ -42,14 +42,14 @@ def command(
 ) -> int:
     """Delete backups by name, regardless of the retention: all of those named, or none.
 
-    They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` takes one back. With
+    They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` keeps one again. With
     --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
 
-    Refused are the last complete backup of a host (unless with --force), one that is held, and the base of an unfinished backup;
+    Refused are the last complete backup of a host (unless with --force), a held backup, and the base of an unfinished backup;
     with --now-without-grace also one that is being restored from.
 
-    Exit status 0: done; 1: one of them has to stay, so nothing was done, or could not be deleted at once, or was deleted at once
-    and the catalogue could not be written; 3: a run is working on the host, or, with --now-without-grace, an expiry is running.
+    Exit status 0: done; 1: one of them must stay, so nothing was done; or one could not be deleted at once; or the catalogue could
+    not be written afterwards; 3: a run is working on the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())
@@ -81,7 +81,7 @@ def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
     for text in backups:
         host, at, name = text.partition("@")
         if not host or not at or not name:
-            raise UsageError(f"{text!r} names no backup", "write HOST@NAME; `backupd list HOST` shows the names")
+            raise UsageError(f"{text!r} is not a backup", "write HOST@NAME; `backupd list HOST` shows the names")
         wanted.setdefault(host, []).append(name)
     return dict(sorted(wanted.items()))
 
@@ -130,8 +130,8 @@ def _lines(choice: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, 
     for backup in choice.backups:
         name = f"{choice.host} {backup.name}"
         if backup.is_unreadable:
-            given_up = "would be given up" if dry_run else "is given up"
-            yield f"{name} {given_up}: no other pool asks for it. It stays on the disk, because its metadata cannot be read"
+            given_up = "would be abandoned" if dry_run else "is abandoned"
+            yield f"{name} {given_up}: no other pool fetches it. It stays on the disk, because its metadata cannot be read"
         elif asked.at_once:
             yield f"{name} " + ("would be deleted at once" if dry_run else _became((choice.host, backup.name) in gone))
         else:
@@ -141,12 +141,12 @@ def _lines(choice: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, 
     readable = [backup for backup in choice.backups if not backup.is_unreadable]
     if readable and not asked.at_once and not dry_run:
         one_of_them = "it" if len(readable) == 1 else "one"
-        yield f"until then `backupd unexpire {choice.host} {readable[0].name}` takes {one_of_them} back"
+        yield f"until then `backupd unexpire {choice.host} {readable[0].name}` keeps {one_of_them} again"
     if choice.base is None:
-        yield f"no complete backup of {choice.host} is left then: no `latest`, and the next one is a first copy"
+        yield f"no complete backup of {choice.host} is left then: no `latest`, and the next backup starts from the beginning"
     elif choice.moves:
         yield f"the next backup of {choice.host} is based on {choice.base}"
 
 
 def _became(is_gone: bool) -> str:
-    return "is deleted" if is_gone else "is not deleted yet: it has expired, and a later `backupd expire` deletes it if it can"
+    return "is deleted" if is_gone else "is not deleted yet: it has expired, and a later `backupd expire` deletes it if possible"

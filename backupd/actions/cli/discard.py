@@ -24,10 +24,10 @@ from btrkeep.units import format_duration, format_size, local_time
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Delete the unfinished backup of HOST, which a run left that was stopped or killed before its end.
+    """Delete the unfinished backup of HOST, left by a run that was stopped or killed.
 
-    The next run would continue it; without it that run starts from the newest complete backup. Final backups stay. On a full
-    pool this gives the room back that an unfinished backup keeps. Refused while a run works on the host.
+    The next run would continue it; without it, that run starts from the newest complete backup. Final backups stay. On a full
+    pool this frees the space of the unfinished backup. Refused while a run works on the host.
     """
     if dry_run:
         with opened(ctx) as context:
@@ -39,7 +39,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     with locked_host(ctx, host, "discard") as (context, moment):
         unfinished = _found(context, host)
     print_wrapped(_lost(unfinished, moment), err=as_json)
-    confirmed("it is deleted for good", host, yes, as_json)
+    confirmed("it is deleted, and cannot be restored", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
         discard(context.pool, context.catalogue, unfinished)
         record(context.pool, moment, "discard", host)
@@ -54,12 +54,12 @@ def _found(context: PoolContext, host: str) -> Unfinished:
     path = context.pool.working(host)
     subvolume = describe(path)
     if subvolume is None:
-        raise StateConflict(f"{host} has nothing unfinished", f"`backupd list {host}` shows what there is")
+        raise StateConflict(f"{host} has no unfinished backup", f"`backupd list {host}` lists its backups")
     if subvolume.read_only:
         raise StateConflict(
-            f"{path} is finished and lacks its name only", "the next run or expiry gives it that; then `backupd delete`"
+            f"{path} is finished, and only lacks its name", "the next run or expiry names it; then use `backupd delete`"
         )
-    raise StateConflict(f"{path} is not ours", "check what it is, and move it away")
+    raise StateConflict(f"{path} does not belong to btrkeep", "check what it is, and move it away")
 
 
 def _lost(unfinished: Unfinished, now: datetime) -> str:
@@ -79,5 +79,5 @@ def _tell(unfinished: Unfinished, now: datetime, *, as_json: bool, dry_run: bool
         "bytes": unfinished.size,
         "began": unfinished.began,
     }
-    done = "it is deleted; its room comes back as the kernel drops it (`backupd progress` watches that)"
+    done = "it is deleted; the kernel frees its space gradually (`backupd progress` shows it)"
     print_answer(answer, [f"{_lost(unfinished, now)}: it would be deleted" if dry_run else done], as_json=as_json)

@@ -26,13 +26,13 @@ from btrkeep.units import counted, format_duration
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Give up HOST, which is no longer backed up: all its backups expire, even the last one.
+    """Let all backups of HOST expire, even the last one. HOST must no longer be backed up.
 
-    The next `backupd expire` marks them, and deletes them when their grace is over. Until then `backupd forget HOST --undo` takes
-    it back. A host that is configured and enabled is refused, and so is one of which a backup is held.
+    The next `backupd expire` marks them, and deletes them when their grace ends. Until then `backupd forget HOST --undo` undoes
+    it. Refused for a host that is configured and enabled, and for a host with a held backup.
     """
     if undo and dry_run:
-        raise UsageError("--undo and --dry-run exclude each other", f"`backupd list {host}` shows what there is")
+        raise UsageError("--undo and --dry-run exclude each other", f"`backupd list {host}` lists its backups")
     if undo:
         return _undo(ctx, host, as_json)
     if dry_run:
@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         since = forget(context.pool, host, moment, by=login_name())
         grace = policy_of(context.config, host, read_notes(context.pool.host(host))).grace
     text = f"{host} is forgotten: `backupd expire` marks its backups and deletes them {format_duration(grace)} later"
-    undo_hint = f"until then `backupd forget {host} --undo` takes it back"
+    undo_hint = f"until then `backupd forget {host} --undo` undoes that"
     return print_answer(_answer(host, since, remaining, dry_run=False), [text, undo_hint], as_json=as_json)
 
 
@@ -74,11 +74,11 @@ def _undo(ctx: click.Context, host: str, as_json: bool) -> int:
     answer = {"dry_run": False, "host": host, "forgotten": None, "backups": remaining.names, "unexpired": back}
     text = [f"{host} is no longer forgotten; it has {remaining}"]
     if back:
-        text.append(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} taken back")
+        text.append(f"{counted(len(back), 'backup')} that had expired {'is' if len(back) == 1 else 'are'} kept again")
     return print_answer(answer, [*text, rules], as_json=as_json)
 
 
 def _rules(context: PoolContext, host: str) -> str:
     if policy_of(context.config, host, read_notes(context.pool.host(host))).missing:
-        return "no retention policy is configured for it, so all of them are kept"
+        return "no retention policy is configured for it, so all its backups are kept"
     return f"`backupd retention explain {host}` shows which of them are kept"

@@ -30,14 +30,14 @@ from btrkeep.units import local_time
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_name)
 @click.option("--until", type=DAY, metavar="DATE", help="The end of the hold: 2027-01-01, midnight in the pool's zone, or a time.")
-@click.option("--why", default="", metavar="TEXT", help="The reason; shown wherever the backup is.")
+@click.option("--why", default="", metavar="TEXT", help="The reason; shown with the backup.")
 @json_option
 @pass_context
 def hold_command(ctx: click.Context, host: str, name: str, until: date | None, why: str, as_json: bool) -> int:
     """Keep the backup NAME of HOST regardless of the retention, for ever or until DATE.
 
-    `latest` as NAME is the newest complete one; HOST@NAME in one word does as well. An existing hold is replaced. An expired backup
-    is taken back. `backupd release` ends the hold.
+    `latest` as NAME is the newest complete one; HOST@NAME as one word is accepted too. An existing hold is replaced. An expired
+    backup is kept again. `backupd release` ends the hold.
     """
     with locked_host(ctx, host, "hold") as (context, moment):
         new = Hold(_end(until, context.config.pool.zone, moment) if until else None, why)
@@ -45,7 +45,7 @@ def hold_command(ctx: click.Context, host: str, name: str, until: date | None, w
     held = {"host": host, "name": done.name, "state": done.state, "at": moment}
     text = [f"{host} {done.name} is held" + (f" until {local_time(new.until)}" if new.until else "")]
     if done.unexpired:
-        text.append("it had expired, and is taken back")
+        text.append("it had expired, and is kept again")
     answer = {**held, **(hold_fields(new) or {}), "unexpired": done.unexpired}
     return print_answer(answer, [*text, *unreadable_lines(host, done)], as_json=as_json)
 
@@ -58,27 +58,27 @@ def hold_command(ctx: click.Context, host: str, name: str, until: date | None, w
 def release_command(ctx: click.Context, host: str, name: str, as_json: bool) -> int:
     """End the hold of the backup NAME of HOST.
 
-    From now on the retention decides about it again, as about all others. `latest` as NAME is the newest one that is held;
-    HOST@NAME in one word does as well.
+    From now on the retention applies to it again. `latest` as NAME is the newest one that is held;
+    HOST@NAME as one word is accepted too.
     """
     with locked_host(ctx, host, "release") as (context, moment):
         done = release(context.pool, context.catalogue, host, name, moment, by=login_name())
     answer = {"host": host, "name": done.name, "state": done.state, "released": hold_fields(done.hold)}
-    text = f"{host} {done.name} is no longer held: the retention decides about it again"
+    text = f"{host} {done.name} is no longer held: the retention applies to it again"
     return print_answer(answer, [text, *unreadable_lines(host, done)], as_json=as_json)
 
 
 @click.command("unexpire")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_expired)
-@click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown wherever the backup is.")
+@click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown with the backup.")
 @json_option
 @pass_context
 def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
-    """Take back the expired backup NAME of HOST during its grace.
+    """Keep the expired backup NAME of HOST again, during its grace.
 
-    It is held for 30 days, so that there is time to look at it, or at the policy; `backupd hold` changes that, `backupd release`
-    ends it. `latest` as NAME is the newest one that has expired; HOST@NAME in one word does as well.
+    It is held for 30 days, so that there is time to check it, or the policy; `backupd hold` changes that, `backupd release`
+    ends it. `latest` as NAME is the newest one that has expired; HOST@NAME as one word is accepted too.
     """
     with locked_host(ctx, host, "unexpire") as (context, moment):
         done = unexpire(context.pool, context.catalogue, host, name, why, moment, by=login_name())
@@ -91,7 +91,9 @@ def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json
 def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
     moment = moment_of(day, zone)
     if moment <= now:
-        raise UsageError(f"--until {local_time(moment)} is past", "name a later one, or leave --until out: no end")
+        raise UsageError(
+            f"--until {local_time(moment)} is in the past", "give a later time, or leave --until out to hold it for ever"
+        )
     return moment
 
 
@@ -104,13 +106,13 @@ def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
 def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Let the suspect or altered backup NAME of HOST count as complete.
 
-    A suspect backup has finished, but lost or missed too much; `backupd list HOST` shows what. Look at it. If it is right after
-    all (much was deleted on purpose, say), accept it: the next backup is based on it then, and older ones may expire. `latest` as
-    NAME is the newest one that is suspect or altered. HOST@NAME in one word does as well.
+    A suspect backup has finished, but lost or missed too many files; `backupd list HOST` shows which. Check it. If it is right
+    (for example because many files were deleted on purpose), accept it: the next backup is based on it, and older ones may
+    expire. `latest` as NAME is the newest one that is suspect or altered. HOST@NAME as one word is accepted too.
 
-    An altered backup was changed after it was final; `backupd verify HOST@NAME` names the files. To accept it accepts these changes
-    alone: if it was suspect before, it is suspect again. It is never sent to another pool. If it is a copy and
-    you want what it was, type `backupd replicate NAME --damaged` before: what was accepted is not replaced.
+    An altered backup was changed after it was final; `backupd verify HOST@NAME` names the files. Accepting it accepts only these
+    changes: if it was suspect before, it becomes suspect again. It is never sent to another pool. If it is a copy and you want its
+    original content, run `backupd replicate NAME --damaged` first: an accepted backup is not replaced.
     """
     with locked_host(ctx, host, "accept") as (context, moment):
         accepted = accept(context.pool, context.catalogue, host, name, why, moment, by=login_name())

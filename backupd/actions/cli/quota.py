@@ -98,7 +98,7 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
 def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
     answer = {"dry_run": dry_run, "changed": changed and not dry_run, **_answer(state)}
     wanted = "on" if state.mode == quota.OFF else "off"
-    would = f"simple quotas would be switched {wanted}; nothing was changed"
+    would = f"would switch simple quotas {wanted}; nothing was changed"
     return print_answer(answer, [would if dry_run and changed else _state_words(state)], as_json=as_json)
 
 
@@ -121,11 +121,11 @@ def _columns(state: QuotaState) -> tuple[Column[str], ...]:
 
 def _state_words(state: QuotaState) -> str:
     if state.mode == quota.SIMPLE:
-        since = f" since {local_time(state.since)}; what was written before is not counted" if state.since else ""
+        since = f" since {local_time(state.since)}; data written before is not counted" if state.since else ""
         return f"simple quotas are on{since}"
     if state.mode == quota.FULL:
-        return "qgroups are switched on, not simple quotas: nothing is counted for hosts, and no quota holds"
-    idle = ", so no quota holds" if state.limits else ""
+        return "qgroups are switched on, not simple quotas: nothing is counted for hosts, and no quota applies"
+    idle = ", so no quota applies" if state.limits else ""
     stays = "; older kernels still cannot mount the filesystem" if state.ever_on else ""
     return f"simple quotas are off{idle}{stays}"
 

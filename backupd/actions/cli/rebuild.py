@@ -33,9 +33,9 @@ class _ForeignCatalogue(Exception):
 def command(ctx: click.Context, as_json: bool) -> int:
     """Rebuild the catalogue from the pool's own records.
 
-    No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) comes
-    back from the copy that the pool has of it, which is a day old at the most. A damaged catalogue, or one of another pool, is
-    renamed when the new one is complete.
+    No backup, acceptance or hold is lost with the catalogue. The history (runs, deletions, balances, scores, samples, alarms) is
+    restored from the copy in the pool, which is at most a day old. A damaged catalogue, or that of another pool, is renamed
+    when the new one is complete.
     """
     config = load_config(ctx)
     pool = open_configured(config)
@@ -72,10 +72,10 @@ def command(ctx: click.Context, as_json: bool) -> int:
     }
     text = [
         *(f"the old catalogue could not be used and is now {path}" for path in aside[:1]),
-        *(f"left alone: {printable(line)}" for line in trouble),
-        *(f"{printable(host)} is being worked on: the next run or expiry brings its rows up to date" for host in locked),
+        *(f"skipped: {printable(line)}" for line in trouble),
+        *(f"{printable(host)} is in use: the next run or expiry updates its entries" for host in locked),
         *([printable(str(history))] if history else []),
-        f"the catalogue has {counted(count, 'backup')} now",
+        f"the catalogue now has {counted(count, 'backup')}",
     ]
     print_answer(answer, text, as_json=as_json)
     return Exit.ATTENTION if trouble or history.trouble else Exit.OK

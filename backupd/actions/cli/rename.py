@@ -30,8 +30,9 @@ def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -
 def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Give the backups of HOST the name NEW; the next backup of NEW is based on them.
 
-    Nothing is copied. Change the configuration yourself: the section [host.HOST] has to become [host.NEW] before the next run.
-    Refused during an expiry, a backup of HOST, or a run of all hosts. If the command was killed, repeat it: it does the rest.
+    Nothing is copied. Change the configuration yourself: rename the section [host.HOST] to [host.NEW] before the next run.
+    Refused during an expiry, a backup of HOST, or a run of all hosts. If the command was killed, run it again: it completes the
+    rest.
     """
     renaming.validate_names(host, new)
     if dry_run:
@@ -78,7 +79,9 @@ def _todo(context: PoolContext, old: str, new: str) -> list[str]:
     folder = Path(file).with_suffix(".d")
     where = f"{file} or {folder}/" if folder.is_dir() else str(file)
     if old in hosts and new in hosts:
-        return [f"remove [{before}] from {where}, or a run backs up {old} again from the start"]
+        return [f"remove [{before}] from {where}, otherwise a run backs up {old} again from the beginning"]
     if old in hosts:
-        return [f"change [{before}] to [{after}] in {where} before the next run, or it backs up {old} again from the start"]
-    return [] if new in hosts else [f"{new} is not configured: add [{after}] to {file} for it to be backed up again"]
+        return [
+            f"change [{before}] to [{after}] in {where} before the next run, otherwise it backs up {old} again from the beginning"
+        ]
+    return [] if new in hosts else [f"{new} is not configured: add [{after}] to {file} to back it up again"]

@@ -25,12 +25,12 @@ _MANY = _SHOWN = 3
 @click.option(
     "--connect",
     is_flag=True,
-    help="Also reach every host, by a harmless `rsync --list-only` of its paths, and every replica's pool.",
+    help="Also connect to every host, with a harmless `rsync --list-only` of its paths, and to every replica's pool.",
 )
 @json_option
 @pass_context
 def command(ctx: click.Context, connect: bool, as_json: bool) -> int:
-    """Check the configuration, the pool and the programs, and say how to solve problems.
+    """Check the configuration, the pool and the programs, and show how to solve problems.
 
     Exit status 1 if there is a warning or an error, 4 if the pool is unusable.
     """

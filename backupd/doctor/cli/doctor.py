@@ -41,18 +41,23 @@ _WIDTH = 110
 
 
 @click.command("doctor")
-@click.option("--fix", "name", metavar="NAME", help="Repair what the check of that name finds, if it can be done while mounted.")
-@click.option("--dry-run", is_flag=True, help="With --fix: only show what it would do.")
+@click.option(
+    "--fix", "name", metavar="NAME", help="Fix the problem that this check finds, if that is possible while the pool is mounted."
+)
+@click.option("--dry-run", is_flag=True, help="With --fix: only show the commands.")
 @click.option(
     "--device",
     "named",
     metavar="DEVICE",
     multiple=True,
     type=GivenPath(path_type=Path, resolve_path=True),
-    help="With --fix room: an empty block device to use for a while, instead of a file in the state folder. Twice for raid1.",
+    help="With --fix room: an empty block device to use temporarily, instead of a file in the state folder. Give it twice for "
+    "raid1.",
 )
 @click.option("-v", "--verbose", "all_checks", is_flag=True, help="Also list the checks that passed.")
-@click.option("--connect", is_flag=True, help="Also reach the other server of every replica and push: version, key, clock, room.")
+@click.option(
+    "--connect", is_flag=True, help="Also connect to the other server of every replica and push: version, key, clock, free space."
+)
 @json_option
 @pass_context
 def command(
@@ -74,7 +79,7 @@ def command(
     Exit status 0: nothing, or only notes; 1: there is something to do.
     """
     if connect and name:
-        raise UsageError("--connect does not go with --fix NAME", "run them one after the other")
+        raise UsageError("--connect does not go with --fix NAME", "run one after the other")
     if dry_run and not name:
         raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
     if named and name != ROOM:
@@ -185,9 +190,9 @@ def _fix(name: str, facts: DoctorFacts, dry_run: bool, as_json: bool, look: "par
             done.append(finding)
     text = ""
     if not findings:
-        text = f"{name}: nothing is found, so nothing is to be done"
+        text = f"{name}: no problem found, so there is nothing to do"
     elif done:
-        text = f"{name}: done, and not found any more" + _left(done)
+        text = f"{name}: fixed" + _left(done)
     elif dry_run and not refused:
         text = f"{name}: --dry-run: nothing was done"
     answer = {"dry_run": dry_run, "findings": [_finding_fields(finding) for finding in findings], "fixed": bool(done)}
@@ -203,7 +208,7 @@ def _say(text: str) -> None:
 
 
 def _left(done: list[Finding]) -> str:
-    return "; what stays to be done by hand is above" if any(finding.remedy.commands for finding in done) else ""
+    return "; the remaining steps, to be done manually, are above" if any(finding.remedy.commands for finding in done) else ""
 
 
 def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path], *, dry_run: bool, as_json: bool) -> int:

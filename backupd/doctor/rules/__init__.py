@@ -40,7 +40,7 @@ def rule_named(name: str) -> str:
     """Returns the name if there is such a rule. Raises UsageError."""
     if name in BY_NAME:
         return name
-    raise UsageError(f"there is no check {name}", did_you_mean(name, BY_NAME, "`backupd doctor` names what it finds"))
+    raise UsageError(f"there is no check {name}", did_you_mean(name, BY_NAME, "`backupd doctor` lists the problems that it finds"))
 
 
 def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
@@ -55,8 +55,8 @@ def refusal(finding: Finding) -> OperatorError | None:
     """Returns why nothing can be done about it, None if something can."""
     if finding.remedy.fixable:
         return None
-    needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is for you to decide"
-    return OperatorError(f"{finding.check}: this {needs}, so it is not done here", "the commands are above")
+    needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is your decision"
+    return OperatorError(f"{finding.check}: this {needs}, so --fix does not do it", "the commands are above")
 
 
 def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
@@ -66,7 +66,7 @@ def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
         _do(step)
     if any(finding.is_about_the_same(after) for after in findings_of(finding.check, look_again())):
         raise OperatorError(
-            f"{finding.check}: all was done, and it is found as before", "look at dmesg, and try the commands by hand"
+            f"{finding.check}: all commands ran, but the problem remains", "check dmesg, and run the commands manually"
         )
 
 
@@ -78,4 +78,4 @@ def _do(step: Step) -> None:
             try:
                 file.write_text(value)
             except OSError as error:
-                raise OperatorError(f"{file}: {error.strerror}", "does this kernel still have it?") from error
+                raise OperatorError(f"{file}: {error.strerror}", "this kernel may no longer have it") from error

@@ -39,10 +39,10 @@ def _atime(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "atime",
         "note",
-        f"the pool is mounted with {kind}: the time of every look is kept",
+        f"the pool is mounted with {kind}: the time of every read is stored",
         "each night rsync reads every folder of a host, so btrfs writes the metadata of all of them again, and earlier backups "
         "no longer share it",
-        "none known: hardly any program asks when a file was read last",
+        "none known: hardly any program needs the time of the last read",
         (in_fstab("noatime"),),
         (remount(fs, "noatime"),),
     )
@@ -64,13 +64,15 @@ def _powerful(facts: DoctorFacts) -> Iterator[Finding]:
         return
     step = powerless(fs.target, fs.mount_options)
     words = ",".join(POWERLESS)
-    by_hand = in_fstab(words) if step else f"# the system lies here too: give the pool's subvolume a mount of its own, with {words}"
+    by_hand = (
+        in_fstab(words) if step else f"# the system is on this filesystem too: mount the pool's subvolume separately, with {words}"
+    )
     yield diagnosis(
         "nosuid",
         "note",
         f"the pool is mounted without {' and '.join(missing)}",
-        "backups hold setuid programs and device nodes as the hosts had them, also one broken into; nothing but the closed "
-        "root of the pool keeps others on this machine from using them",
+        "backups contain setuid programs and device nodes of the hosts, even of a compromised host; only the closed root folder "
+        "of the pool keeps users of this machine from using them",
         "none for backups and restores; programs that are run from this filesystem lose setuid bits and capabilities",
         (by_hand,),
         (step,) if step else (),
@@ -82,7 +84,7 @@ def _read_only(facts: DoctorFacts) -> Iterator[Finding]:
     for finding in facts.verdict.of(health.READ_ONLY):
         remedy = Remedy(
             "it was mounted read-only, or the kernel stopped all writing after an error",
-            "after an error every further write can make it worse: find out first, and have a copy of what matters",
+            "after an error every further write can increase the damage: find the cause first, and copy important data",
             ("dmesg | grep -i btrfs", f"umount {_q(fs)}", f"btrfs check --readonly {_device(fs)}", f"mount {_q(fs)}"),
             unmounted=True,
         )
@@ -97,9 +99,9 @@ def _degraded(facts: DoctorFacts) -> Iterator[Finding]:
         "degraded",
         "warning",
         "the pool is mounted with degraded although no device is missing",
-        "if a device is missing one day, the pool is mounted without it, unnoticed",
-        "none; it has to be unmounted for it",
-        ("# take degraded out of the options in /etc/fstab", f"umount {_q(fs)}", f"mount {_q(fs)}"),
+        "if a device is missing later, the pool is mounted without it, unnoticed",
+        "none; the pool must be unmounted for it",
+        ("# remove degraded from the options in /etc/fstab", f"umount {_q(fs)}", f"mount {_q(fs)}"),
         unmounted=True,
     )
 
@@ -113,11 +115,11 @@ def _space_cache(facts: DoctorFacts) -> Iterator[Finding]:
         "space-cache",
         "warning",
         f"the filesystem has {cache} instead of a free space tree",
-        "version 1 writes a file for each changed block group in every commit, which a large filesystem feels as pauses; without a "
-        "cache the whole extent tree is read after each mount, and the scores of free space take far longer",
+        "version 1 writes a file for each changed block group in every commit, which causes pauses on a large filesystem; "
+        "without a cache the whole extent tree is read after each mount, and scoring the free space takes far longer",
         "low; the first mount reads the whole extent tree, minutes on a large filesystem. Linux before 4.5 cannot write to it then",
         (f"umount {_q(fs)}", f"mount -o clear_cache,space_cache=v2 {_device(fs)} {_q(fs)}",
-         "# it stays: no option in /etc/fstab is needed, but take space_cache=v1 or nospace_cache out"),
+         "# this is permanent: no option in /etc/fstab is needed, but remove space_cache=v1 or nospace_cache there"),
         unmounted=True,
     )  # fmt: skip
 
@@ -129,7 +131,7 @@ def _compression(facts: DoctorFacts) -> Iterator[Finding]:
     if forced is not None:
         yield _slow_compression(
             fs,
-            "compress-force compresses what does not get smaller as well",
+            "compress-force also compresses data that does not get smaller",
             "such data is cut into extents of 512 KiB at the most, compressed data into 128 KiB: much more metadata, at every "
             "snapshot, expiry and balance",
         )
@@ -137,22 +139,21 @@ def _compression(facts: DoctorFacts) -> Iterator[Finding]:
         yield _slow_compression(
             fs,
             f"data is compressed with {chosen}, which is slow",
-            "a backup that comes faster than it can be compressed waits for the processor; zstd:1 saves nearly as much",
+            "a backup that arrives faster than it is compressed waits for the processor; zstd:1 saves nearly as much",
         )
     elif method == "":
         yield diagnosis(
             "compression",
             "note",
             "data is not compressed",
-            "much of what servers hold gets smaller with zstd:1, and less has to be written",
-            "some processor time; files are cut into extents of 128 KiB, so more metadata. Only what is written from now on "
-            "changes",
+            "much server data gets smaller with zstd:1, so less is written",
+            "some processor time; files are cut into extents of 128 KiB, so more metadata. Only data written from now on changes",
             (remount(fs, "compress=zstd:1").line, in_fstab("compress=zstd:1")),
         )
 
 
 def _slow_compression(fs: FilesystemFacts, text: str, why: str) -> Finding:
-    risk = "none: what is written from now on is a little larger"
+    risk = "none: data written from now on is a little larger"
     return diagnosis("compression", "note", text, why, risk, (in_fstab("compress=zstd:1"),), (remount(fs, "compress=zstd:1"),))
 
 
@@ -164,15 +165,16 @@ def _commit(facts: DoctorFacts) -> Iterator[Finding]:
     why = (
         "each commit writes the changed part of every tree; the same blocks are written again and again"
         if int(value) < SHORTEST_COMMIT
-        else "a power cut takes back what was written since; such a large commit delays all writes, and the cleaner sleeps as long"
+        else "a power cut loses the data written since the last commit; such a large commit delays all writes, and the cleaner "
+        "pauses as long"
     )
     yield diagnosis(
         "commit",
         "warning",
-        f"a commit comes every {value} seconds",
+        f"a commit is made every {value} seconds",
         why,
-        "none: 30 seconds is what btrfs does by itself",
-        ("# and take commit= out of the options in /etc/fstab",),
+        "none: 30 seconds is the default of btrfs",
+        ("# and remove commit= from the options in /etc/fstab",),
         (remount(fs, f"commit={DEFAULT_COMMIT}"),),
     )
 
@@ -185,9 +187,9 @@ def _autodefrag(facts: DoctorFacts) -> Iterator[Finding]:
         "autodefrag",
         "warning",
         "the pool is mounted with autodefrag",
-        "files changed in place are written again as a whole in pieces, and what was shared with earlier backups is stored twice",
+        "files changed in place are rewritten completely, so data shared with earlier backups is stored twice",
         "none for backups",
-        ("# and take autodefrag out of the options in /etc/fstab",),
+        ("# and remove autodefrag from the options in /etc/fstab",),
         (remount(fs, "noautodefrag"),),
     )
 
@@ -201,16 +203,16 @@ def _no_checksums(facts: DoctorFacts) -> Iterator[Finding]:
         "checksums-off",
         "warning",
         f"the pool is mounted with {' and '.join(options)}",
-        "new files have no checksums: damage on the disks is noticed neither when they are read nor by scrub",
-        "none; what was written meanwhile stays without checksums",
-        (f"# take {' and '.join(options)} out of the options in /etc/fstab",),
+        "new files have no checksums: neither reading nor scrub detects damage on the disks",
+        "none; existing files stay without checksums",
+        (f"# remove {' and '.join(options)} from the options in /etc/fstab",),
         (remount(fs, "datacow,datasum"),),
     )
 
 
 _BLIND_TO_MOUNT = unless(
     lambda facts: facts.filesystem.mount_options is not None,
-    "this process sees a mount of its own instead of the machine's, and /proc/1/mountinfo does not show that",
+    "this process has a private mount instead of the machine's, and /proc/1/mountinfo does not show the machine's",
 )
 _BLIND_TO_MISSING = unless(
     lambda facts: facts.filesystem.missing is not None or facts.filesystem.option("degraded") is None,
@@ -232,7 +234,7 @@ RULES = (
     DoctorRule("nosuid", ("note",), "setuid programs and device nodes of hosts would work in the pool", _powerful, fixable=True,
          blind=_BLIND_TO_MOUNT),
     DoctorRule("space-cache", ("warning",), "a space cache of version 1, or none, instead of a free space tree", _space_cache),
-    DoctorRule("compression", ("note",), "data is not compressed, or in a way that costs much", _compression, fixable=True),
+    DoctorRule("compression", ("note",), "data is not compressed, or in an expensive way", _compression, fixable=True),
     DoctorRule(
         "commit",
         ("warning",),
@@ -240,7 +242,7 @@ RULES = (
         _commit,
         fixable=True,
     ),
-    DoctorRule("autodefrag", ("warning",), "autodefrag, which undoes what snapshots share", _autodefrag, fixable=True),
+    DoctorRule("autodefrag", ("warning",), "autodefrag, which breaks the sharing between snapshots", _autodefrag, fixable=True),
     DoctorRule("checksums-off", ("warning",), "nodatacow or nodatasum", _no_checksums, fixable=True),
     DoctorRule("degraded", ("warning",), "degraded among the mount options without a missing device", _degraded,
                blind=_BLIND_TO_MISSING),
@@ -260,9 +262,10 @@ def _ssd(facts: DoctorFacts) -> Iterator[Finding]:
             "ssd",
             "warning",
             "the pool is mounted with ssd_spread",
-            "new data then goes only where 2 MiB are free in one piece: holes stay, and more and more is allocated and not used",
-            "snapshots may be removed more slowly; [expiry] mount_option switches for the time of it",
-            ("# and take ssd_spread out of the options in /etc/fstab",),
+            "new data is then written only where 2 MiB are free in one piece: holes stay, and more and more space is allocated "
+            "but unused",
+            "snapshots may be removed more slowly; [expiry] mount_option switches during expiry",
+            ("# and remove ssd_spread from the options in /etc/fstab",),
             (remount(fs, "nossd"),),
         )
         return
@@ -276,12 +279,12 @@ def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
     return diagnosis(
         "ssd",
         "note",
-        f"ssd holds because {names} reports that it does not rotate",
-        "the flag of such a device does not show which disks are behind it. With ssd metadata goes where 2 MiB are free in one "
-        "piece, which suits flash and the removal of snapshots, but fills fewer holes",
+        f"ssd is active because {names} reports that it does not rotate",
+        "the flag of such a device does not show which disks are behind it. With ssd, metadata is written where 2 MiB are free "
+        "in one piece, which suits flash and the removal of snapshots, but fills fewer holes",
         "if the disks are flash there is nothing to correct. With nossd snapshots are removed more slowly; [expiry] mount_option = "
-        '"ssd" switches for the time of it',
-        ("# if disks that rotate are behind it, in /etc/udev/rules.d/99-btrkeep-rotational.rules:",
+        '"ssd" switches during expiry',
+        ("# if rotating disks are behind it, in /etc/udev/rules.d/99-btrkeep-rotational.rules:",
          *(f"#   {line}" for line in udev_rule(fs, doubtful)),
          "# and until the next mount:", remount(fs, "nossd").line),
     )  # fmt: skip

@@ -25,18 +25,20 @@ def _rsync(facts: DoctorFacts) -> Iterator[Finding]:
         "rsync",
         "error" if numbers < OLDEST else "warning",
         f"rsync {version} is too old" if numbers else "there is no rsync",
-        f"before {wanted} a hostile host can use known holes of it against this server" if numbers else "backups are made with it",
+        f"a hostile host can attack this server through known vulnerabilities before {wanted}"
+        if numbers
+        else "btrkeep makes backups with it",
         "none known",
         (
             "apt update && apt install rsync",
-            f"# Debian's security updates may fix {wanted}'s holes in an older one: see its changelog",
+            "# Debian's security updates may fix the vulnerabilities in an older version: see its changelog",
         ),
     )
 
 
 def _privileges(facts: DoctorFacts) -> Iterator[Finding]:
     for privilege_finding in privilege_findings(facts.machine.capabilities, root=facts.machine.is_root):
-        why = "what needs it fails, each night again, and backups lack it"
+        why = "the jobs that need it fail every night, and backups are incomplete"
         yield replace(privilege_finding, subject="", remedy=Remedy(why, "none known", (f"# {privilege_finding.hint}",)))
 
 
@@ -47,8 +49,8 @@ def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "confinement",
         "note" if site.confine == "never" else "warning",
-        f"rsync was not confined when it fetched {site.unconfined}",
-        "a host that takes it over is root on this server, and can reach all other backups",
+        f"rsync was not confined when it backed up {site.unconfined}",
+        "a host that takes over rsync is root on this server, and can change all other backups",
         "none. A container must allow namespaces and pidfd_getfd(2)",
         (
             *(
@@ -56,7 +58,7 @@ def _confinement(facts: DoctorFacts) -> Iterator[Finding]:
                 if site.confine == "never"
                 else ("command -v bwrap || apt install bubblewrap",)
             ),
-            f"{backupd(site, 'check')}   # says whether it can be, and why not",
+            f"{backupd(site, 'check')}   # shows whether it can be confined, or why not",
         ),
     )
 
@@ -75,8 +77,8 @@ def ssh_key(key: KeyFile) -> Iterator[Finding]:
             "ssh-key",
             "error",
             f"{printable(str(key.path))} is missing",
-            "hosts are reached with it",
-            "none; its public half has to be put on every host",
+            "ssh needs it to connect to hosts",
+            "none; add its public key to every host",
             (command,),
             hint=command,
         )
@@ -86,8 +88,8 @@ def ssh_key(key: KeyFile) -> Iterator[Finding]:
         "ssh-key",
         "error",
         f"{printable(str(key.path))} has mode {key.mode:04o}: others can read it, so ssh refuses it",
-        "who has it can read every file of every host",
-        "none. Who could read it so far may have it: think about a new one",
+        "any user who has it can read every file of every host",
+        "none. Users who could read it may have copied it: consider a new key",
         steps=(step,),
         hint=step.line,
     )
@@ -108,7 +110,7 @@ def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
             "error",
             f"{printable(str(key_file.path))} {'is missing' if key_file.mode is None else 'has no host in it'}",
             "a host whose key is not in it is not contacted",
-            "who answers is believed: compare the keys with those of the hosts",
+            "any machine that answers is trusted: compare the keys with those of the hosts",
             (command,),
             hint=f"{command}, and compare the keys with the hosts' own",
         )
@@ -118,7 +120,7 @@ def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
             "known-hosts",
             "error",
             f"{printable(str(key_file.path))} has mode {key_file.mode:04o}: others can write to it",
-            "who can write to it decides which machine is taken for which host",
+            "users who can write to it decide which machine is accepted as which host",
             "none. Compare its keys with those of the hosts",
             steps=(step,),
             hint=step.line,
@@ -134,15 +136,15 @@ def _retention(facts: DoctorFacts) -> Iterator[Finding]:
         "retention",
         "note",
         f"no retention is configured for {counted(len(unruled), 'host')}: {hosts}",
-        "every backup of them is kept for ever, until the pool is full",
-        "backups that no rule keeps expire. `backupd retention explain --policy` shows which, before it is configured",
+        "all their backups are kept for ever, until the pool is full",
+        "backups that no rule keeps expire. `backupd retention explain --policy` shows which, before you configure it",
         (f"# in {facts.site.file}:", "#   [retention]", "#   daily = 14", "#   weekly = 13", "#   monthly = 12"),
     )
 
 
 def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
     verdict = facts.site.schedule
-    why = "a run takes the hosts that are due and whose window is open; without a run at that time there is no backup"
+    why = "a run backs up hosts that are due and whose window is open; without a run at that time there is no backup"
     for finding in facts.verdict.of(health.SCHEDULE):
         lines = (finding.hint, f"systemctl list-timers 'btrkeep-*@{facts.site.name}.timer'   # when they start")
         yield replace(
@@ -168,15 +170,15 @@ def _clock(facts: DoctorFacts) -> Iterator[Finding]:
 
 _CLOCK = {
     health.WARNING: Remedy(
-        "backups are named, and expire, by this clock: as long as it may be wrong, expiry deletes nothing, or not all",
-        "none; when the clock is right, expiry believes it after the next night",
-        ("timedatectl   # what time it is, and who says so",),
+        "backups are named, and expire, by this clock: while it may be wrong, expiry deletes nothing, or less",
+        "none; when the clock is right, expiry continues after the next night",
+        ("timedatectl   # the time, and its source",),
     ),
     health.NOTE: Remedy(
-        "backups are named, and expire, by this clock. One that leaps forward makes expiry refuse to work, and one that is slowly "
-        "wrong is not noticed. A container, or a virtual machine whose host keeps the clock, needs nothing",
-        "none; one that is far off leaps once",
-        ("apt install chrony", "timedatectl   # says when it is synchronised"),
+        "backups are named, and expire, by this clock. A clock that jumps forward stops expiry, and a clock that drifts is not "
+        "noticed. A container, or a virtual machine whose host sets the clock, needs nothing",
+        "none; a clock that is far off jumps once",
+        ("apt install chrony", "timedatectl   # shows when it is synchronised"),
     ),
 }
 
@@ -185,8 +187,8 @@ def _replica(facts: DoctorFacts) -> Iterator[Finding]:
     for finding in facts.site.copies:
         if finding.level != health.OK:
             remedy = Remedy(
-                "a fire, a thief or a stolen root password takes all backups of one server at once",
-                "none: what is fetched takes the place of nothing",
+                "a fire, a thief or a stolen root password can destroy all backups of one server at once",
+                "none: fetched backups replace nothing",
                 (f"# {finding.hint}", f"{backupd(facts.site, 'status')}   # each replica, and the hosts that are behind"),
             )
             text = f"{finding.subject}: {finding.text}" if finding.subject else finding.text
@@ -196,7 +198,7 @@ def _replica(facts: DoctorFacts) -> Iterator[Finding]:
 def _steps(facts: DoctorFacts) -> Iterator[Finding]:
     for finding in facts.site.steps:
         remedy = Remedy(
-            "a drill, a scrub or a check that never comes to its end proves nothing, and looks like one that is done",
+            "a drill, a scrub or a check that never completes proves nothing",
             "none but the load",
             (f"# {finding.hint}",),
         )
@@ -207,9 +209,10 @@ def _steps(facts: DoctorFacts) -> Iterator[Finding]:
 def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
     for finding in facts.verdict.of(health.CATALOGUE):
         remedy = Remedy(
-            "what is shown of hosts and nights is not this pool's past, and another pool's catalogue lets nothing be backed up",
-            "rebuild makes a catalogue of this pool from its backups; another pool keeps its own when `state` is changed first",
-            (f"# see that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
+            "the displayed history is not that of this pool, and with another pool's catalogue no backup starts",
+            "rebuild creates a catalogue from this pool's backups; change `state` first, so that the other pool keeps its "
+            "catalogue",
+            (f"# check that `state` in {facts.site.file} is this pool's own folder, and mounted", backupd(facts.site, "rebuild")),
         )
         yield replace(finding, remedy=remedy)
     if step := facts.site.untrusted_state:
@@ -217,8 +220,8 @@ def _catalogue(facts: DoctorFacts) -> Iterator[Finding]:
             "catalogue",
             "error",
             f"{printable(str(step.place))} {step.reason}, who could replace the catalogue: root does not use it",
-            "backups and expiry go on without a catalogue; nothing is recorded, and the pages show what was",
-            "programs of that user or group cannot write there any more; reading stays possible",
+            "backups and expiry continue without a catalogue, but nothing is recorded, and pages show old data",
+            "programs of that user or group can no longer write there; they can still read",
             (trusted_again(step, f"# {MOVE_STATE}"),),
         )
 
@@ -230,7 +233,7 @@ _BLIND_TO_COPIES = unless(
     lambda facts: facts.site.catalogue.foreign == "",
     "the catalogue cannot be read, or is another pool's: `backupd check` shows why",
 )
-_BLIND_TO_RSYNC = unless(lambda facts: facts.machine.rsync is not None, "rsync does not say which version it is")
+_BLIND_TO_RSYNC = unless(lambda facts: facts.machine.rsync is not None, "rsync does not report its version")
 _BLIND_TO_CLOCK = unless(
     lambda facts: facts.machine.clock is not None,
     "the kernel does not let a service read the state of its clock",
@@ -246,7 +249,7 @@ def _hidden(file: KeyFile | None) -> str:
 
 
 RULES = (
-    DoctorRule("catalogue", ("error",), "the catalogue is another pool's, was lost, or could be replaced", _catalogue,
+    DoctorRule("catalogue", ("error",), "the catalogue belongs to another pool, was lost, or could be replaced", _catalogue,
          blind=_BLIND_TO_CATALOGUE),
     DoctorRule("rsync", ("warning", "error"), f"an rsync before {'.'.join(map(str, SAFE))}", _rsync, blind=_BLIND_TO_RSYNC),
     DoctorRule("privileges", ("warning", "error"), "a capability that backups need is missing, as in a container", _privileges),
@@ -257,10 +260,10 @@ RULES = (
          blind=lambda facts: _hidden(facts.site.known_hosts)),
     DoctorRule("replica", ("note", "warning", "error"), "a copy that fails, is late, or does not have all hosts", _replica,
          blind=_BLIND_TO_COPIES),
-    DoctorRule("repeated", ("warning",), "an optional step, such as a drill, that does not come to its end again and again", _steps,
+    DoctorRule("repeated", ("warning",), "an optional step, such as a drill, that repeatedly does not complete", _steps,
          blind=_BLIND_TO_COPIES),
-    DoctorRule("retention", ("note",), "hosts without any rule of retention", _retention),
+    DoctorRule("retention", ("note",), "hosts without a retention rule", _retention),
     DoctorRule("schedule", ("note", "warning"), "hosts that no timer, cron or other program backs up in time", _schedule,
          blind=_unseen_starts),
-    DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or cannot be right", _clock, blind=_BLIND_TO_CLOCK),
+    DoctorRule("clock", ("note", "warning"), "the clock is not synchronised, or is wrong", _clock, blind=_BLIND_TO_CLOCK),
 )  # fmt: skip

@@ -26,7 +26,7 @@ def idle_quotas(quotas: int, mode: str, is_supported: bool) -> str:
     if not quotas or mode == _SIMPLE:
         return ""
     have = f"{counted(quotas, 'host')} {'has a quota that does' if quotas == 1 else 'have quotas that do'} not hold"
-    return f"{have}: simple quotas are not switched on" + ("" if is_supported else ", and this kernel knows none (Linux 6.7 does)")
+    return f"{have}: simple quotas are not switched on" + ("" if is_supported else ", and this kernel has none (Linux 6.7 has)")
 
 
 def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
@@ -39,11 +39,11 @@ def _qgroups(facts: DoctorFacts) -> Iterator[Finding]:
         "qgroups",
         "note" if simple else "warning",
         f"{'simple quotas' if simple else 'qgroups'} are switched on",
-        "every new extent is accounted to the subvolume that it was written for, which costs little (`backupd quota show`)"
+        "btrfs counts every new extent for the subvolume that it was written for, which costs little (`backupd quota show`)"
         if simple
-        else "for every extent that changes hands all snapshots that refer to it are found, again and again: to delete snapshots "
-        "takes many times as long and can stop the whole filesystem",
-        "limits and numbers of qgroups are gone; btrkeep needs none (`backupd usage` shows what uses the space)",
+        else "for each changed extent btrfs searches all snapshots that refer to it: deleting snapshots takes many times as long "
+        "and can stop the whole filesystem",
+        "limits and numbers of qgroups are lost; btrkeep needs none (`backupd usage` shows what uses the space)",
         (),
         (FixCommand(("btrfs", "quota", "disable", str(site.pool))),),
     )
@@ -55,7 +55,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
     is_supported = _FEATURE in fs.kernel_features
     if idle := idle_quotas(site.quotas, fs.quota, is_supported):
         first = (
-            (f"btrfs quota disable {shlex.quote(str(site.pool))}   # numbers and limits of qgroups are gone",)
+            (f"btrfs quota disable {shlex.quote(str(site.pool))}   # numbers and limits of qgroups are lost",)
             if fs.quota == _FULL
             else ()
         )
@@ -64,19 +64,19 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "quotas",
             "warning",
             idle,
-            "without simple quotas the data of a host are not counted, so its quota has no effect; with them btrfs enforces it",
+            "without simple quotas a host's data is not counted, so its quota has no effect; with them btrfs enforces it",
             "; ".join(costs(release(), version)),
-            enable if is_supported else ("# take `quota` out of the configuration, or use a newer kernel",),
+            enable if is_supported else ("# remove `quota` from the configuration, or use a newer kernel",),
         )
     if fs.quota == _SIMPLE and (site.quotas or site.quota_since) and (site.own_balance or fs.reclaim):
         who, timer = "btrfs-balancer" if site.own_balance else "the kernel", f"btrkeep-balance@{site.name}.timer"
         yield diagnosis(
             "quotas",
             "warning",
-            f"{who} balances, and what that moves is counted for other hosts",
-            "where a balance finds free space between two extents, the first is counted for the owner of the second (Linux 6.18): "
-            "the numbers of hosts become wrong, and a quota may stop a host for what another one wrote",
-            "without balancing free space fragments; without simple quotas no quota holds",
+            f"{who} balances, and the moved data is counted for other hosts",
+            "where a balance finds free space between two extents, the first is counted for the owner of the second (Linux "
+            "6.18). The numbers of hosts become wrong, and a quota may stop a host because of another host's data",
+            "without balancing, free space fragments; without simple quotas, no quota applies",
             (f"{backupd(site, 'quota disable')}   # or: systemctl disable --now {timer}",),
         )
     if _FEATURE in fs.features and not repairs:
@@ -84,7 +84,7 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "quotas",
             "warning",
             f"btrfs-progs {version} cannot check or repair this filesystem, which has had simple quotas",
-            "what repairs a damaged filesystem has to be there before it is needed",
+            "the program that repairs a damaged filesystem must be there before it is needed",
             "none: a newer btrfs-progs works with older kernels too",
             ("# install btrfs-progs 6.7 or later, from backports or a newer release",),
         )
@@ -95,7 +95,7 @@ QUOTA_RULES = (
         "qgroups", ("note", "warning"), "qgroups, or simple quotas that the configuration does not use", _qgroups, fixable=True
     ),
     DoctorRule(
-        "quotas", ("warning",), "quotas that do not hold or are counted wrong; btrfs-progs too old for simple quotas", _quotas
+        "quotas", ("warning",), "quotas that do not apply or are counted wrong; btrfs-progs too old for simple quotas", _quotas
     ),
 )
 
@@ -111,11 +111,11 @@ def _unallocated(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 _FIX_ROOM = "doctor --fix room"
-_ENDS = "when metadata needs another block group and none can be allocated, all writing ends with ENOSPC"
+_ENDS = "when metadata needs another block group and none can be allocated, all writes fail with ENOSPC"
 
 
 def _left_remedy(facts: DoctorFacts) -> Remedy:
-    why = "without it the pool cannot be mounted; a run that added it was ended before it removed it again"
+    why = "without it the pool cannot be mounted; the `--fix room` that added it was stopped before it removed it"
     return Remedy(why, "low; do not detach the device before this has ended", (backupd(facts.site, _FIX_ROOM),))
 
 
@@ -124,9 +124,9 @@ def _shortage_remedy(facts: DoctorFacts) -> Remedy:
     ours, fill = (*_discard(facts), backupd(facts.site, "expire")), _fill(facts)
     match shortage(facts.filesystem.room):
         case Shortage.DATA:
-            why = f"{_ENDS}; balance cannot help, because no data block group has free space to give back"
+            why = f"{_ENDS}; balance cannot help, because no data block group has free space"
             more = fill or (_add_devices(facts),)
-            return Remedy(why, "expire deletes backups whose grace period has ended; a device stays", (*ours, *more))
+            return Remedy(why, "expire deletes backups whose grace period has ended; an added device is permanent", (*ours, *more))
         case Shortage.METADATA:
             why = f"{_ENDS}, even where data has free space. A balance needs metadata itself, and would fail now"
             risk = "do not restart the machine while it runs: it adds a temporary device and removes it again"
@@ -134,16 +134,18 @@ def _shortage_remedy(facts: DoctorFacts) -> Remedy:
         case _:
             balance_by_usage = f"btrfs-balancer run {pool} --policy usage --min-unallocated 0"
             fix_room = f"{backupd(facts.site, _FIX_ROOM)}   # if that does not free enough"
-            risk = "low; data that is in sparsely used block groups is moved together"
+            risk = "low; data in sparsely used block groups is moved together"
             return Remedy(f"{_ENDS}, even where data has free space", risk, (*ours, *(fill or (balance_by_usage, fix_room))))
 
 
 def _room(facts: DoctorFacts) -> Iterator[Finding]:
-    yield from _too_full(facts, health.ROOM, "below [pool] min_free no transfer starts: the hosts that are due wait for room")
+    yield from _too_full(facts, health.ROOM, "below [pool] min_free no transfer starts: hosts that are due wait for free space")
 
 
 def _used(facts: DoctorFacts) -> Iterator[Finding]:
-    yield from _too_full(facts, health.USED, "this is the limit of [notify] used_limit: there is still time to make room in peace")
+    yield from _too_full(
+        facts, health.USED, "this is the limit of [notify] used_limit: there is still time to free space before backups stop"
+    )
 
 
 def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
@@ -181,12 +183,12 @@ def _fill(facts: DoctorFacts) -> tuple[str, ...]:
 def _add_devices(facts: DoctorFacts) -> str:
     missing = max(1, _needed(facts) - len(_with_space(facts)))
     new = " ".join(f"/dev/NEW{number or ''}" for number in range(missing))
-    why = f"{counted(missing, 'device')}: a chunk needs space on that many" if missing > 1 else "or keep less: [retention]"
+    why = f"{counted(missing, 'device')}: a chunk needs space on that many" if missing > 1 else "or keep fewer backups: [retention]"
     return f"btrfs device add {new} {shlex.quote(str(facts.site.pool))}   # {why}"
 
 
 def _discard(facts: DoctorFacts) -> tuple[str, ...]:
-    """Returns the command that deletes the largest unfinished backup, from which nobody can restore."""
+    """Returns the command that deletes the largest unfinished backup, which cannot be restored from."""
     host = facts.site.unfinished
     return (f"{backupd(facts.site, f'discard {shlex.quote(host)} --dry-run')}   # then without --dry-run",) if host else ()
 
@@ -200,9 +202,9 @@ def _reclaim(facts: DoctorFacts) -> Iterator[Finding]:
         "reclaim",
         "warning" if site.own_balance else "note",
         f"the kernel balances data block groups by itself ({words}){', and so does btrfs-balancer' if site.own_balance else ''}",
-        "the kernel goes by how full a block group is, not by how fragmented: it moves what need not move, and takes turns with "
-        "btrfs-balancer at the same data",
-        "none as long as btrfs-balancer runs; it holds until the filesystem is mounted again",
+        "the kernel goes by how full a block group is, not by its fragmentation: it moves data unnecessarily, and moves the same "
+        "data as btrfs-balancer",
+        "none while btrfs-balancer is used; it applies until the filesystem is mounted again",
         (),
         tuple(WriteSysfs(file, "0") for file in fs.reclaim),
     )
@@ -216,8 +218,8 @@ def _balance(facts: DoctorFacts) -> Iterator[Finding]:
         "balance",
         "warning",
         "a balance is paused",
-        "until it goes on or is cancelled no other balance can run, no device be added, removed or replaced",
-        "none; what it has moved stays moved",
+        "until it is resumed or cancelled, no other balance can run, and no device can be added, removed or replaced",
+        "none; data that it has moved stays moved",
         (f"btrfs balance resume {pool}", f"# or: btrfs balance cancel {pool}"),
     )
 
@@ -231,8 +233,8 @@ def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
             "scrub",
             "error",
             f"scrub has found {scrub.uncorrectable:,} errors that it could not correct",
-            "files of backups are damaged; dmesg names them. What a host still has comes back with a new backup, once the damaged "
-            "file is gone from the newest one",
+            "files of backups are damaged; dmesg names them. If the host still has a file, a new backup fetches it, once the "
+            "newest backup no longer has the damaged file",
             risk,
             ("dmesg | grep 'unable to fixup'", f"btrfs scrub start -B {pool}"),
         )
@@ -241,13 +243,15 @@ def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
         return
     age = format_duration((facts.now - since).total_seconds())
     state = (
-        f"the last complete scrub was {age} ago" if scrub.finished else f"no scrub was ever completed, and the pool is {age} old"
+        f"the last complete scrub was {age} ago"
+        if scrub.finished
+        else f"no scrub was ever completed, although the pool is {age} old"
     )
     yield diagnosis(
         "scrub",
         "warning",
         state + (" (a later one was interrupted)" if scrub.unfinished else ""),
-        "nothing else reads old backups: damage is found now, while there is another copy, or when the backup is needed",
+        "nothing else reads old backups: without a scrub, damage is found only when the backup is needed",
         risk,
         (f"btrfs scrub {'resume' if scrub.unfinished else 'start'} {pool}",),
     )
@@ -266,30 +270,31 @@ def _subvolumes(facts: DoctorFacts) -> Iterator[Finding]:
         "subvolumes",
         "note",
         problem,
-        "balance looks up every reference to what it moves, so it slows down with the snapshots that share an extent; the root "
-        "tree is read as a whole by many programs",
-        "a shorter retention deletes backups; look first with --dry-run",
+        "balance searches every reference to the data it moves, so it becomes slower with each snapshot that shares an extent; "
+        "many programs read the whole root tree",
+        "a shorter retention deletes backups; check first with --dry-run",
         (backupd(facts.site, "retention explain"), backupd(facts.site, "expire --dry-run")),
     )
 
 
 def _unseen_scrubs(facts: DoctorFacts) -> str:
     if not facts.scrub.is_known:
-        return "the file in which btrfs-progs keeps when it scrubbed cannot be read"
+        return "the file in which btrfs-progs records its scrubs cannot be read"
     if facts.scrub.finished is None and facts.site.created is None and not facts.scrub.running:
-        return "no scrub is known here, and pool.json does not say how old the pool is"
+        return "no scrub is recorded here, and pool.json does not have the age of the pool"
     return ""
 
 
 _BLIND_TO_OPERATION = unless(
-    lambda facts: facts.filesystem.exclusive_operation is not None, "the kernel does not report what has the filesystem for itself"
+    lambda facts: facts.filesystem.exclusive_operation is not None, "the kernel does not report exclusive operations"
 )
 _BLIND_TO_SUBVOLUMES = unless(
-    lambda facts: facts.filesystem.subvolumes is not None, "subvolumes could not be counted: that takes CAP_SYS_ADMIN"
+    lambda facts: facts.filesystem.subvolumes is not None, "subvolumes could not be counted: that needs CAP_SYS_ADMIN"
 )
 
 RULES = (
-    DoctorRule("room", ("error",), "no room for another transfer: less than min_free, or next to none for metadata", _room),
+    DoctorRule("room", ("error",), "not enough free space for another transfer: less than min_free, or almost none for "
+        "metadata", _room),
     DoctorRule("unallocated", ("warning", "error"), "little unallocated space left", _unallocated),
     DoctorRule("used", ("warning",), "more of the pool used than used_limit", _used),
     DoctorRule("scrub", ("warning", "error"), f"no complete scrub for {SCRUB_EVERY.days} days, or errors that it could not correct",

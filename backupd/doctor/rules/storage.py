@@ -35,8 +35,8 @@ def _missing(facts: DoctorFacts) -> Iterator[Finding]:
         findings[0].level,
         f"{counted(len(missing), 'device')} of the filesystem {'is' if len(missing) == 1 else 'are'} missing: devid "
         f"{', '.join(map(str, missing))}",
-        f"{_copies_left(facts)}; what has one good copy left is lost with the next fault",
-        "low for replace, which only writes to the new device; as long as it runs, one more dead disk can end the filesystem",
+        f"{_copies_left(facts)}; data with one good copy left is lost with the next fault",
+        "low for replace, which only writes to the new device; while it runs, one more failed disk can destroy the filesystem",
         (*(f"btrfs replace start -B {devid} /dev/NEW {pool}" for devid in missing), _convert_back(facts)),
     )
 
@@ -51,7 +51,7 @@ def _convert_back(facts: DoctorFacts) -> str:
     profiles = facts.filesystem.profiles
     kinds = [kind for kind in ("data", "metadata", "mixed") if kind in profiles]
     how = (filters(facts.filesystem, kind, f"convert={safest(profiles[kind])},soft") for kind in kinds)
-    return f"{balance(facts, *how)}   # what was written meanwhile"
+    return f"{balance(facts, *how)}   # data written without the device"
 
 
 def _errors(facts: DoctorFacts) -> Iterator[Finding]:
@@ -63,11 +63,11 @@ def _errors(facts: DoctorFacts) -> Iterator[Finding]:
         "device-errors",
         findings[0].level,
         "; ".join(finding.text for finding in findings),
-        "btrfs met them when it wrote or read. Corruption and generation errors are data that came back other than it was written: "
-        "a disk, a cable, a controller or memory is at fault",
+        "btrfs counts errors of writes and reads. Corruption and generation errors mean that data differs from the written data: "
+        "a disk, a cable, a controller or memory is faulty",
         "none; the counters stay until they are reset, even after everything has been repaired",
         (f"btrfs device stats {pool}", f"btrfs scrub start -B {pool}",
-         f"btrfs device stats --reset {pool}   # once the cause is found, so that new ones are seen"),
+         f"btrfs device stats --reset {pool}   # once the cause is fixed, so that new errors are noticed"),
     )  # fmt: skip
 
 
@@ -77,8 +77,9 @@ def _loop(facts: DoctorFacts) -> Iterator[Finding]:
         yield diagnosis(
             "loop",
             "note",
-            f"the pool lies in {'an image file' if len(files) == 1 else 'image files'}: {', '.join(map(printable, files))}",
-            "good for a trial only. Every write also goes through the filesystem with the image; when that is full, the pool fails",
+            f"the pool is in {'an image file' if len(files) == 1 else 'image files'}: {', '.join(map(printable, files))}",
+            "suitable only for trials. Every write also goes through the filesystem with the image; when that is full, the pool "
+            "fails",
             "none",
         )
 
@@ -94,9 +95,9 @@ def _cache(facts: DoctorFacts) -> Iterator[Finding]:
                 "cache",
                 "warning" if is_writeback else "note",
                 f"{layer.name} is a {layer.kind}{' in writeback mode' if is_writeback else ''}",
-                "in writeback mode the newest data is in the cache alone: when the cache device dies, the filesystem does too, "
-                "whatever redundancy is below. A night of backups is read once and hardly fits a cache",
-                "writing is as slow as the disks below are; the cache is emptied first",
+                "in writeback mode the newest data is only in the cache: if the cache device fails, the filesystem is lost, "
+                "whatever redundancy is below. The data of a night is read once and hardly fits into a cache",
+                "writes are as slow as the disks below; the cache is emptied first",
                 _write_through(layer),
             )
 
@@ -104,7 +105,7 @@ def _cache(facts: DoctorFacts) -> Iterator[Finding]:
 def _write_through(layer: Layer) -> tuple[str, ...]:
     if layer.kind == "bcache":
         return (f"echo writethrough > /sys/block/{layer.name}/bcache/cache_mode",)
-    return ("lvs -a -o +cache_mode   # which mode it has", "lvchange --cachemode writethrough VG/LV   # when it is writeback")
+    return ("lvs -a -o +cache_mode   # which mode it has", "lvchange --cachemode writethrough VG/LV   # if it is writeback")
 
 
 def _no_healing(facts: DoctorFacts) -> Iterator[Finding]:
@@ -118,9 +119,9 @@ def _no_healing(facts: DoctorFacts) -> Iterator[Finding]:
         "healing",
         "note",
         f"data has one copy for btrfs, on {kind}",
-        f"when a disk returns wrong data without an error, btrfs notices by the checksum but cannot ask {below[0].kind} for the "
-        "other copy: the file is lost although a good copy is there",
-        "another layout of the disks: raid1 of btrfs itself. Nothing to be done about it in passing",
+        "if a disk returns wrong data without an error, the checksum shows it, but btrfs cannot read the other copy of "
+        f"{below[0].kind}. The file is lost although a good copy exists",
+        "this needs another layout of the disks: raid1 of btrfs itself, which means a new filesystem",
     )
 
 
@@ -135,7 +136,7 @@ RULES = (
                blind=BLIND_TO_DEVICES),
     DoctorRule("healing", ("note",), "one copy of the data on md or raid of LVM, from which btrfs cannot repair it", _no_healing,
          blind=BLIND_TO_DEVICES),
-    DoctorRule("loop", ("note",), "the pool lies in an image file", _loop, blind=BLIND_TO_DEVICES),
+    DoctorRule("loop", ("note",), "the pool is in an image file", _loop, blind=BLIND_TO_DEVICES),
 )  # fmt: skip
 
 
@@ -158,12 +159,12 @@ def _skinny_metadata(facts: DoctorFacts) -> Iterator[Finding]:
         "skinny-metadata",
         "warning",
         "the filesystem is without skinny metadata",
-        "each tree block takes 18 bytes more in the extent tree, of 58 without; all that changes it is slower: snapshots, expiry, "
-        "balance",
-        "low; new tree blocks are stored so, old ones as they are rewritten. Linux before 3.10 cannot mount it then",
+        "each tree block takes 18 bytes more in the extent tree, besides 58; everything that changes it is slower: snapshots, "
+        "expiry, balance",
+        "low; new tree blocks use it, old ones when they are rewritten. Afterwards Linux before 3.10 cannot mount the filesystem",
         (
             *_unmounted(fs, "btrfstune -x"),
-            f"{balance(facts, filters(fs, 'metadata'))}   # at leisure: rewrites what is there",
+            f"{balance(facts, filters(fs, 'metadata'))}   # at any time: rewrites existing metadata",
         ),
         unmounted=True,
     )
@@ -183,10 +184,10 @@ def _block_group_tree(facts: DoctorFacts) -> Iterator[Finding]:
         "block-group-tree",
         "warning",
         f"{format_size(fs.allocated)} are allocated, and there is no block group tree",
-        "at each mount every block group is searched in the extent tree, one seek or more each: minutes on disks that rotate",
-        "medium: it rewrites where all block groups are noted, and must not be interrupted. It wants a free space tree, and a "
-        "btrfstune that knows the option (that of Debian 13 does, that of Debian 12 does not). Linux before 6.1 can only read the "
-        "filesystem then",
+        "each mount searches every block group in the extent tree, with at least one seek each: minutes on rotating disks",
+        "medium: it rewrites the records of all block groups, and must not be interrupted. It needs a free space tree, and a "
+        "btrfstune that has the option (Debian 13 has it, Debian 12 does not). Afterwards Linux before 6.1 can only read the "
+        "filesystem",
         _unmounted(fs, "btrfstune --convert-to-block-group-tree"),
         unmounted=True,
     )
@@ -202,10 +203,10 @@ def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
     weak = [profile for profile in profiles if profile in _LOST_WITH_A_DEVICE]
     if count > 1 and weak:
         problem = f"metadata is {weak[0]} on {count} devices"
-        why = "when one of the devices dies, the whole filesystem and with it every backup is lost"
+        why = "if one of the devices fails, the whole filesystem and every backup is lost"
     elif count == 1 and "single" in profiles and not any(_redundant(device) for device in fs.devices):
-        problem = "there is one copy of the metadata, and nothing below is known to have another"
-        why = "one damaged tree block can take many backups with it; with a second copy btrfs repairs it by itself"
+        problem = "there is one copy of the metadata, and no storage below is known to have another"
+        why = "one damaged tree block can make many backups unreadable; with a second copy btrfs repairs it"
     else:
         return
     better = "raid1" if count > 1 else "dup"
@@ -214,7 +215,7 @@ def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
         "warning",
         problem,
         why,
-        f"low; {_rewritten(fs)}, which takes hours when there is much of it, and needs unallocated space",
+        f"low; {_rewritten(fs)}, which can take hours, and needs unallocated space",
         (balance(facts, filters(fs, "metadata", f"convert={better}")),),
     )
 
@@ -225,7 +226,7 @@ def _redundant(device: DeviceFacts) -> bool:
 
 def _rewritten(fs: FilesystemFacts) -> str:
     """Returns what a conversion of metadata rewrites."""
-    return "data and metadata share block groups, so all is rewritten" if "mixed" in fs.profiles else "metadata is rewritten"
+    return "data and metadata share block groups, so everything is rewritten" if "mixed" in fs.profiles else "metadata is rewritten"
 
 
 def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
@@ -241,10 +242,9 @@ def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
         "dup-metadata",
         "warning" if is_redundant else "note",
         f"metadata is stored twice (DUP), and {below} below {'has' if is_redundant else 'mostly has'} redundancy of its own",
-        "everything that changes metadata writes twice as much: snapshots, expiry and balance, of which metadata is most of the "
-        "work",
-        "without a second copy btrfs finds, but cannot repair, damage by the storage below. Keep DUP if that is not trusted, "
-        "or not redundant",
+        "snapshots, expiry and balance mostly change metadata, and write it twice",
+        "without a second copy, btrfs finds damage by the storage below but cannot repair it. Keep DUP if you do not trust that "
+        "storage, or if it is not redundant",
         (balance(facts, "-f", filters(fs, "metadata", "convert=single")),),
     )
 
@@ -259,10 +259,10 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
                 "profiles",
                 "warning",
                 f"{kind} is stored in more than one way: {', '.join(profiles)}",
-                "a conversion was interrupted, or the pool was written to while a device was missing: part of it has not the "
-                "redundancy that the rest has",
-                "low; what is left over is rewritten",
-                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, if all is to become that",),
+                "a conversion was interrupted, or the pool was written to while a device was missing: a part has less redundancy "
+                "than the rest",
+                "low; that part is rewritten",
+                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, if all should become that",),
             )
 
 
@@ -276,8 +276,8 @@ def _raid56(facts: DoctorFacts) -> Iterator[Finding]:
         "raid56",
         "warning",
         f"metadata is {parity_profiles[0]}",
-        "a power cut can leave parity that does not fit (the write hole); with a dead disk later the whole filesystem may be lost",
-        f"low; {_rewritten(fs)}, and takes more room",
+        "a power cut can leave wrong parity (the write hole); if a disk fails later, the whole filesystem may be lost",
+        f"low; {_rewritten(fs)}, and uses more space",
         (balance(facts, filters(fs, "metadata", f"convert={better}")),),
     )
 
@@ -289,11 +289,10 @@ def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "checksum",
         "note",
-        f"checksums are {fs.checksum}, calculated by {fs.checksum_driver} without help of the processor",
-        "all data is checksummed once when it is written and each time that it is read; scrub and backups of large files wait for "
-        "it",
-        "a new filesystem: the algorithm is chosen by mkfs.btrfs. A processor with the instructions for it, or the kernel module "
-        "that uses them, needs none",
+        f"checksums are {fs.checksum}, calculated by {fs.checksum_driver} without processor instructions for it",
+        "data is checksummed when written and each time it is read; scrub and backups of large files wait for it",
+        "another algorithm needs a new filesystem (mkfs.btrfs); a processor with these instructions, or the kernel module that "
+        "uses them, does not",
         (f"grep -A1 'name *: {fs.checksum}' /proc/crypto   # does this kernel have a faster driver?",),
     )
 
@@ -320,11 +319,12 @@ SHAPE_RULES = (
     DoctorRule("skinny-metadata", ("warning",), "no skinny metadata", _skinny_metadata, blind=_BLIND_TO_FEATURES),
     DoctorRule("block-group-tree", ("warning",), f"no block group tree with {format_size(MANY_BLOCK_GROUPS)} or more allocated",
          _block_group_tree, blind=_BLIND_TO_TREE),
-    DoctorRule("metadata-profile", ("warning",), "metadata that a single fault loses", _metadata_profile, blind=BLIND_TO_DEVICES),
-    DoctorRule("dup-metadata", ("note", "warning"), "DUP metadata on storage that is redundant itself", _dup_metadata,
+    DoctorRule("metadata-profile", ("warning",), "metadata that a single fault can "
+        "destroy", _metadata_profile, blind=BLIND_TO_DEVICES),
+    DoctorRule("dup-metadata", ("note", "warning"), "DUP metadata on redundant storage", _dup_metadata,
          blind=BLIND_TO_DEVICES),
     DoctorRule("profiles", ("warning",), "data or metadata in more than one profile", _mixed_profiles),
     DoctorRule("raid56", ("warning",), "metadata in raid5 or raid6", _raid56),
-    DoctorRule("checksum", ("note",), "a checksum that the kernel calculates without help of the processor", _checksum,
+    DoctorRule("checksum", ("note",), "a checksum that the kernel calculates without processor instructions for it", _checksum,
          blind=_BLIND_TO_DRIVER),
 )  # fmt: skip

@@ -45,7 +45,7 @@ class ExpireOptions:
 
 @click.command("expire")
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host_of_pool)
-@dry_run_option("what would be marked and deleted, and why")
+@dry_run_option("which backups would be marked and deleted, and why")
 @click.option("--skip-grace", is_flag=True, help="Delete without waiting for the grace to end; only with the names of hosts.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Delete at most N backups in this run.")
 @click.option(
@@ -54,38 +54,36 @@ class ExpireOptions:
     metavar="WHAT",
     help="Override a safety limit: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
+@click.option("--wait", is_flag=True, help="Wait until the kernel has freed all deleted backups, except those with open files.")
+@click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, regardless of [expiry].")
 @click.option(
-    "--wait", is_flag=True, help="Wait until the kernel has dropped everything that was deleted, except what is still open."
-)
-@click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, whatever [expiry] says.")
-@click.option(
-    "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run has changed; for ExecStopPost=."
+    "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run changed; for ExecStopPost=."
 )
 @json_option
 @pass_context
 def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
-    """Delete the backups that the retention no longer keeps, of all hosts or of each HOST that is named.
+    """Delete the backups that the retention no longer keeps, of all hosts or of each HOST.
 
-    What no rule keeps any more is marked as expired first and stays restorable for its grace (`backupd unexpire` takes it back).
-    What was marked longer ago than that is deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes
-    wait for the kernel's cleaner. It may be stopped at any time, the next run continues. It returns when its deletions are safely
-    on disk; the kernel may still be dropping the last of them (`backupd progress`), unless --wait is given, or a mount option was
+    Backups that no rule keeps are first marked as expired. They stay restorable for their grace (`backupd unexpire` keeps them
+    again). After that they are deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes wait for the
+    kernel's cleaner. Expiry may be stopped at any time; the next run continues. It returns when its deletions are safely on
+    disk; the kernel may still be freeing the last of them (`backupd progress`), unless --wait is given, or a mount option was
     switched.
 
-    --skip-grace deletes at once what waits for the end of its grace and what no rule keeps any more, when space is needed now.
-    It cannot be undone.
+    --skip-grace is for a full pool: it deletes at once all backups in their grace, and those that no rule keeps. It cannot be
+    undone.
 
-    A host that would lose too much at once is left out. Nothing is deleted when the pool would lose too much, or when the clock
-    cannot be right. --force overrides that. Holds always count.
+    A host that would lose too many backups at once is skipped. Nothing is deleted if the pool would lose too many, or if the clock
+    is wrong. --force overrides these limits. Held backups are always kept.
 
-    Exit status 0: all is well; 1: something was left out, or needs attention, or the catalogue could not be
+    Exit status 0: all is well; 1: a host or backup was skipped, there is a warning, or the catalogue could not be
     written; 3: another expiry holds the lock.
     """
     given = ExpireOptions(**options)
     if given.restore_mount_option:
         return _restore(ctx)
     if given.skip_grace and not hosts:
-        raise UsageError("--skip-grace is for hosts that are named", "`backupd expire HOST --skip-grace`")
+        raise UsageError("--skip-grace needs the names of hosts", "`backupd expire HOST --skip-grace`")
     with opened(ctx, writes=not given.dry_run, stand_in=not given.dry_run) as context:
         fill_stand_in(context)
         require_privileges()  # a dry run reads the deleted subvolumes, too
@@ -172,9 +170,9 @@ def _restore(ctx: click.Context) -> int:
         with take_lock(pool.locks / EXPIRE_LOCK, "backupd expire --restore-mount-option", ""):
             done = MountOption(pool, "none", click.echo, problems.append).put_back()
     except LockHeld as error:
-        print_wrapped(f"{printable(error.message)}; it puts the mount option back itself")
+        print_wrapped(f"{printable(error.message)}; that expiry restores the mount option")
         return Exit.OK
-    print_wrapped(done or "no mount option is to be put back")
+    print_wrapped(done or "there is no mount option to restore")
     for problem in problems:
         print_wrapped(printable(problem), err=True)
     return Exit.ATTENTION if problems else Exit.OK

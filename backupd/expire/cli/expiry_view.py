@@ -38,7 +38,7 @@ def progress_line(now: ExpiryProgress) -> str:
 def plan_notices(plan: Plan) -> Iterator[str]:
     """Yields notices of a plan before it is carried out."""
     for host, reason in plan.left_out.items():
-        yield f"{host} is left out: {left_out_words(host, reason)}"
+        yield f"{host} is skipped: {left_out_words(host, reason)}"
     if plan.unruled:
         yield f"no retention policy, so everything is kept: {names_in_words(plan.unruled)}"
     if plan.unconfigured:
@@ -50,17 +50,17 @@ def summary_lines(summary: Summary) -> Iterator[str]:
     if summary.stop:
         yield f"nothing was done: {expiry_words(summary.stop)}"
     if summary.error:
-        yield f"ended before its time: {summary.error}"
+        yield f"stopped early: {summary.error}"
     yield ", ".join(_counts(summary)) + f" in {format_duration(summary.seconds)}"
     if summary.busy:
-        yield f"left to the next run, because other commands use them: {names_in_words(summary.busy)}"
+        yield f"skipped until the next run, because other commands use them: {names_in_words(summary.busy)}"
     if summary.rest:
-        yield f"{summary.rest:,} that are due are left to the next run"
+        yield f"{summary.rest:,} that are due wait for the next run"
     if summary.written_each is not None:
-        written = f"{format_size(summary.written_bytes)} were written to the pool's devices meanwhile, by all programs"
+        written = f"{format_size(summary.written_bytes)} were written to the pool's devices during the run, by all programs"
         yield f"{written}: {format_size(summary.written_each)} per deleted subvolume"
     if summary.mount_option:
-        yield f"mount option meanwhile: {summary.mount_option}"
+        yield f"mount option during the run: {summary.mount_option}"
     if summary.still_waiting:
         waits = f"still {'waits' if summary.still_waiting == 1 else 'wait'} for the cleaner (`backupd progress` watches it)"
         yield f"{counted(summary.still_waiting, 'deleted subvolume')} {waits}"
@@ -73,7 +73,7 @@ def _counts(summary: Summary) -> Iterator[str]:
     yield f"{summary.deleted:,} deleted"
     yield f"{summary.waiting_for_grace:,} waiting for their grace to end"
     if summary.left_out:
-        yield f"{counted(len(summary.left_out), 'host')} left out"
+        yield f"{counted(len(summary.left_out), 'host')} skipped"
 
 
 def summary_fields(summary: Summary) -> dict[str, Any]:

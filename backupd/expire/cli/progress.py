@@ -1,4 +1,4 @@
-"""`backupd progress`: shows how the kernel drops deleted subvolumes, whoever deleted them."""
+"""`backupd progress`: shows how the kernel drops deleted subvolumes, of any program."""
 
 import json
 import math
@@ -45,7 +45,7 @@ _NARROWEST = 8
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to show it; at least 0.1.",
+    help="The seconds between updates; at least 0.1.",
 )
 @click.pass_context
 def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: bool, interval: float) -> int:
@@ -55,9 +55,9 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
 
     MOUNTPOINT is any folder on a mounted btrfs and needs no configuration; without it the configured pool is watched.
 
-    A deletion returns at once; the kernel's cleaner drops the subvolumes later, one after the other. This shows how many wait,
-    which one is being dropped, for how long and how far it is, how many were dropped per minute over the last five minutes, and
-    an estimate of the time left. Numbers that cannot be measured are shown as unknown.
+    A deletion returns at once; the kernel's cleaner drops the subvolumes later, one after the other. This shows how many wait;
+    which subvolume is being dropped, for how long, and its progress; how many were dropped per minute over the last five
+    minutes; and an estimate of the time left. Numbers that cannot be measured are shown as unknown.
     """
     if math.isnan(interval):
         raise UsageError("--interval is not a number", "write seconds, such as --interval 5")
@@ -177,10 +177,10 @@ def dropping_text(seen: CleanerReading) -> str:
     """Returns which one is being dropped, and for how long that was observed."""
     dropping = seen.dropping
     if dropping and seen.idle:
-        return f"nothing (root {dropping.drop.root} was begun)"
+        return f"nothing (root {dropping.drop.root} has started)"
     if dropping:
         return f"root {dropping.drop.root} for {'at least ' if dropping.from_before else ''}{format_duration(dropping.seconds)}"
-    return "nothing" if seen.idle or not seen.waiting else "unknown: the kernel has noted no progress"
+    return "nothing" if seen.idle or not seen.waiting else "unknown: the kernel has recorded no progress"
 
 
 def at_text(dropping: Dropping | None) -> str:

@@ -70,18 +70,18 @@ def command() -> None:
     "--at", type=DAY, metavar="DATE", help="Decide as of the end of a day, or a time; a future one uses the present backups."
 )
 @click.option(
-    "--policy", default="", metavar="RULES", help="Try another policy: daily=7,weekly=4. Its other keys stay as they are."
+    "--policy", default="", metavar="RULES", help="Try another policy, such as daily=7,weekly=4. Other keys keep their values."
 )
 @json_option
 @pass_context
 def explain_command(ctx: click.Context, host: str | None, at: date | None, policy: str, as_json: bool) -> int:
     """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 
-    A backup that expired already goes like one that would expire now: both are counted. Nothing is changed by this command, and
-    `backupd expire` decides with the same rules.
+    Backups that have expired already count like those that would expire now. This command changes nothing, and `backupd expire`
+    decides with the same rules.
 
     The strip shows a letter for each day, a month in a row. When a day has several backups, or a backup several reasons, the letter
-    is that of the one that lasts longest.
+    shows the one that lasts longest.
     """
     _require_policy(policy)
     with opened(ctx) as context:
@@ -116,7 +116,9 @@ def _one(asked: _Asked, host: str) -> int:
     require_host_or_folder(context, host)
     if host in context.config.excluded:
         fault = context.config.excluded[host].fault
-        raise UsageError(f"{host} is configured, with a mistake: {fault}", "correct that line; until then nothing of it is deleted")
+        raise UsageError(
+            f"{host} is configured, with a mistake: {fault}", "correct that line; until then none of its backups is deleted"
+        )
     rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
     try:
         seen = read_host_from_pool(context.pool, context.config, host, rows)
@@ -130,13 +132,13 @@ def _one(asked: _Asked, host: str) -> int:
     else:
         _show_one(asked, explained, policy)
     for name, why in unreadable.items():
-        print_error(OperatorError(f"{host} {name} is left alone: {why}"))
+        print_error(OperatorError(f"{host} {name} is not deleted: {why}"))
     return Exit.ATTENTION if unreadable else Exit.OK
 
 
 def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> None:
     host = printable(explained.facts.host)
-    print_wrapped(f"{host}, if it were {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
+    print_wrapped(f"{host}, with the policy {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
     for note in _notes(explained, policy, guarded([explained]).left_out):
         print_wrapped(printable(note))
     if not explained.decisions:
@@ -161,7 +163,7 @@ def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> Non
     click.echo("\n" + listing(columns, explained.decisions) + "\n")
     print_wrapped(f"{len(explained.decisions) - explained.going} kept, {_go(asked, explained.going, explained.today)}")
     for name in future_names(explained, asked.now):
-        print_wrapped(f"{name} is stamped in the future, so it is kept and not in the strip: was a clock wrong?")
+        print_wrapped(f"{name} has a time in the future, so it is kept and not in the strip: was a clock wrong?")
 
 
 def _paint(text: str, colour: int) -> str:
@@ -172,7 +174,7 @@ def _go(asked: _Asked, going: int, today: int) -> str:
     if not asked.policy:
         return f"{going:,} to delete"
     change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "the same number"
-    return f"{going:,} would be deleted; by today's policy {today:,}: {change}"
+    return f"{going:,} would be deleted; with the present policy {today:,}: {change}"
 
 
 def _all(asked: _Asked) -> int:
@@ -185,7 +187,7 @@ def _all(asked: _Asked) -> int:
     else:
         _show_all(asked, [*_hosts(asked, trouble, [0, 0])])
     for host, why in trouble.items():
-        print_error(OperatorError(f"{host} is left out: {why}"))
+        print_error(OperatorError(f"{host} is skipped: {why}"))
     return Exit.ATTENTION if trouble else Exit.OK
 
 
@@ -218,13 +220,13 @@ def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> No
     kept = sum(len(explained.decisions) for explained, _ in hosts) - going
     print_wrapped(f"{counted(len(hosts), 'host')}: {kept:,} kept, {_go(asked, going, today)}" if hosts else "no backups yet")
     if limits.stop:
-        print_wrapped(f"an expiry would not begin: {expiry_words(limits.stop)}")
+        print_wrapped(f"an expiry would not start: {expiry_words(limits.stop)}")
     if asked.now > asked.context.clock.now():
-        print_wrapped(f"as of {local_time(asked.now)}, with the backups that there are now")
+        print_wrapped(f"as of {local_time(asked.now)}, with the present backups")
 
 
 def _notes(explained: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:
     if note := note_of(explained, policy):
         yield note
     if why := left_out.get(explained.facts.host):
-        yield f"left out: {left_out_words(explained.facts.host, why)}"
+        yield f"skipped: {left_out_words(explained.facts.host, why)}"

@@ -34,12 +34,12 @@ from btrkeep.units import counted
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
-    """List a folder or a file of a backup of HOST; without PATH the top.
+    """List a folder or a file of a backup of HOST; without PATH the top folder.
 
     BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
     newest of that day in the pool's zone. Without it the newest complete backup is shown.
 
-    PATH is as it is on the host. A symlink is shown with where it points to, and never followed.
+    PATH is the path on the host. A symlink is shown with its target, and never followed.
     """
     pool, zone = pool_of(ctx)
     name, which = which_of(host, at, "browse")

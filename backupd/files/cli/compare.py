@@ -50,7 +50,7 @@ class CompareOptions:
 @click.argument("path", shell_complete=complete_path)
 @click.argument("before", metavar="BACKUP", required=False, default="", shell_complete=complete_name)
 @click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
-@click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be the same.")
+@click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be equal.")
 @click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
 @click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
 @json_option
@@ -58,25 +58,25 @@ class CompareOptions:
 def command(ctx: click.Context, host: str, path: str, before: str, after: str, **options: Any) -> int:
     """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
 
-    HOST@BACKUP names the first one as well.
+    HOST@BACKUP also names the first one.
 
     BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, a day of
     the pool's zone.
 
-    + added, - removed, ~ changed, ! of another kind now, such as a folder instead of a file. Files of one size and time count as
-    the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: none can
-    be skipped by its time, which says nothing of the folders in it.
+    + added, - removed, ~ changed, ! now of another kind, such as a folder instead of a file. Files of one size and time count as
+    the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: its
+    time does not show whether the folders in it changed.
     """
     given = CompareOptions(**options)
     if given.text and given.everything:
         raise UsageError("--text and --all exclude each other", "--text is for one file")
     host, which = parse_which(host)
     if which and after:
-        raise UsageError(f"three backups are named: {which}, {before} and {after}", "compare two of them")
+        raise UsageError(f"three backups are named: {which}, {before} and {after}", "give only two of them")
     before, after = (which, before) if which else (before, after)
     if not before:
         raise UsageError(
-            "no backup is named", f"`backupd compare {host} {shlex.quote(path)} BACKUP`; `backupd list {host}` shows the names"
+            "name a backup", f"`backupd compare {host} {shlex.quote(path)} BACKUP`; `backupd list {host}` shows the names"
         )
     pool, at = pool_of(ctx)[0], given_now(ctx)
     wanted = path_given(path)
@@ -202,7 +202,7 @@ def _told(fields: Sequence[str]) -> list[str]:
 def _field(name: str, before: Entry, after: Entry) -> str:
     """Formats a difference, with both values if they are short."""
     if name == "mount":
-        return "something is mounted there: what is below was not compared"
+        return "another filesystem is mounted there: the files below were not compared"
     values = {
         "kind": (before.kind, after.kind),
         "size": (format_size(before.size), format_size(after.size)),

@@ -1,7 +1,7 @@
 """Shared by the commands that read backups: opens the backup, completes its name and paths, and shows its entries and remarks.
 
 They need only the pool, not the catalogue, so a listing appears as soon as Python has started. Entries are shown as by `ls -ln`;
-their names are somebody else's, so each is made safe to show.
+their names come from a host, so each is made safe to show.
 """
 
 import os
@@ -93,7 +93,7 @@ def reading(where: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        hint = "is it being deleted? `backupd list` shows what there is; for errors of the disks see dmesg and `backupd scrub`"
+        hint = "check with `backupd list` whether it was deleted; for disk errors check dmesg and `backupd scrub`"
         raise OperatorError(f"{where} cannot be read: {error.strerror or error}", hint) from error
 
 
@@ -143,7 +143,7 @@ def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
     left_out = [condition for condition in record.left_out if any(_overlap(condition.key.name, path) for path in asked)]
     lines += map(condition_words, left_out[:_MOST_LEFT_OUT])
     if (more := len(left_out) - _MOST_LEFT_OUT) > 0:
-        lines.append(f"{counted(more, 'more folder')} left out by `one_file_system`")
+        lines.append(f"{counted(more, 'more folder')} excluded by `one_file_system`")
     return lines
 
 

@@ -75,19 +75,19 @@ class RestoreOptions:
     is_flag=False,
     flag_value=_ON_HOST,
     metavar="[USER@HOST:DIR]",
-    help="To the host itself, each path where it was; or into a folder of the machine given. The last option, or with =.",
+    help="To the host itself, each path to its original place; or into a folder of the given machine. The last option, or with =.",
 )
 @click.option("--tar", type=GivenPath(allow_dash=True), metavar="FILE|-", help="To a tar file, or to standard output.")
 @click.option(
     "--overwrite",
     type=click.Choice(OVERWRITE),
-    help="What to do with files that are there and differ; all compares their contents too. [default: refuse]",
+    help="What to do with existing files that differ; all compares their contents too. [default: refuse]",
 )
-@click.option(
-    "--privileged", is_flag=True, help="With --to: setuid and setgid bits and capabilities of files and device nodes too."
-)
+@click.option("--privileged", is_flag=True, help="With --to: also restore setuid and setgid bits, capabilities, and device nodes.")
 @click.option("--parents", is_flag=True, help="Keep full paths: /etc/passwd becomes DIR/etc/passwd, not DIR/passwd.")
-@click.option("--anyway", is_flag=True, help="With --to and --tar: write also where other users could redirect the files.")
+@click.option(
+    "--anyway", is_flag=True, help="With --to and --tar: also write to a place where other users could redirect the files."
+)
 @click.option(
     "--compare",
     "content",
@@ -95,18 +95,16 @@ class RestoreOptions:
     callback=lambda _context, _option, given: given == "content",
     default="content",
     show_default=True,
-    help="What is compared afterwards: contents too, which reads every file again that does not share its data, or metadata only.",
+    help="What to compare afterwards: metadata only, or contents too, which reads every file that does not share its data.",
 )
-@click.option(
-    "--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="Where ssh of a machine named with --to-host listens."
-)
+@click.option("--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="The ssh port of a machine named with --to-host.")
 @click.option(
     "--only-below",
     multiple=True,
     type=GivenPath(),
     metavar="DIR",
     hidden=True,
-    help="For `backupd serve`: write nowhere else.",
+    help="For `backupd serve`: write only below this folder.",
 )
 @click.option("--asked-by", default="", metavar="NAME", hidden=True, help="For `backupd serve`: the user of the dashboard.")
 @dry_run_option("what would happen")
@@ -114,33 +112,33 @@ class RestoreOptions:
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: Any) -> int:
-    """Give back each PATH of a backup, with all that is below it.
+    """Restore each PATH of a backup, with all files below it.
 
-    PATH is as the host has it: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day; without
-    it the newest complete one is taken. Owners, modes, times, ACLs, attributes, hard links and holes come back. Into a folder of
-    this machine setuid programs, capabilities and device nodes do not, unless --privileged says so: they would work here at once.
-    A folder that another user than root owns, could replace or write to is refused, unless --anyway says so.
+    PATH is the path on the host: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day;
+    without it the newest complete backup is used. Owners, modes, times, ACLs, attributes, hard links and holes are restored. In
+    a folder of this machine, setuid bits, capabilities and device nodes are not, unless --privileged is given: they would work
+    here at once. A folder that a user other than root owns, could replace or write to is refused, unless --anyway is given.
 
-    /etc/nginx becomes DIR/nginx, as `cp -a` does it. What is in / goes into DIR itself. In a tar names are whole paths.
+    /etc/nginx becomes DIR/nginx, as `cp -a` does it. Files in / go into DIR itself. In a tar, names are whole paths.
 
-    Nothing is ever deleted at the destination. Something there that differs is named, and nothing at all is written, unless
-    --overwrite says: never (keep it, restore the rest), older (overwrite what is older than the backup's) or all. A file of the
-    same size, time, owner, mode and attributes counts as the same; all reads it before it passes it over. Without all the
-    comparison afterwards names it when its content is another one.
+    Nothing is ever deleted at the destination. If existing files differ, they are listed and nothing is written, unless
+    --overwrite is given: never (keep them, restore the rest), older (overwrite files older than the backup's) or all. A file of the
+    same size, time, owner, mode and attributes counts as equal; with all its content is compared too. Without all, the comparison
+    afterwards names files whose content differs.
 
-    If the pool or the backup is gone, the error names replicas and offsite repositories that have the host, with the command that
+    If the pool or the backup is lost, the error names replicas and offsite repositories that have the host, with the command that
     gets the files from there.
 
-    Stopped, the same command continues with the rest. Exit status 1: something could not be restored or is not as in the backup.
+    If it is stopped, the same command continues. Exit status 1: a file could not be restored, or differs from the backup.
     """
     given = from_options(RestoreOptions, options)
     name, which = which_of(host, given.at, "restore")
     where = _one_of(given)
     if not paths:
-        raise UsageError("no path is named", f"`backupd browse {host}` shows what there is; / is all of it")
+        raise UsageError("name a path", f"`backupd browse {host}` shows its files; / means all of them")
     request = RestoreRequest(name, which, tuple(map(path_given, paths)), where, **options)
     if request.privileged and given.to is None:
-        raise UsageError("--privileged is for --to: a machine and a tar get all that there is", "leave it out")
+        raise UsageError("--privileged is for --to: a machine and a tar always get them", "leave it out")
     config = load_config(ctx)
     watch = _Watch(RestoreProgressPrinter(given.progress_lines))
     try:
@@ -190,15 +188,15 @@ def _one_of(given: RestoreOptions) -> str:
     destinations = [value for value in (to, to_host, given.tar) if value is not None]
     if len(destinations) != 1:
         raise UsageError(
-            "give one destination: --to DIR, --to-host or --tar FILE" if destinations else "the target is missing",
-            "--to DIR: a folder here; --to-host: where it was, or USER@HOST:DIR; --tar FILE: an archive",
+            "give one destination: --to DIR, --to-host or --tar FILE" if destinations else "no destination given",
+            "--to DIR: a folder here; --to-host: the original place, or USER@HOST:DIR; --tar FILE: an archive",
         )
     if to_host is not None:
         if to_host.startswith("/") and ":" not in to_host:
-            raise UsageError(f"--to-host {to_host} names no machine", "for the host itself put --to-host behind the paths")
+            raise UsageError(f"--to-host {to_host} names no machine", "for the host itself, write --to-host after the paths")
         return ORIGINAL if to_host == _ON_HOST else to_host or ":"
     if to == "":  # an empty variable of a script must not mean the current folder
-        raise UsageError("--to names no folder", "name one, such as /root/restored")
+        raise UsageError("--to is empty", "name one, such as /root/restored")
     return str(Path(to).absolute()) if to else ""
 
 
@@ -213,7 +211,7 @@ def _preview(backup: Restorable, restore: "LocalRestore | HostRestore", watch: "
         say_backup(backup, restore.request.paths)
         say_plan(restore, preview)
         if not fields["possible"]:
-            say(f"so it would be refused: {fields['why_not']}")
+            say(f"the restore would be refused: {fields['why_not']}")
 
     print_answer(fields, show, as_json=as_json)
     return Exit.OK if fields["possible"] else Exit.ATTENTION
@@ -268,7 +266,9 @@ def _tar(
         )
     if tar == "-":
         if sys.stdout.isatty():
-            raise UsageError("a tar is not for a terminal", "send it to a program or a file, such as: ... --tar - | tar -t")
+            raise UsageError(
+                "a tar cannot be written to a terminal", "write it to a program or a file, such as: ... --tar - | tar -t"
+            )
         begins()
         done = write_stream(opened.tree, request.paths, 1, tell)
         _left_out(done)
@@ -278,7 +278,7 @@ def _tar(
     begins()
     done = write_file(opened.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
     fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.left_out_count}
-    without = f"; {counted(done.left_out_count, 'name')} left out" if done.left_out_count else ""
+    without = f"; {counted(done.left_out_count, 'name')} skipped" if done.left_out_count else ""
     status = _say_tar(opened, given.as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
     for line in remark_lines(opened.backup.record, request.paths):
@@ -288,9 +288,9 @@ def _tar(
 
 def _left_out(done: "Archived") -> None:
     for path, why in done.left_out:
-        say(f"note: {shown(path)} is left out: {why}", err=True)
+        say(f"note: {shown(path)} is skipped: {why}", err=True)
     if done.left_out_count > len(done.left_out):
-        say(f"note: {done.left_out_count - len(done.left_out):,} more are left out", err=True)
+        say(f"note: {done.left_out_count - len(done.left_out):,} more are skipped", err=True)
 
 
 def _say_tar(opened: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:

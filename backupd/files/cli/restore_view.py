@@ -31,16 +31,16 @@ _LINES_EVERY = 5.0
 _PLACES = 10
 _SHOWN = 20
 _STATES = {
-    "suspect": "lost or missed too much",
-    "failed": "not whole: some source path was missing or broke",
-    "expired": "going to be deleted: `backupd hold` keeps it",
+    "suspect": "lost or missed too many files",
+    "failed": "incomplete: a source path was missing or failed",
+    "expired": "it will be deleted: `backupd hold` keeps it",
 }
 _WORDS = {
     NEW: "new",
     OVERWRITTEN: "to be overwritten",
-    SAME: "there already, the same",
-    KEPT: "there and kept as they are",
-    ENTERED: "folders that are there",
+    SAME: "already there, equal",
+    KEPT: "already there, kept",
+    ENTERED: "existing folders",
     REFUSED: "in the way",
 }
 _TOP = "/btrkeep/data"  # where restic has the host's /: the cell of backupd.offsite.restic shows it there
@@ -75,7 +75,7 @@ def say_plan(restore: "LocalRestore | HostRestore", preview: RestorePreview) -> 
                 _samples(count)
     _say_withheld(preview.withheld)
     if preview.reflinks:
-        say("the data is shared with the backup (the same btrfs): no room is needed, and it is done at once")
+        say("the data is shared with the backup (the same btrfs): it needs no space and almost no time")
     elif preview.needed is not None and preview.free is not None:
         say(f"{format_size(preview.needed)} are needed, {format_size(preview.free)} are free there")
 
@@ -83,15 +83,15 @@ def say_plan(restore: "LocalRestore | HostRestore", preview: RestorePreview) -> 
 def _say_withheld(withheld: Withheld) -> None:
     """Prints what is not restored, and the option that restores it."""
     for count, before, noun in (
-        (withheld.devices, "left out: ", "device node"),
-        (withheld.setuid, "setuid or setgid bits taken from ", "file"),
-        (withheld.capabilities, "capabilities taken from ", "file"),
+        (withheld.devices, "skipped: ", "device node"),
+        (withheld.setuid, "setuid or setgid bits removed from ", "file"),
+        (withheld.capabilities, "capabilities removed from ", "file"),
     ):
         if count.number:
             say(f"{before}{counted(count.number, noun)}")
             _samples(count)
     if withheld.number:
-        say("they would work on this machine at once; --privileged gives them back")
+        say("they would work on this machine at once; --privileged restores them")
 
 
 def _samples(count: RestoreCount) -> None:
@@ -137,7 +137,7 @@ def say_result(done: Restored, overwrite: str | None) -> None:
             _samples(count)
     _say_withheld(done.withheld)
     if overwrite != ALL and done.differences.content_only:
-        say("size and time are the backup's there, the content is not: --overwrite=all compares contents and overwrites")
+        say("size and time equal those of the backup, but the content differs: --overwrite=all compares contents and overwrites")
 
 
 class RestoreProgressPrinter:
@@ -175,7 +175,7 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
         read = f", {format_size(progress.size)} compared" if progress.size else ""
         return f"looking: {counted(progress.files, 'name')}{read}"
     if progress.phase == "syncing":
-        return "waiting until all of it is on the disk"
+        return "waiting until all data is on the disk"
     spent = max(0.001, now - progress.begun)
     rate = progress.size / spent
     line = f"{progress.phase}: {progress.files:,} of {counted(progress.all_files, 'name')}"
@@ -190,7 +190,7 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
 
 def say_stopped() -> None:
     """Prints hints for an operator who has stopped a restore."""
-    say("stopped: what is there is whole; the same command continues with the rest", err=True)
+    say("stopped: the restored files are complete; the same command continues with the rest", err=True)
 
 
 @contextmanager
@@ -212,14 +212,14 @@ def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str)
     if copies:
         yield f"other copies of {host}:"
     for copy in copies:
-        newest = f"the newest there is {copy.newest}" if copy.newest else "its newest backup there is not known here"
+        newest = f"its newest backup there is {copy.newest}" if copy.newest else "its newest backup there is unknown here"
         if copy.offsite is None:
             yield f"  {_server(copy)}: {newest}; there: {_restore_words(host, which, paths)}"
             continue
-        yield f"  offsite {copy.name}: {newest}; it comes back below {to or _TARGET}{_TOP}:"
+        yield f"  offsite {copy.name}: {newest}; this restores it below {to or _TARGET}{_TOP}:"
         yield "    " + restic_line(copy.offsite, pool_id, host, which, paths, to or _TARGET)
         if which and not parse_backup_name(which):
-            yield "    in place of `latest` an id of: " + restic_call(copy.offsite, ["snapshots", *_whose(pool_id, host)])
+            yield "    instead of `latest`, an id from: " + restic_call(copy.offsite, ["snapshots", *_whose(pool_id, host)])
 
 
 def _server(copy: "OtherCopy") -> str:

@@ -34,19 +34,19 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool) -> int:
     """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 
-    A version is told from others by size, time of modification, mode, owner, ACL and attributes, as rsync does. When that is not
-    known to be enough, BACKUPS has a ~; --content compares what is in them, and reads what it has to.
+    Versions differ in size, time of modification, mode, owner, ACL or attributes, as for rsync. If that may not be enough,
+    BACKUPS has a ~; --content compares the contents, and reads files where needed.
 
-    A folder is a version by what is in it itself: its time changes when a name in it comes or goes. With --content it is all that
-    is below, by names, sizes and times.
+    A version of a folder is the names directly in it: its time changes when a name is added or removed. With --content it is all
+    files below, by names, sizes and times.
 
-    SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH` brings it back.
+    SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH` restores it.
     """
     pool, _ = pool_of(ctx)
     name, which = parse_which(host)
     if which != NEWEST:
         raise UsageError(
-            f"versions are those of all backups, not of {which} alone", f"`backupd versions {name} {shlex.quote(path)}`"
+            f"versions are those of all backups, not only of {which}", f"`backupd versions {name} {shlex.quote(path)}`"
         )
     now = given_now(ctx)
     history = _history(pool, name, path_given(path), content, now)
@@ -69,7 +69,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
         history = versions(backups, path, content, lambda done, of: line.go_on(lambda: f"backup {done + 1} of {of}"))
     if not history.versions:
         if any(backup.found == UNREADABLE for backup in history.backups):
-            raise OperatorError(f"{shown(path)} of {host} cannot be read", "see dmesg, and `backupd scrub`")
+            raise OperatorError(f"{shown(path)} of {host} cannot be read", "check dmesg, and run `backupd scrub`")
         with opened_backup(pool, host, NEWEST, now) as opened:
             raise missing(opened.tree, path, host)
     return history
@@ -118,16 +118,16 @@ def _remarks(version: Version) -> Iterator[str]:
 
 
 def _gone_row(gone: Absence) -> tuple[str, ...]:
-    back = f"back in {gone.came_back}" if gone.came_back else "not there any more"
-    doubt = click.style("; only suspect or failed backups say so", fg="yellow") if gone.doubtful else ""
+    back = f"again in {gone.came_back}" if gone.came_back else "no longer there"
+    doubt = click.style("; only suspect or failed backups show this", fg="yellow") if gone.doubtful else ""
     return gone.first, gone.last, f"{gone.backups}", "-", "-", click.style("gone", fg="red") + f", {back}{doubt}"
 
 
 def _notes(history: PathHistory) -> Iterator[str]:
     if any(not version.certain for version in history.versions):
-        yield "~: same size and time, but written again meanwhile: --content compares the contents"
+        yield "~: same size and time, but written again: --content compares the contents"
     if history.versions[-1].entry.kind == "folder" and not history.by_content:
-        yield "of a folder only its own names count here: with --content all that is below"
+        yield "only the names directly in a folder count here: with --content all files below"
     silent: dict[str, list[str]] = {}
     for backup in history.backups:
         if backup.version is None and backup.found not in (THERE, "missing"):

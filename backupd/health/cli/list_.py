@@ -31,7 +31,7 @@ from btrkeep.decisions.verification import VerificationState, Verified, Verified
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, local_day, local_time, printable
 
-_NONE = {False: "no backups yet", True: "no backup is known"}  # by whether the catalogue was lost
+_NONE = {False: "no backups yet", True: "there are no backups"}  # by whether the catalogue was lost
 _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, "whole": None, "damaged": []}
 
 
@@ -44,13 +44,13 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     """List the backups of HOST, or the newest of each host.
 
     NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. FILES counts regular files. NEW is
-    what it added: the data that rsync wrote, without what became holes. (.working) is a backup that still runs or was interrupted;
+    the data that rsync wrote, without what became holes. (.working) is a backup that is still running or was interrupted;
     the next run continues it. JSON has every backup.
 
-    States: complete; suspect (lost or missed too much, see `backupd accept`); failed (a source path is missing or broken, the rest
-    is there); altered (changed after it was final, see `backupd accept`); partial and running; expired (the retention does not keep
-    it; from the time shown on an expiry deletes it, see `backupd unexpire`) and deleting. A backup that is held (`backupd hold`)
-    does not expire.
+    States: complete; suspect (lost or missed too many files, see `backupd accept`); failed (a source path is missing or failed,
+    the rest is complete); altered (changed after it was final, see `backupd accept`); partial and running; expired (the
+    retention does not keep it; an expiry after the shown time deletes it, see `backupd unexpire`) and deleting. A backup that
+    is held (`backupd hold`) does not expire.
     """
     with opened(ctx) as context:
         if host is not None:
@@ -165,7 +165,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
     """Formats when it may be deleted or how it is held, an odd time, and problems."""
     deletable, warnings, verified = notes.deletable(backup), backup.warnings, notes.verified(backup)
     wrong = error_words(backup.error, backup.cause) or (f"{counted(len(warnings), 'warning')}: {warnings[0]}" if warnings else None)
-    ahead = "stamped in the future: a clock was wrong" if backup.started > latest(notes.now) else None
+    ahead = "its time is in the future: a clock was wrong" if backup.started > latest(notes.now) else None
     remarks = [
         "changed after it was final" if ALTERED in (backup.state, backup.outcome) else None,
         damaged_words(verified) if verified.damages else None,

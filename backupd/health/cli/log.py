@@ -27,7 +27,7 @@ from btrkeep.units import format_duration, format_size, local_time, printable, r
 @click.command("log")
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option("-n", "limit", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="The number of runs.")
-@click.option("--actions", is_flag=True, help="Only what users did: hold, release, accept, delete, restore, ...; -n limits them.")
+@click.option("--actions", is_flag=True, help="Only actions of users: hold, release, accept, delete, restore, ...; -n limits them.")
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_json: bool) -> int:
@@ -59,7 +59,7 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
         for action in shown:
             print_wrapped(_action_line(action), "    ")
         if not runs:
-            click.echo("no run is known" if context.lost else "no runs yet")
+            click.echo("there are no runs" if context.lost else "no runs yet")
 
     return print_answer([_fields(run, deleted.get((run.host, run.backup))) for run in runs], show, as_json=as_json)
 
@@ -78,7 +78,7 @@ def _show_actions(actions: Sequence[UserAction], as_json: bool) -> int:
         for action in actions:
             print_wrapped(_action_line(action), "    ")
         if not actions:
-            click.echo("no action of a user is recorded")
+            click.echo("no action of a user was recorded")
 
     return print_answer([action.as_json() for action in actions], text, as_json=as_json)
 

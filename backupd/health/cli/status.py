@@ -87,15 +87,17 @@ class LastLook:
         if len(faults) > _MOST:
             _say("configuration", f"{len(faults) - _MOST:,} more mistakes; `backupd check` lists them")
         if self.reporting.kept:
-            _say("configuration", f"below is how it was when it was valid, {local_time(self.reporting.kept)}")
+            _say("configuration", f"the following is based on the last valid configuration, {local_time(self.reporting.kept)}")
         if self.error:
             looked = self._pool_looked()
-            last = f"; the pool could be read last {local_time(looked)}" if looked else ""
+            last = f"; the pool was last readable {local_time(looked)}" if looked else ""
             _say("unknown", f"{self.error.message}{last}")
         if self.is_old and self.checked and self.now:
             ago = format_duration((self.now - self.checked.looked).total_seconds())
             unit = f"btrkeep-news@{self.reporting.config.name}.timer"
-            _say("unknown", f"alarms were last checked {local_time(self.checked.looked)}, {ago} ago; see `systemctl status {unit}`")
+            _say(
+                "unknown", f"alarms were last checked {local_time(self.checked.looked)}, {ago} ago; check `systemctl status {unit}`"
+            )
 
     def show_end(self) -> None:
         """Prints when alarms were checked."""
@@ -146,24 +148,24 @@ def waiting_for_catalogue(state: Path) -> Iterator[None]:
 def command(
     ctx: click.Context, hosts: tuple[str, ...], states: tuple[str, ...], group: str | None, with_copies: bool, as_json: bool
 ) -> int:
-    """How every host is doing: ok, late, failing, suspect, never or copy.
+    """Show the state of every host: ok, late, failing, suspect, never or copy.
 
     late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
-    missed window. failing: the newest run brought no complete backup. suspect: the newest backup lost or missed too much.
+    missed window. failing: the newest run made no complete backup. suspect: the newest backup lost or missed too many files.
     never: there is no complete backup yet. copy: configured here, but replicated from another pool, so this server does not
     back it up.
 
-    Below the hosts stand those that have backups but are not configured, as after an import; the replicas that are fetched into
-    this pool: ok, late, failing or never; jobs that failed; and what is wrong with the pool itself, as `backupd check` has it.
+    Below the hosts are those that have backups but are not configured, as after an import; the replicas that are fetched into
+    this pool: ok, late, failing or never; failed jobs; and problems of the pool itself, as in `backupd check`.
 
-    With one HOST, that one alone and at length, with its newest backup in each copy. --copies lists these of all hosts. With
-    several, a pattern such as 'web*', --state or --group: a table of these hosts only.
+    With one HOST: only that host, in detail, with its newest backup in each copy. --copies lists these of all hosts. With
+    several hosts, a pattern such as 'web*', --state or --group: a table of these hosts only.
 
-    Mistakes of the configuration, and what is unknown now, stand first. Then the hosts are shown as the last valid configuration
-    and the catalogue have them.
+    Mistakes in the configuration, and unknown states, come first. If there are any, the hosts are shown according to the last valid
+    configuration and the catalogue.
 
-    Exit status 1: a host is left out for a mistake in its configuration, the catalogue cannot be used, or `backupd notify` has
-    checked nothing for over an hour; 2: the configuration cannot be used; 4: the pool cannot be read.
+    Exit status 1: a host is skipped because of a mistake in its configuration, the catalogue cannot be used, or `backupd
+    notify` has not checked anything for over an hour; 2: the configuration cannot be used; 4: the pool cannot be read.
     """
     synchronised = clock_synchronised()
     look = LastLook(load_reporting(ctx))
@@ -328,7 +330,7 @@ class _Status:
             if report.dedupe:
                 click.echo(f"last dedupe: {local_time(report.dedupe.started)}, {dedupe_words(report.dedupe)}")
             if report.in_doubt:
-                words = f"{in_doubt_words(report.in_doubt)}: `backupd verify --after-crash` does that"
+                words = f"{in_doubt_words(report.in_doubt)}: `backupd verify --after-crash` reads them"
                 print_wrapped(click.style("in doubt: ", fg="yellow") + words)
         for clock_finding in clock_findings(self.context.clock_doubt, self.synchronised):
             click.echo(click.style("clock: ", fg=colours.LEVEL[clock_finding.level]) + printable(clock_finding.text))
@@ -339,7 +341,7 @@ def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozen
     """Returns the hosts that are named by words, patterns and the group. Raises UsageError."""
     config = context.config
     if group is not None and group not in config.groups:
-        raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"look at {config.file}"))
+        raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"check {config.file}"))
     known_hosts = {*config.every_host, *context.catalogue.hosts()}
     names = expand_hosts(hosts, sorted(known_hosts)) if hosts else sorted(known_hosts)
     for name in names:

@@ -78,7 +78,9 @@ def show_unconfigured(hosts: Mapping[str, int]) -> None:
     if hosts:
         shown = names_in_words([f"{printable(name)} ({counted(count, 'backup')})" for name, count in hosts.items()])
         head = click.style("not configured, so not backed up: ", fg="yellow")
-        print_wrapped(f"{head}{shown}; `backupd host add NAME` goes on from them, `backupd forget NAME` gives them up")
+        print_wrapped(
+            f"{head}{shown}; `backupd host add NAME` continues from their backups, `backupd forget NAME` lets those expire"
+        )
 
 
 def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[str, RunningFetch]) -> None:
@@ -88,7 +90,7 @@ def show_copies(copies: Sequence[CopyStatus[CopySettings]], fetching: Mapping[st
         click.echo(f"fetching: {name}: {running_words(running)}")
     for copy in copies:
         lines = [f"{host_behind.host}: {host_behind.error}" for host_behind in copy.behind]
-        lines += [f"{host_lag.host}: not listed there any more; its newest copy is {host_lag.newest}" for host_lag in copy.gone]
+        lines += [f"{host_lag.host}: no longer listed there; its newest copy is {host_lag.newest}" for host_lag in copy.gone]
         for line in lines[:_MOST_BEHIND]:
             click.echo(f"{copy.replica.name}: {printable(line)}")
         if len(lines) > _MOST_BEHIND:
@@ -111,7 +113,7 @@ def show_lags(copies: Sequence[CopyStatus[CopySettings]], host: str | None = Non
         Column("", lambda row: row[1].host, "HOST"),
         Column("", lambda row: row[1].newest, "NEWEST IN BOTH"),
         Column("", lambda row: row[1].age, "AGE", format_duration, right=True),
-        Column("", lambda row: row[1].gone, "REMARK", lambda is_gone: "not listed any more" if is_gone else ""),
+        Column("", lambda row: row[1].gone, "REMARK", lambda is_gone: "no longer listed" if is_gone else ""),
     )
     print_listing(columns, [(copy.replica.name, lag) for copy in copies for lag in copy.lags if host in (None, lag.host)])
 
@@ -127,10 +129,10 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
 def show_drills(drills: DrillStatus) -> None:
     """Prints when a restore was last proven and which failed; nothing if there was none and none is required."""
     if drills.last and drills.age is not None:
-        late = click.style(", which is long ago", fg="yellow") if drills.state == DrillState.LATE else ""
+        late = click.style(", too long ago", fg="yellow") if drills.state == DrillState.LATE else ""
         click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
     elif drills.state == DrillState.LATE:
-        print_wrapped(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` does that")
+        print_wrapped(click.style("no restore was ever proven", fg="yellow") + ": `backupd drill` tests one")
     for drill in drills.failed[:_MOST_BEHIND]:
         click.echo(click.style("drill failed: ", fg="red") + printable(failure_words(drill)))
 
@@ -147,7 +149,7 @@ def show_damaged(damaged: Mapping[str, tuple[int, int]]) -> None:
         each = "each" if backups > 1 else "it"
         head = click.style("damaged: ", fg="red") + printable(host)
         print_wrapped(
-            f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` names them"
+            f"{head}: {counted(backups, 'backup')}, up to {counted(files, 'file')} in {each}; `backupd damaged` lists them"
         )
     if len(damaged) > _MOST_BEHIND:
         click.echo(f"{click.style('damaged: ', fg='red')}backups of {counted(len(damaged) - _MOST_BEHIND, 'more host')}")
@@ -166,7 +168,7 @@ def show_unverified(hosts: Sequence[str], seconds: float) -> None:
         shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
         more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
         head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
-        print_wrapped(f"{head}{shown}{more}; `backupd verify` does that")
+        print_wrapped(f"{head}{shown}{more}; `backupd verify` verifies them")
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:

@@ -59,12 +59,12 @@ def command() -> None:
     "source",
     type=GivenPath(allow_dash=True),
     metavar="FILE",
-    help="Add the hosts of a list, one a line: NAME KEY=VALUE... as for `host set`. The other options hold for all of them.",
+    help="Add the hosts of a list, one on each line: NAME KEY=VALUE... as for `host set`. The other options apply to all of them.",
 )
 @click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org. Without it: this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
-@click.option("--group", metavar="GROUP", help="The group whose settings it inherits.")
+@click.option("--group", metavar="GROUP", help="The group whose settings the host inherits.")
 @click.option("--accept-host-key", is_flag=True, help="Trust the host's key without asking. You have compared its fingerprint.")
 @json_option
 @click.pass_context
@@ -75,8 +75,8 @@ def add_command(
 
     With --from all hosts of a list are added, or none. They are not tested; `backupd check --connect` does that.
 
-    Shows the host's key before it is trusted, and the line for the host that lets our key in. Exit status 1 when the host is added
-    but not reached yet.
+    Shows the host's key before it is trusted, and the line that permits the backup key on the host. Exit status 1 if the host
+    is added but cannot be reached yet.
     """
     if (name is None) == (source is None):
         raise UsageError("name a host, or a list of hosts with --from", "`backupd host add --help` explains both")
@@ -98,9 +98,9 @@ def add_command(
     show_findings(prompter, reach_result.findings)
     if not reach_result.good:
         if reach_result.host_key_known:  # else the command above accepts the key, and tests
-            prompter.say(f"next: do that, then `backupd host test {name}` tests it again")
+            prompter.say(f"next: do that, then run `backupd host test {name}` tests it again")
         return Exit.ATTENTION
-    prompter.say(f"next: `backupd run {name}`, or let the night do it")
+    prompter.say(f"next: run `backupd run {name}`, or wait for the next night")
     return Exit.OK
 
 
@@ -109,7 +109,7 @@ def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: boo
     try:
         text = sys.stdin.read() if source == "-" else Path(source).read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{source} cannot be read: {error}", "name a file with a host a line: NAME KEY=VALUE...") from None
+        raise UsageError(f"{source} cannot be read: {error}", "name a file with one host on each line: NAME KEY=VALUE...") from None
     listed = read_host_list(text, source, files.hosts())
     try:
         paths = add_hosts(files, {name: common | host.keys for name, host in listed.items()})
@@ -162,7 +162,7 @@ def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
 def remove_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> int:
     """Remove each host NAME from the configuration, all or none. Their backups stay.
 
-    These never expire then, since no policy applies to a host that is not configured. `backupd forget NAME` gives up all of them.
+    They never expire then, because no policy applies to unconfigured hosts. `backupd forget NAME` lets all of them expire.
 
     NAME may be a pattern, such as 'web*'.
     """
@@ -181,9 +181,9 @@ def _removed_lines(paths: Mapping[str, Path]) -> Iterator[str]:
         removed = "" if path.exists() else ", and so was the file"
         yield f"{name} is no longer backed up: its section was removed from {path}{removed}"
     if len(paths) == 1:
-        yield f"its backups stay, all of them; `backupd forget {next(iter(paths))}` gives them up"
+        yield f"all its backups stay; `backupd forget {next(iter(paths))}` lets them expire"
     else:
-        yield f"{counted(len(paths), 'host')} removed; their backups stay, all of them; `backupd forget NAME` gives up a host's"
+        yield f"{counted(len(paths), 'host')} removed; all their backups stay; `backupd forget NAME` lets those of a host expire"
 
 
 @command.command("list")
@@ -224,11 +224,11 @@ def _address_words(host: HostConfig) -> str:
 @json_option
 @click.pass_context
 def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> int:
-    """Test whether each host NAME can be reached and its source paths be listed, enabled or not. Changes nothing.
+    """Test whether each host NAME can be reached and its source paths can be listed, whether it is enabled or not. Changes nothing.
 
     NAME may be a pattern, such as 'web*'.
 
-    Exit status 1 when something is wrong.
+    Exit status 1 if a test failed.
     """
     config = files_of(ctx).load_usable()
     complain_of_faults(config.faults)
@@ -237,7 +237,7 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
         if name in config.excluded:
             raise ConfigError([config.excluded[name].fault], "correct that line")
         if name not in config.hosts:
-            hint = did_you_mean(name, config.hosts, "`backupd host list` shows those that are")
+            hint = did_you_mean(name, config.hosts, "`backupd host list` shows the configured hosts")
             raise UsageError(f"no host {quoted(name)} is configured", hint)
     from backupd.doctor.cli.check import report
 
@@ -319,12 +319,12 @@ def _values(ctx: click.Context, name: str) -> list[str]:
 def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ...], dry_run: bool, as_json: bool) -> int:
     """Change keys of each HOST in the file that declares it.
 
-    HOST may be a pattern, such as 'web*'. VALUE is written as in the configuration, where quotes may be left out: port=2222,
-    window=22:00-06:00, enabled=false. The items of a list have blanks between them: 'paths=/etc /srv'. A list takes the place of
-    the one before; KEY+=VALUE adds to it: 'exclude+=/srv/cache/*'. retention.daily=30 is a retention of the host's own. `man
+    HOST may be a pattern, such as 'web*'. Write VALUE as in the configuration; quotes may be left out: port=2222,
+    window=22:00-06:00, enabled=false. Separate the items of a list by spaces: 'paths=/etc /srv'. A list replaces the
+    previous one; KEY+=VALUE adds to it: 'exclude+=/srv/cache/*'. retention.daily=30 sets the host's own retention. `man
     btrkeep.toml` explains every key.
 
-    Comments and order stay. The configuration is checked as a whole first; when something would be wrong, nothing is changed.
+    Comments and order stay. The whole configuration is checked first; if it would be invalid, nothing is changed.
     """
     files = files_of(ctx)
     patterns, assignments = _split(words, unset=bool(unset))
@@ -353,7 +353,7 @@ def _split(words: Sequence[str], *, unset: bool) -> tuple[tuple[str, ...], tuple
     """The hosts, which come first, and the assignments. Raises UsageError without a host."""
     number = next((number for number, word in enumerate(words) if "=" in word), len(words) if unset else 1)
     if not number:
-        raise UsageError("no host is named", "`backupd host set HOST KEY=VALUE`; 'web*' names several")
+        raise UsageError("name a host", "`backupd host set HOST KEY=VALUE`; 'web*' names several")
     return tuple(words[:number]), tuple(words[number:])
 
 
@@ -364,7 +364,7 @@ def _change_fields(name: str, change: HostChange, *, written: bool) -> dict[str,
 
 def _tell_one(name: str, change: HostChange, *, dry_run: bool) -> None:
     if not change.keys:
-        print_wrapped(f"{name} has all of that already: {change.path} is left as it is", "  ")
+        print_wrapped(f"{name} already has these values: {change.path} is unchanged", "  ")
     elif dry_run:
         click.echo(_difference(change), nl=False)
     else:
@@ -382,7 +382,7 @@ def _tell_many(hosts: Mapping[str, HostChange], *, dry_run: bool) -> None:
         values = ", ".join(f"{key}: {_shown(before)} -> {_shown(after)}" for key, (before, after) in change.keys.items())
         print_wrapped(f"{name}: {values}", "  ")
     same = len(hosts) - len(changed)
-    rest = f"; {counted(same, 'host')} had all of that already" if same else ""
+    rest = f"; {counted(same, 'host')} already had these values" if same else ""
     print_wrapped(f"{counted(len(changed), 'host')} {'would be changed' if dry_run else 'changed'}{rest}")
     if not dry_run and any(_WAY & change.keys.keys() for change in changed.values()):
         print_wrapped("next: `backupd check --connect`", "  ")

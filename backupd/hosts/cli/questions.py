@@ -1,4 +1,4 @@
-"""Questions to somebody at a terminal, whose answers may also come as options. Without a terminal nothing is asked."""
+"""Questions to a user at a terminal, whose answers may also come as options. Without a terminal nothing is asked."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ class Prompter:
 
     @classmethod
     def here(cls, as_json: bool) -> "Prompter":
-        """With whoever started this. JSON is for programs, which answer nothing."""
+        """With the user at the terminal. JSON is for programs, which do not answer."""
         return cls(os.isatty(0) and not as_json, as_json)
 
     def say(self, text: str = "") -> None:
@@ -61,7 +61,7 @@ def require_options(prompter: Prompter, missing: list[str]) -> None:
     """Raises UsageError that names every option that would have to be asked for."""
     if missing and not prompter.asks:
         raise UsageError(
-            f"there is no terminal to ask at, so these are needed: {', '.join(missing)}", "`backupd setup --help` explains them"
+            f"without a terminal these options are needed: {', '.join(missing)}", "`backupd setup --help` explains them"
         )
 
 
@@ -70,4 +70,4 @@ def words(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"{text!r}: {error}", "a path with blanks stands in quotes") from None
+        raise UsageError(f"{text!r}: {error}", "write a path with spaces in quotes") from None

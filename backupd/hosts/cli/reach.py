@@ -35,7 +35,7 @@ def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool)
     if not host.address:
         return ReachResult(None, True, ())
     key = config.ssh.key
-    prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key, and was there already'}")
+    prompter.say(f"{key} {'is the new key for all hosts' if make_key(key) else 'is the key; it existed already'}")
     line = authorized_line(key, host.address)
     if not _host_key(prompter, config, host, accept):
         _say_line(prompter, host, line)
@@ -43,7 +43,7 @@ def reach(prompter: Prompter, config: Config, host: HostConfig, *, accept: bool)
     findings = probe(config, host)
     if _refused(findings):
         _say_line(prompter, host, line)
-    while _refused(findings) and prompter.asks and prompter.ask("Enter when the line is there, q to leave it for now", "") != "q":
+    while _refused(findings) and prompter.asks and prompter.ask("Press Enter when the line is there, or q to skip this", "") != "q":
         findings = probe(config, host)
         if _refused(findings):
             prompter.say(f"{host.name} still does not accept the key")
@@ -60,21 +60,21 @@ def _refused(findings: tuple[Finding, ...]) -> bool:
 
 
 def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> bool:
-    """Returns True if the host's key is written down now; it is only when somebody said yes to its fingerprint."""
+    """Returns True if the host's key is written down now; it is only if the user confirmed its fingerprint."""
     known_hosts = config.ssh.known_hosts
     if is_known(host, config.ssh):
         return True
     host_key = ask_host_key(host)
     name = printable(name_of(host)[1])
     prompter.say(f"{name} answers with this host key:\n    {printable(host_key.fingerprint)}")
-    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows which one is right.")
+    prompter.say("On the host, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the correct one.")
     if not accept:
         if not prompter.asks:
-            prompter.say(f"it is not written into {known_hosts}: it was not confirmed. When you have compared it:")
+            prompter.say(f"it is not written into {known_hosts}, because it was not confirmed. When you have compared it:")
             prompter.say(f"    {call_of('backupd')} setup --host {host.name} --accept-host-key --no-run")
             return False
         if not prompter.agrees("Is it the same?", default=False):
-            raise OperatorError(f"{host.name}: its host key was not accepted", "find out who answers there, before anything else")
+            raise OperatorError(f"{host.name}: its host key was not accepted", "find out which machine answers there first")
     learn(host_key, known_hosts)
     prompter.say(f"written into {known_hosts}")
     return True

@@ -21,8 +21,8 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
 
-_REST = "run `backupd setup` again when that is fixed: it continues where it stopped"
-_PATHS = "absolute paths with blanks between them, such as /etc /srv/www"
+_REST = "run `backupd setup` again when this is fixed: it continues where it stopped"
+_PATHS = "absolute paths separated by spaces, such as /etc /srv/www"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +49,30 @@ class FirstHostOptions:
     help="The pool: a folder on a mounted btrfs, created as a subvolume if it does not exist.",
 )
 @click.option(
-    "--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12; all keeps them for ever."
+    "--retention", metavar="RULES", help="How long backups are kept: daily=14,weekly=13,monthly=12; `all` keeps them for ever."
 )
 @click.option("--zone", metavar="ZONE", help="The time zone of its days and nights, such as Europe/Berlin. [default: UTC]")
 @click.option(
     "--window",
     metavar="WINDOW",
-    help="When backups may run, such as 22:00-06:00, or none, which means at any time.  [default: none]",
+    help="When backups may run, such as 22:00-06:00, or none for any time.  [default: none]",
 )
 @click.option("--host", metavar="NAME", help="The first host's name.")
 @click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org.")
 @click.option("--this-machine", is_flag=True, help="The first host is this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, when it is not 22.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path of the host; may be given several times.")
 @click.option("--accept-host-key", is_flag=True, help="Trust the host's key without asking. You have compared its fingerprint.")
 @click.option("--no-run", is_flag=True, help="Stop before the first backup. So does --json.")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, accept_host_key: bool, no_run: bool, as_json: bool, **options: Any) -> int:
-    """Make a pool, add the first host, and make its first backup.
+    """Create a pool, add the first host, and make its first backup.
 
-    Asks for what the options do not say; without a terminal they have to say it all. What is done already is left as it is, so this
-    can be interrupted anywhere and run again.
+    Asks for values that no option gives; without a terminal all must be given. Completed steps are skipped, so it can be
+    interrupted at any time and run again.
 
-    Exit status 1 when something is left to do: it is said what.
+    Exit status 1 if a step remains; it is printed.
     """
     prompter, files = Prompter.here(as_json), files_of(ctx)
     given, pool = from_options(FirstHostOptions, options), PoolOptions(**options)
@@ -135,7 +135,7 @@ def _first_host(
         if without:
             _require_unchanged(without[0], given)
         elif given.address or given.this_machine or given.port or given.paths:
-            raise UsageError("every host has a complete backup, and a new one needs a name", "--host NAME gives it")
+            raise UsageError("every host has a complete backup, and a new host needs a name", "give it with --host NAME")
         return config, without[0] if without else None
     name, keys = _asked_host(prompter, given)
     path = add_host(files, name, keys)
@@ -149,7 +149,7 @@ def _require_unchanged(host: HostConfig, given: FirstHostOptions) -> None:
     current = {"address": host.address, "port": host.port, "paths": list(host.paths)}
     if any(current[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
         raise UsageError(
-            f"the host {host.name} is configured already, and otherwise",
+            f"the host {host.name} is already configured with other values",
             f"`backupd host set {host.name}` changes it; --host NAME names another one; or leave the options out",
         )
 
@@ -162,7 +162,7 @@ def _asked_host(prompter: Prompter, given: FirstHostOptions) -> tuple[str, dict[
     if address and port is None and prompter.asks:
         port = asked(prompter, None, "The port of its ssh", "22", _port)
     name = asked(prompter, given.host, "Its name here", suggested_name(address), _name)
-    paths = given.paths or asked(prompter, None, "Source paths, with blanks between them", "/etc", _paths)
+    paths = given.paths or asked(prompter, None, "Source paths, separated by spaces", "/etc", _paths)
     return name, keys_of(address, port, None, paths)
 
 
@@ -170,7 +170,9 @@ def _address(text: str, port: int | None) -> str | None:
     if text == "this" and port is None:
         return None
     if text == "this":
-        raise UsageError("this machine is reached without ssh, and --port is given", "its address, or start again without --port")
+        raise UsageError(
+            "this machine is reached without ssh, and --port is given", "give its address, or start again without --port"
+        )
     try:
         return parse_address(text)
     except ValueError as error:
@@ -196,14 +198,14 @@ def _paths(text: str) -> tuple[str, ...]:
         item, reason = refused.items[0]
         raise UsageError(f"{item!r}: {reason}", _PATHS) from None
     except InvalidValue:
-        raise UsageError("there is no path", _PATHS) from None
+        raise UsageError("no path was given", _PATHS) from None
 
 
 def _checked(prompter: Prompter, config: Config, host: HostConfig, result: ReachResult) -> tuple[Finding, ...]:
     """Returns the findings of `check` for the pool and this host, including those made while reaching it."""
     findings = (*check_all(config, host), *(result.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
-    prompter.heading("Is all well?")
+    prompter.heading("Is everything in order?")
     show_findings(prompter, findings)
     return findings
 
@@ -212,7 +214,7 @@ def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: 
     from backupd.run.cli.run import command as run_command  # asyncio, NumPy and rsync's whole affair
 
     prompter.heading("The first backup")
-    if prompter.asks and not prompter.agrees(f"Back up {host.name} now? The first one fetches everything.", default=True):
+    if prompter.asks and not prompter.agrees(f"Back up {host.name} now? The first backup transfers all files.", default=True):
         prompter.say(f"`backupd run {host.name}` makes it")
         return Exit.OK
     status: int = ctx.invoke(run_command, hosts=(host.name,), everything=False, catch_up=False, dry_run=False, as_json=False)
@@ -225,7 +227,9 @@ def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: 
 
 def _all_done(prompter: Prompter, config: Config) -> int:
     prompter.say(f"\nThe pool {config.name} is set up. `backupd status` shows its hosts, `backupd host add` adds another.")
-    prompter.say(f"For every night: sudo ./install.sh --enable {config.name}, in the folder that btrkeep was installed from.")
+    prompter.say(
+        f"To back up every night: sudo ./install.sh --enable {config.name}, in the folder that btrkeep was installed from."
+    )
     return Exit.OK
 
 

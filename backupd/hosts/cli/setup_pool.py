@@ -39,14 +39,14 @@ from btrkeep.units import printable
 
 @click.command("init")
 @click.argument("path", type=GivenPath())
-@click.option("--rehearsal", is_flag=True, help="A pool for trying things out: commands on it accept --now.")
+@click.option("--rehearsal", is_flag=True, help="A pool for trials: commands on it accept --now.")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> None:
     """Create a pool at PATH: a new subvolume of a mounted btrfs, or an empty folder on one.
 
-    Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or what --pool or --config name. An
-    unchanged example is replaced by one with this PATH. `backupd setup` does this and all that comes after it.
+    Writes an example configuration too, unless there is one already: /etc/btrkeep/main.toml, or the file of --pool or --config. An
+    unchanged example is replaced by one with this PATH. `backupd setup` does this and all following steps.
     """
     chosen = ctx.find_root().obj
     config = Path(chosen["config"] or f"/etc/btrkeep/{chosen['pool']}.toml")
@@ -64,13 +64,13 @@ def command(ctx: click.Context, path: str, rehearsal: bool, as_json: bool) -> No
 
 
 def _created_lines(pool: Path, config: Path, written: bool) -> Iterator[str]:
-    yield f"{pool} is a pool now"
+    yield f"{pool} is now a pool"
     if hint := powerless_hint(pool):
         yield hint
     if written:
         yield f"{config} is an example: add your hosts to it, then run `backupd check`"
     else:
-        yield f"{config} was there already and is left as it is"
+        yield f"{config} existed already and is unchanged"
 
 
 def _write_example(config: Path, text: str) -> bool:
@@ -85,7 +85,7 @@ def _write_example(config: Path, text: str) -> bool:
             file.write(text)
     except OSError as error:
         raise UsageError(
-            f"{config} cannot be written: {error.strerror}", "the pool is made; write its configuration yourself"
+            f"{config} cannot be written: {error.strerror}", "the pool is created; write its configuration yourself"
         ) from None
     return True
 
@@ -117,7 +117,7 @@ def pool_is_set_up(files: Files) -> Config | None:
         open_pool(config.pool.path)
     except PoolUnusable as error:
         if _was_in_use(config):  # most likely it is not mounted
-            hint = f"{mount_pool_words(config.pool.path)}; a new one would need another `path` in {files.main}"
+            hint = f"{mount_pool_words(config.pool.path)}; for a new pool, set another `path` in {files.main}"
             raise PoolUnusable(error.message, hint) from None
         return None
     return config
@@ -147,7 +147,7 @@ def _text(files: Files) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise OperatorError(f"{files.main} cannot be read: {error}", "see that it is UTF-8, and that it can be read") from None
+        raise OperatorError(f"{files.main} cannot be read: {error}", "check that it is UTF-8 and readable") from None
 
 
 def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
@@ -178,7 +178,7 @@ def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     if given.path is None:
         _show_places(prompter, places)
     suggestion = suggested_place(_configured(files, "pool", "path"), places)
-    place = asked(prompter, given.path, "Where is the pool to be?", suggestion, place_for_pool)
+    place = asked(prompter, given.path, "Where should the pool be?", suggestion, place_for_pool)
     retention = asked(prompter, given.retention, "How long are backups kept? (all: for ever)", RULES, _keys)
     zone = window = None
     if prompter.asks or given.zone is not None:
@@ -219,7 +219,7 @@ def powerless_hint(pool: Path) -> str:
     words = ",".join(POWERLESS)
     return (
         f"setuid programs and device nodes of hosts would work in it: `{printable(step.line)}`, "
-        f"and {words} among the options in /etc/fstab, keep them from that"
+        f"and {words} among the options in /etc/fstab, prevent this"
     )
 
 
@@ -257,9 +257,9 @@ def _keys(rules: str) -> dict[str, Any]:
 
 def _show_places(prompter: Prompter, places: Sequence[Path]) -> None:
     if not places:
-        prompter.say("No btrfs is mounted here. A pool needs one: mkfs.btrfs, mount, then this again.")
+        prompter.say("No btrfs is mounted here. A pool needs one: run mkfs.btrfs, mount it, then run this again.")
         return
-    prompter.say(f"A folder that is not there yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")
+    prompter.say(f"A folder that does not exist yet becomes a subvolume. A btrfs is mounted at {', '.join(map(str, places[:5]))}.")
 
 
 HERE = "here"
@@ -270,7 +270,7 @@ _LOCALTIME, _ZONES = Path("/etc/localtime"), "/zoneinfo/"
 def place_for_pool(text: str) -> Path:
     """A pool, or a place for one. Raises UsageError or PoolUnusable."""
     if not text:
-        raise UsageError("it is not said where", "a folder on a mounted btrfs, such as /srv/backup")
+        raise UsageError("no path was given", "a folder on a mounted btrfs, such as /srv/backup")
     place = Path(text).absolute()
     if not is_pool(place):
         require_place_for_pool(place)

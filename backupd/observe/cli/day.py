@@ -43,9 +43,9 @@ def _date(text: str) -> Any:
 def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> int:
     """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
 
-    DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table says what was written for data
-    (what rsync wrote of files, what balance moved) and what was written besides, which is metadata; of backups that are compressed
-    on the way to the disk that is less than the truth.
+    DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table shows the bytes written for
+    data (files by rsync, block groups by balance), and the other bytes written, which are metadata. With compression the
+    metadata is shown too small.
     """
     with opened(ctx) as context:
         zone, moment = context.config.pool.zone, context.clock.now()
@@ -195,8 +195,10 @@ def sum_lines(day: DayData) -> list[str]:
     words = []
     short = [phase_sum for phase_sum in day.sums if phase_sum.known_seconds < phase_sum.seconds * 0.95]
     if short:
-        words.append(f"Samples tell of {format_duration(day.sums[0].known_seconds)} of {format_duration(day.sums[0].seconds)}.")
+        words.append(f"Samples cover {format_duration(day.sums[0].known_seconds)} of {format_duration(day.sums[0].seconds)}.")
     if any(phase_sum.metadata is None and phase_sum.known_seconds for phase_sum in day.sums):
-        words.append("Where less was written than data, it was compressed or is not written yet: no ratio.")
+        words.append(
+            "There is no ratio where fewer bytes were written than the data has: it was compressed, or is not on disk yet."
+        )
     words.append("Ratio: bytes written besides data for each byte of data, all copies counted.")
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]

@@ -25,8 +25,8 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     If allocated space runs out first, balancing helps (`btrfs-balancer run`); if used space does, only more devices or fewer
     backups help.
 
-    The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. Planned
-    changes, such as new hosts, are unknown to it.
+    The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. It cannot
+    include planned changes, such as new hosts.
     """
     with opened(ctx) as context:
         until = context.clock.now()
@@ -70,7 +70,7 @@ def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[dat
     for name, answer in forecasts.items():
         head = f"{name:<10} {format_size(answer.now):>9}  "
         text += textwrap.wrap(head + words(answer), width(), subsequent_indent=" " * len(head))
-    return [*text, "", *textwrap.wrap("The range: if it went on as in its fastest stretch, and as in its slowest.", width())]
+    return [*text, "", *textwrap.wrap("The range: with the fastest growth so far, and with the slowest.", width())]
 
 
 def words(answer: FullForecast) -> str:
@@ -80,7 +80,7 @@ def words(answer: FullForecast) -> str:
     if answer.now >= answer.size:
         return grew + "full now"
     if answer.usual is None:
-        whole = "never full, if it grows like that" if pace.usual <= 0 else "not full within ten years"
+        whole = "never full at this growth" if pace.usual <= 0 else "not full within ten years"
         return grew + whole + (f"; {local_day(answer.earliest)} at the earliest" if answer.earliest else "")
     latest = local_day(answer.latest) if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
     earliest = local_day(answer.earliest or answer.usual)

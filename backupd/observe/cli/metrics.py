@@ -41,10 +41,10 @@ from btrkeep.units import parse_backup_name, seconds_between
 def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
     """Print numbers of the pool and its hosts in the format that Prometheus reads.
 
-    With --textfile they replace FILE as a whole, readable by all; node_exporter wants a name that ends in .prom, in the folder that
-    its --collector.textfile.directory names.
+    With --textfile they replace FILE, readable by all. For node_exporter its name must end in .prom, in the folder of
+    --collector.textfile.directory.
 
-    With a broken configuration the last valid one is used, and without a catalogue the metrics of the pool and of the faults are
+    With an invalid configuration the last valid one is used, and without a catalogue the metrics of the pool and of the faults are
     printed; exit status 1 then.
     """
     reporting = load_reporting(ctx)

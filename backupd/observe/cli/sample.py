@@ -30,11 +30,11 @@ _log = logging.getLogger(__name__)
 def command(ctx: click.Context, as_json: bool) -> int:
     """Record a sample of the pool; run by a timer every five minutes.
 
-    A sample has allocated and used bytes by type of block group and by device, the number of deleted subvolumes that wait, error
-    counters, mount options, and the I/O and pressure since the sample before. `trend`, `day` and `forecast` show them. After two
+    A sample has allocated and used bytes, by type of block group and by device; the number of waiting deleted subvolumes; error
+    counters; mount options; and the I/O and pressure since the sample before. `trend`, `day` and `forecast` show them. After two
     weeks one sample per hour is kept, after a year one per day.
 
-    If the catalogue is busy, the sample is skipped, which is not a failure: counters are cumulative, so nothing is lost.
+    If the catalogue is busy, the sample is skipped. This is not a failure: counters are cumulative, so nothing is lost.
     """
     with opened(ctx) as context:
         context.catalogue.copy_seldom()
@@ -43,7 +43,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
             pool_reading = sampling.read_counters_and_room(context.pool)
         except OSError as error:
             raise PoolUnusable(
-                f"{context.pool.path} cannot be read: {error.strerror}", "see the kernel's messages (dmesg)"
+                f"{context.pool.path} cannot be read: {error.strerror}", "check the kernel's messages (dmesg)"
             ) from error
         try:
             sample = _keep(context, context.clock.now(), pool_reading)
@@ -52,7 +52,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
             publish_referenced_bytes(context.pool, context.catalogue)
             publish_copies(context.pool, context.catalogue)
         except CatalogueBusy as error:
-            print_error(OperatorError(f"left out this sample: {error.message}", error.hint))
+            print_error(OperatorError(f"this sample was skipped: {error.message}", error.hint))
             return Exit.OK
     return print_answer(_fields(sample), lambda: click.echo(line(sample)), as_json=as_json)
 

@@ -178,5 +178,5 @@ def _now(last: Point) -> str:
     return (
         f"Of {format_size(last.size)} are {format_size(last.unallocated)} "
         f"({format_share(last.unallocated / last.size if last.size else 0)}) not allocated; "
-        f"{format_share(last.metadata_share)} of what is used is metadata.{score}"
+        f"{format_share(last.metadata_share)} of the used space is metadata.{score}"
     )

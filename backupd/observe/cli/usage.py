@@ -48,7 +48,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
     """Show the space used by host, or by backup of HOST. Needs no qgroups.
 
     WRITTEN is the data that rsync wrote for the existing backups. ON DISK is the data that they refer to, each extent once. OWN is
-    the space that would be freed if the host, or that one backup, were deleted, because nothing else refers to it.
+    the space that deleting the host, or that one backup, would free, because no other backup refers to it.
 
     Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
@@ -69,9 +69,9 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
     def show() -> None:
         _show(use, host)
         if alive is not None:
-            more = f"; what was written before {local_time(since)} is not in it" if since else ""
+            more = f"; data written before {local_time(since)} is not counted" if since else ""
             click.echo(
-                f"{printable(host or '')}: {format_size(alive)} that it wrote are alive, by simple quotas, with metadata{more}"
+                f"{printable(host or '')}: {format_size(alive)} of its data are in use, by simple quotas, with metadata{more}"
             )
 
     return print_answer({**_fields(use, host), "alive": alive}, show, as_json=as_json)
@@ -163,7 +163,7 @@ def _how(use: PoolUse) -> list[str]:
         if use.others:
             lines.append(f"data of no backup: {_words(use.others)}")
     else:
-        lines.append(f"measured by all extents in {format_duration(use.seconds)}; what is shared beyond a host counts as its own")
+        lines.append(f"measured by all extents in {format_duration(use.seconds)}; data shared with other hosts counts as own")
     if not use.complete:
-        lines.append("the time was over before all was measured: take more with --time")
+        lines.append("the time ended before everything was measured: allow more with --time")
     return [*lines, *(f"{printable(path)}: {why}" for path, why in use.unread.items())]

@@ -105,17 +105,14 @@ def _say(findings: SourceFindings) -> None:
     print_wrapped(
         f"{printable(findings.backup.host)} {findings.backup.name}: "
         f"{counted(comparison.files, 'file')} compared with the host{part}: "
-        f"{comparison.alike:,} alike, {comparison.changed:,} changed since or not there"
-        + (f"; {comparison.differing:,} with another content though size and time are the same:" if findings.differing else "")
+        f"{comparison.alike:,} alike, {comparison.changed:,} changed since or missing"
+        + (f"; {comparison.differing:,} with different content, although size and time are equal:" if findings.differing else "")
     )
     if findings.passed_over:
-        print_wrapped(f"{counted(findings.passed_over, 'file')} passed over, for they take too long: --time")
+        print_wrapped(f"{counted(findings.passed_over, 'file')} skipped, because they take too long: --time")
     for path in findings.differing[:_SHOWN]:
         print_wrapped(f"  {printable(_text(path))}")
     if (more := len(findings.differing) - _SHOWN) > 0:
         print_wrapped(f"  and {more:,} more")
     if findings.differing:
-        print_wrapped(
-            "damaged in the backup, or the host has another content there under the same size and time; "
-            "the next run fetches them again"
-        )
+        print_wrapped("damaged in the backup, or changed on the host without a new size or time; the next run fetches them again")

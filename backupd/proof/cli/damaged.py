@@ -26,15 +26,14 @@ from btrkeep.units import counted, format_size, local_time, printable
 def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     """List the damaged files of all backups, or of each HOST, or HOST@BACKUP.
 
-    What `backupd scrub` and `backupd verify` found, one line for each file with all backups that have it. BYTES is how many are
-    known to be damaged. ANOTHER COPY is a backup of the host with other data on the disk: one whose recorded checksum is that
-    which the file had (by checksum), or one with a file of that path, size and time that is not known to be damaged, which
-    proves nothing; a replica that has one of the backups; and the next night, which fetches the file from the host when the
-    newest complete backup has it damaged.
+    Shows what `backupd scrub` and `backupd verify` found: a line for each file, with all backups that have it. BYTES is the
+    number of bytes known to be damaged. ANOTHER COPY is a backup of the host that stores the file separately. It has the same
+    recorded checksum (by checksum), or only the same path, size and time, which proves nothing. It can also be a replica that has
+    one of the backups, or the next night, which fetches a damaged file of the newest complete backup again.
 
-    What the devices have counted since the last time is read first from the kernel's log.
+    New read errors of the devices are first taken from the kernel's log.
 
-    Exit status 0: nothing is damaged; 1: something is, or the catalogue was lost, which knows it.
+    Exit status 0: nothing is damaged; 1: there is damage, or the catalogue, which records it, was lost.
     """
     with opened(ctx) as context:
         unnamed = _look(context)
@@ -59,15 +58,15 @@ def _look(context: PoolContext) -> str:
         print_error(error)
         return ""
     except OSError as error:
-        print_error(OperatorError(f"errors of the devices could not be read: {error}", "`backupd verify` finds what they damaged"))
+        print_error(OperatorError(f"errors of the devices could not be read: {error}", "`backupd verify` finds the damaged files"))
         return ""
     if not read_errors.seen.unnamed or not read_errors.seen.since:
         return ""
     why = f" ({read_errors.why})" if read_errors.why else ""
     errors = counted(read_errors.seen.unnamed, "error")
     return (
-        f"{errors} of reading that devices counted since {local_time(read_errors.seen.since)}, not named by the kernel's log{why}: "
-        "`backupd scrub` finds what they damaged"
+        f"{errors} of reading were counted by the devices since {local_time(read_errors.seen.since)}, but the kernel's log does "
+        f"not name the files{why}: `backupd scrub` finds them"
     )
 
 

@@ -37,17 +37,17 @@ def command(ctx: click.Context, as_json: bool) -> int:
     """Read everything on the pool's filesystem, and correct errors if there is a good copy.
 
     Runs `btrfs scrub` on the pool's filesystem: every copy of data and metadata is read and compared with its checksum. A cancelled
-    or interrupted scrub is resumed. It may take days; backups run meanwhile.
+    or interrupted scrub is resumed. It may take days; backups continue during it.
 
     Uncorrectable errors are resolved to files and to all backups that share them, and recorded: `backupd damaged` lists them.
 
-    Ctrl-C and SIGTERM cancel it, and the next one resumes it.
+    Ctrl-C and SIGTERM cancel it; the next scrub resumes it.
 
-    Success is what was read: each present device, as a whole, by its own counters. A device that was not read is named, and how
-    much data has one good copy left.
+    It succeeds if each present device was read completely, by its own counters. It names devices that were not read, and prints how
+    much data has only one good copy left.
 
-    Exit status 0: it read everything and found no errors; 1: it found some, even if they were corrected, a device is missing or was
-    not read, or it did not finish; 3: a scrub is already running.
+    Exit status 0: it read everything and found no errors; 1: it found errors, even if they were corrected, or a device is
+    missing or was not read, or it did not finish; 3: a scrub is already running.
     """
     pool = open_configured(load_config(ctx))
     require_writable(pool)
@@ -105,7 +105,7 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
     except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
         print_error(error)
     except OSError as error:
-        print_error(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds what they damaged"))
+        print_error(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds the damaged files"))
 
 
 def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, list[DamagedFile]]:
@@ -117,7 +117,7 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, l
     except OperatorError as error:
         print_error(error)
     except OSError as error:
-        print_error(OperatorError(f"what is damaged could not be read: {error}", "`backupd verify` finds it as well"))
+        print_error(OperatorError(f"the damaged files could not be determined: {error}", "`backupd verify` finds the damage too"))
     return None, []
 
 
@@ -125,7 +125,7 @@ def _unread_lines(done: Scrubbed) -> Iterator[str]:
     for unread in done.unread:
         yield unread_words(unread)
     if done.redundancy is None:
-        yield "the number of good copies could not be read: `backupd check` names what is missing for it"
+        yield "the number of good copies could not be read: `backupd check` shows what is missing for it"
     elif done.unread or done.redundancy.reduced:
         yield f"redundancy: {redundancy_words(done.redundancy)}"
 
@@ -136,7 +136,7 @@ def _damage_lines(damage: ScrubDamage | None) -> Iterator[str]:
     for tree in damage.trees:
         yield (
             f"metadata cannot be read within 64 KiB from {tree.vaddr}, where tree {tree.tree} has a block of level {tree.level}: "
-            "`btrfs check --readonly`, with the pool unmounted, says what it is"
+            "`btrfs check --readonly`, with the pool unmounted, shows what it is"
         )
     if damage.elsewhere:
         places = ", ".join(str(vaddr) for vaddr in damage.elsewhere[:_SHOWN])
@@ -144,7 +144,7 @@ def _damage_lines(damage: ScrubDamage | None) -> Iterator[str]:
     if damage.unnamed:
         why = f" ({damage.why})" if damage.why else ""
         count = counted(damage.unnamed, "error")
-        yield f"{count} not named by the kernel's log{why}: `backupd verify` reads every file, and finds what they damaged"
+        yield f"{count} not named by the kernel's log{why}: `backupd verify` reads every file, and finds the damaged ones"
 
 
 def _damage_fields(damage: ScrubDamage | None, files: list[DamagedFile]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def line(done: Scrubbed) -> str:
     """Formats the result."""
     head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
     if done.signal and done.outcome == "stopped":
-        head += "; the next one continues from here"
+        head += "; the next dedupe continues from here"
     part = " in all" if done.resumed else ""
     return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
 

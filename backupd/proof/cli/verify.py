@@ -127,33 +127,33 @@ class VerifyOptions:
     help="Compare the newest complete backup of each HOST with the host by content; a share continues where the last run stopped.",
 )
 @click.option("--after-crash", is_flag=True, help="Only backups written shortly before a crash of this server and not read since.")
-@click.option("--clean-stop", is_flag=True, help="Read nothing; note that this server is shut down in order.")
+@click.option("--clean-stop", is_flag=True, help="Read nothing; record that this server is shut down properly.")
 @click.option("--dry-run", is_flag=True, help="Show what would be read, in this order; read nothing.")
 @json_option
 @pass_context
 def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
-    """Read the files of backups from the disk, and compare them with what they were when they were last read.
+    """Read the files of backups from the disk, and compare them with their checksums from the last time.
 
-    All backups of all hosts, or those of each HOST, or HOST@BACKUP; those that were not verified for the longest time come first.
+    All backups of all hosts, or those of each HOST, or HOST@BACKUP; those not verified for the longest time come first.
     A file that several backups share is read once. The first reading of a file records its checksum; later readings are compared
     with that. A file whose blocks do not match the checksums of btrfs is unreadable, also at the first reading.
 
     Ctrl-C, SIGTERM and --time stop it. The next `backupd verify` continues from there.
 
     After a crash of this server, the files that were written in the last minutes before it come first. With --after-crash, only
-    these are read; nothing if there was no crash, or if all of them have been read since.
+    these are read; nothing is read if there was no crash, or if all of them have been read since.
 
-    With --against-source, rsync compares checksums with the host. If a file has the same size and time but another content, it is
+    With --against-source, rsync compares checksums with the host. If a file has the same size and time but different content, it is
     damaged in the backup, or was changed on the host and given its old time. The next run fetches it again.
 
-    Exit status 0: nothing is damaged or altered; 1: something is; 3: another verify is running.
+    Exit status 0: nothing is damaged or altered; 1: a file or backup is; 3: another verify is running.
     """
     given = VerifyOptions(**options)
     with opened(ctx, writes=not given.dry_run) as context:
         context.config.require_section("verify")
         if given.against_source:
             if given.pace is not None:
-                raise UsageError("--pace is not for --against-source", "the bandwidth budgets hold: [backup] bandwidth")
+                raise UsageError("--pace is not for --against-source", "`bandwidth` in [backup] limits it")
             return compare_hosts(
                 context, which, SourceScope(given.sample, given.seconds), dry_run=given.dry_run, as_json=given.as_json
             )
@@ -278,7 +278,7 @@ class _VerifyRun:
                 for name in names[:_MOST_PATHS]:
                     print_wrapped(f"  {printable(name)}")
                 if len(names) > _MOST_PATHS:
-                    print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json has all")
+                    print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json lists all")
 
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
         """Names the backups of which nothing can be read, not even what they are."""
@@ -287,7 +287,7 @@ class _VerifyRun:
             self.unreadable += 1
             print_error(
                 OperatorError(
-                    f"nothing of {printable(host)}@{name} can be read", "see the kernel's messages (dmesg) and `backupd scrub`"
+                    f"no file of {printable(host)}@{name} can be read", "check the kernel's messages (dmesg) and `backupd scrub`"
                 )
             )
 
@@ -302,7 +302,7 @@ class _VerifyRun:
         files, size = (sum(getattr(verify_pass.count, name) for verify_pass in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
         answer = {"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found}
-        text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next one continues" if is_over else "")
+        text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next dedupe continues" if is_over else "")
         print_answer(answer, [text], as_json=self.given.as_json)
         has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
@@ -311,7 +311,7 @@ class _VerifyRun:
 def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
     record = boot_record(context.pool, context.catalogue, context.clock.now(), context.config.verify.after_crash)
     backups = [{"host": host, "name": name} for host, name in sorted(record.unread)]
-    text = (f"{printable(backup['host'])} {backup['name']}: written last before a crash, and not read since" for backup in backups)
+    text = (f"{printable(backup['host'])} {backup['name']}: written just before a crash, and not read since" for backup in backups)
     return print_answer(backups, text, as_json=as_json)
 
 

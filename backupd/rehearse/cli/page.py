@@ -196,7 +196,7 @@ img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--
 @media print{:root{color-scheme:light}main{max-width:none}}
 """
 _SHOWN = (  # name, what a chart says below its name, the number of a night, how the axis writes it
-    ("score", "the lower, the less of it is in small pieces", lambda night: night.score, "number"),
+    ("score", "the lower, the less is in small pieces", lambda night: night.score, "number"),
     ("fragments", "free extents in data block groups", lambda night: night.fragments, "number"),
     ("night_seconds", "writing a night", lambda night: night.night_seconds, "seconds"),
     ("expiry_seconds", "of each night", lambda night: night.expiry_seconds, "seconds"),
@@ -265,7 +265,7 @@ def _changes(result: RehearsalResult) -> Iterator[str]:
     yield f"<h2>Against {_text(first)}</h2>"
     shown = [printable(name) for name in names]
     described = f"Changes of every measure against {printable(first)}"
-    yield "<figure><figcaption>Left is less, which is better <span>(median, and the range of all seeds)</span></figcaption>"
+    yield "<figure><figcaption>Further left is less, and better <span>(median, and the range of all seeds)</span></figcaption>"
     for kind in ("wide", "narrow"):
         yield f'<div class="{kind}">{intervals(rows, shown, change, described, narrow=kind == "narrow")}</div>'
     yield "</figure>"
@@ -292,7 +292,7 @@ def _numbers(judgement: VariantJudgement, question: str | None) -> Iterator[str]
 
 
 def _charts(result: RehearsalResult) -> Iterator[str]:
-    yield '<h2>Night by night</h2><p class="grey">Lines are medians over the seeds, shades reach from the least to the most.</p>'
+    yield '<h2>Night by night</h2><p class="grey">Lines are medians over the seeds, shades show the range from least to most.</p>'
     yield '<div class="charts">'
     used, allocated = (_bands(result, of) for of in (lambda night: night.used, lambda night: night.allocated))
     chart = curves(allocated, "Allocated and used space by night", faint=used)

@@ -52,7 +52,7 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     multiple=True,
     metavar="NAME:KEY=VALUE,...",
     shell_complete=_complete_variant,
-    help="Settings to try; all others are as configured. May be given several times; the first is what others are compared with.",
+    help="Settings to try; all others are as configured. May be given several times; the others are compared with the first.",
 )
 @click.option("--question", type=click.Choice(list(QUESTIONS)), help="Try the settings that answer a common question.")
 @click.option("--days", type=click.IntRange(1, 3660), default=30, show_default=True, metavar="N", help="The number of nights.")
@@ -85,21 +85,21 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     "--erase", metavar="DEVICE", help="Confirm that the contents of the device of --on may be lost, by repeating its exact name."
 )
 @click.option("--html", type=GivenPath(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report with pictures too.")
-@click.option("--dry-run", is_flag=True, help="Show what would be made, and the time and room it takes; make nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the pools that would be made, and the time and space they need; make nothing.")
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Try settings on a throwaway pool, and say which are better for this server.
+    """Try settings on a throwaway pool, and show which are better for this server.
 
-    The pool gets this configuration's hosts, with sizes and changes as the catalogue knows them, scaled to fit. No file of a backup
+    The pool gets this configuration's hosts, with sizes and changes from the catalogue, scaled to fit. No file of a backup
     is read, and the configured pool is not touched. Every variant has the same nights: changes, then `backupd expire`, a
-    balance if it has one, and the score of the free space. Several seeds tell a difference from chance; five are the least.
+    balance if it has one, and the score of the free space. Several seeds distinguish a difference from chance; use at least five.
 
-    Keys of a variant: allocator (ssd, nossd, ssd_spread), expiry (the mount option meanwhile), balance (none, or benefit, score or
-    usage with a share of the data, such as score:5%), inplace, compression (zstd:3), nodesize, metadata, and those of
-    [retention], such as daily. `configured` is the settings as they are.
+    Keys of a variant: allocator (ssd, nossd, ssd_spread); expiry (the mount option during it); balance (none, or benefit, score or
+    usage with a share of the data, such as score:5%); inplace; compression (zstd:3); nodesize; metadata; and those of
+    [retention], such as daily. `configured` means the current settings.
 
-    A loop device or memory has no seeks: figures of time show an order, and not what this server's disks would take.
+    A loop device or memory has no seeks: times show which variant is faster, not the times on this server's disks.
 
     \b
     Examples:
@@ -115,9 +115,9 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
     given, config = from_options(RehearseOptions, options), load_config(ctx)
     if not any(host.enabled for host in config.hosts.values()):
-        raise UsageError("no host is configured", "`backupd host add` adds one: a rehearsal is about them")
+        raise UsageError("no host is configured", "`backupd host add` adds one: a rehearsal needs at least one")
     if given.size is not None and given.size < _SMALLEST:
-        raise UsageError("--size is too small", f"{_SMALLEST >> 20}MiB is the least that a btrfs is useful with")
+        raise UsageError("--size is too small", f"{_SMALLEST >> 20}MiB is the smallest useful btrfs")
     facts = server_facts(config)
     scope = RehearsalScope(size=given.size or _LARGEST, heatmaps=given.html is not None, **options)
     chosen = variants_of(given.question, given.variants, facts.settings)
@@ -151,7 +151,7 @@ def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", quest
     from btrkeep.process.progress import Cancellation, ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
-        print_wrapped(f"removed what a rehearsal that was killed had left: {left}", err=True)
+        print_wrapped(f"removed the remains of a killed rehearsal: {left}", err=True)
     cancellation, meter, began = Cancellation(), RehearsalMeter(), time.monotonic()
     with ExitStack() as held:
         held.enter_context(cancellation.listening())

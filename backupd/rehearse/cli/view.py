@@ -120,7 +120,7 @@ def _variant_table(variants: Sequence[Variant]) -> Iterator[str]:
 
 def _comparison_table(judgement: VariantJudgement, question: str | None) -> Iterator[str]:
     if not judgement.comparisons:
-        yield "  no pair of runs came to its end"
+        yield "  no pair of runs completed"
         return
     rows = [
         (

@@ -26,22 +26,22 @@ NAMES = {
 ASKS = {
     "holes": "Does nossd fill the holes in the free space that ssd leaves?",
     "expiry": "What does the mount option ssd save while backups are deleted?",
-    "balance": "What does balance by score give against balance by usage?",
+    "balance": "What does balance by score gain over balance by usage?",
     "inplace": "Should changed files be written in place?",
     "compression": "What does compression save, and cost?",
     "nodesize": "Which size of metadata nodes is best?",
 }
 LIMITS = (
     (
-        "A loop device or memory has no seeks, and this machine does other work: figures of time hold for the order of settings, "
-        "not for this server's disks."
+        "A loop device or memory has no seeks, and this machine does other work: times show which settings are faster, not the "
+        "times on this server's disks."
     ),
     "The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not.",
     (
-        "How large files are is assumed (log-normal around the known mean), and so is where they change (16 KiB pieces at random "
-        "places), and that half of the data compresses."
+        "Assumed are the sizes of files (log-normal around the known mean), the places of changes (random pieces of 16 KiB), and "
+        "that half of the data compresses."
     ),
-    "Data is stored once and on one device. Ownership, ACLs, hard links and quotas play no part, and the pace of expiry is off.",
+    ("Data is stored once and on one device. Ownership, ACLs, hard links and quotas are not simulated; the pace of expiry is off."),
 )
 
 
@@ -82,7 +82,7 @@ def about_hosts(plan: RehearsalPlan, facts: ServerFacts) -> str:
     text = f"{counted(len(fleet.hosts), 'host')} with {counted(files, 'file')}, {format_size(round(fleet.bytes))}"
     new = f"{format_size(round(fleet.new_bytes))} new in a night"
     if plan.fraction >= 1:
-        return f"It has {text}, {new}: all that the catalogue knows."
+        return f"It has {text}, {new}: all hosts in the catalogue."
     whole = f"{counted(len(facts.fleet.hosts), 'host')} with {format_size(round(facts.fleet.bytes))}"
     return f"It has {text}, {new}: {_fraction(plan.fraction)} of {whole}."
 
@@ -92,19 +92,17 @@ def _fraction(share: float) -> str:
 
 
 def remarks(result: RehearsalResult) -> Iterator[str]:
-    """Returns caveats for whoever reads the result."""
+    """Returns caveats for the reader of the result."""
     yield from caveats(result.plan, result.facts)
     for run in result.runs:
         if run.full is not None:
-            yield printable(
-                f"{run.variant}, seed {run.seed}: the pool had no room left in night {run.full}; it is compared with nothing"
-            )
+            yield printable(f"{run.variant}, seed {run.seed}: the pool was full in night {run.full}; this run is not compared")
     if result.runs and not any(night.deleted for run in result.runs for night in run.nights):
-        yield "no backup was old enough to be deleted: nothing is said of expiry; use more --days, or a shorter retention"
+        yield "no backup was old enough to be deleted, so expiry was not tested; use more --days, or a shorter retention"
     if result.judgements:
-        yield "a change is the median of pairs with the same seed; the amounts are medians by themselves, and may differ otherwise"
+        yield "a change is the median over pairs with the same seed; amounts are separate medians, and may differ by another amount"
     if len(result.judgements) * len(MEASURES) > 1 and result.plan.seeds >= FEWEST:
-        yield "of so many measures, one in fifteen may seem to differ by chance alone; more seeds make that rarer"
+        yield "with this many measures, one in fifteen may seem to differ by chance; more seeds reduce that"
 
 
 def settings_words(settings: VariantSettings) -> str:
@@ -171,13 +169,13 @@ def conclusion(result: RehearsalResult) -> Iterator[str]:
         yield printable(f"Better for this server than {against}, by this rehearsal: {' or '.join(winners)}.")
     elif any(each.verdict is Verdict.TOO_FEW for judgement in result.judgements for each in judgement.comparisons):
         if result.plan.seeds < FEWEST:
-            yield f"There are too few runs to say which is better: use --seeds {FEWEST} or more."
+            yield f"There are too few runs to decide which is better: use --seeds {FEWEST} or more."
         else:
-            yield "Too few runs came to their end to say which is better: use a larger --size, or more --seeds."
+            yield "Too few runs completed to decide which is better: use a larger --size, or more --seeds."
     elif any(judgement.named(Verdict.BETTER) for judgement in result.judgements):
-        yield "No variant is better in something and worse in nothing: what matters more on this server decides."
+        yield "No variant is better without being worse in another measure: choose by what matters more on this server."
     else:
-        yield "Nothing speaks for a change."
+        yield "There is no reason for a change."
 
 
 def _sentence(judgement: VariantJudgement, question: str | None) -> str:
@@ -191,13 +189,13 @@ def _sentence(judgement: VariantJudgement, question: str | None) -> str:
         sentence = f"{judgement.variant} is {asked} than {judgement.against}" + (f"; besides, it is {besides}" if besides else "")
     else:
         few = judgement.comparisons[0].verdict is Verdict.TOO_FEW
-        seen = "there are too few runs to tell it from" if few else "no difference is seen to"
-        sentence = f"{judgement.variant}: {seen} {judgement.against}{' in what was asked' if question else ''}"
+        seen = "has too few runs to distinguish it from" if few else "shows no difference from"
+        sentence = f"{judgement.variant}: {seen} {judgement.against}{' in the measures of the question' if question else ''}"
         sentence += f"; it is {besides} than that" if besides else ""
     if not asked and not besides:
         return f"{sentence}."
     sure = max(each.chance for each in (*better, *worse))
-    return f"{sentence}. Chance alone would agree as much in {sure:.1%} of cases."
+    return f"{sentence}. By chance alone, the same agreement occurs in {sure:.1%} of cases."
 
 
 def _better_and_worse(
@@ -225,11 +223,11 @@ def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReadi
 
 def caveats(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
     """Describes assumptions in the place of what is not known."""
-    yield from (printable(f"{why}: typical values stand in its place") for why in facts.unknown)
+    yield from (printable(f"{why}: typical values are used instead") for why in facts.unknown)
     if plan.fleet.assumed:
         hosts = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")
         yield printable(
-            f"of {hosts} the catalogue has fewer than three complete backups: changes are as of other hosts, or typical"
+            f"of {hosts} the catalogue has fewer than three complete backups: changes are taken from other hosts, or typical"
         )
     if plan.seeds < FEWEST:
         yield f"with fewer than {FEWEST} seeds no difference can be distinguished from chance"

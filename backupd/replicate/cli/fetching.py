@@ -157,10 +157,10 @@ def _lock_and_reconcile(
 def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Collection[str]) -> None:
     """Raises UsageError if one of the named hosts cannot be fetched, Refused if none can."""
     if unlisted := next((host for host in hosts if host not in listed), None):
-        raise UsageError(f"{replica.name} lists no host {unlisted}, or is not to fetch it", "`hosts` of the replica chooses")
+        raise UsageError(f"{replica.name} does not list a host {unlisted}, or must not fetch it", "`hosts` of the replica chooses")
     if not listed:
-        hint = "see `hosts` of the replica, --host in that server's authorized_keys, and whether it has backups"
-        raise Refused("the other pool lists no host that is to be fetched", hint)
+        hint = "check `hosts` of the replica, --host in that server's authorized_keys, and that it has backups"
+        raise Refused("the other pool lists no host that this replica fetches", hint)
 
 
 def _session(
@@ -198,15 +198,15 @@ def _session(
 
 def _is_confined(*, may_do_without: bool) -> bool:
     """Returns True if `btrfs receive` runs in a cell, which it always does where it can. Raises OperatorError if it cannot, and may
-    not do without: on a disk that somebody made by hand, names lead out of the folder as well as in a stream from another machine.
+    not do without: on a disk that an attacker made, names lead out of the folder as well as in a stream from another machine.
     """
     is_known = seccomp_filter(receives=True) is not None
     if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):
         return True
     if not may_do_without:
         missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
-        hint = "apt install bubblewrap" if is_known else "fetch on a machine of another kind"
-        raise OperatorError(f"what another pool has is received in a cell, and {missing}", hint)
+        hint = "apt install bubblewrap" if is_known else "fetch on a machine with another processor type"
+        raise OperatorError(f"backups of other pools are received in a cell, but {missing}", hint)
     return False
 
 
@@ -214,7 +214,7 @@ def _say_plan(replica: ReplicaSettings, plan: ReplicationPlan, as_json: bool) ->
     if not as_json:
         for host in plan.hosts:
             for fetch in host.fetches:
-                how = f"as a difference to {fetch.parent.name}" if fetch.parent else "all of it"
+                how = f"as a difference to {fetch.parent.name}" if fetch.parent else "completely"
                 how += ", replacing the damaged copy" if fetch.again else ""
                 print_wrapped(f"{host.host}@{fetch.backup.name}: would be fetched, {how}")
         for host in plan.obstacles:

@@ -43,10 +43,9 @@ from btrkeep.units import counted, format_time
 def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
 
-    For when the other backup server is gone. A HOST may be a pattern, such as '*', which is all that is fetched from any pool:
-    with several, --replica says which. The next run of a host continues from the
-    newest copy, so nothing is transferred again that is here. Nothing is fetched for it any more; its configuration, [host.HOST],
-    is yours to add.
+    Use it when the other backup server is lost. A HOST may be a pattern, such as '*' for all hosts fetched from any pool; with
+    several replicas, --replica chooses one. The next run of a host continues from the newest copy, so existing data is not
+    transferred again. Its backups are no longer fetched. Add its configuration, [host.HOST], yourself.
     """
     with opened(ctx, writes=not dry_run) as context:
         marks = {host: mark for host in hosts_of(context.pool) if (mark := mark_of(read_notes(context.pool.host(host))))}
@@ -75,7 +74,7 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
         names = ", ".join(f"[replica.{replica}]" for replica in idle)
         file = context.config.file
         print_wrapped(
-            f"nothing is fetched by {names} any more: take it out of {file} while that server is gone, or it counts as failing"
+            f"{names} no longer fetches anything: remove it from {file} while that server is lost, or it counts as failing"
         )
     return status
 
@@ -83,21 +82,21 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
 def _print_promoted(chosen: list[str], missing: list[str], outcome: str, *, as_json: bool, dry_run: bool) -> int:
     text = [f"{counted(len(chosen), 'host')} {outcome}: {', '.join(chosen)}"]
     if missing:
-        text.append(f"not configured yet: {', '.join(missing)}. `backupd host add` or the first server's files bring them back")
+        text.append(f"not configured yet: {', '.join(missing)}. `backupd host add` or copies of the first server's files add them")
     return print_answer({"dry_run": dry_run, "hosts": chosen, "unconfigured": missing}, text, as_json=as_json)
 
 
 @click.command("demote")
 @click.argument("name", shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, required=True, metavar="HOST...", shell_complete=complete_host_of_pool)
-@dry_run_option("which hosts would be fetched, and what only this pool has of them")
+@dry_run_option("which hosts would be fetched, and which of their backups only this pool has")
 @yes_option
 @json_option
 @pass_context
 def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Have HOSTs fetched from the pool of the replica NAME from now on, and no longer backed up here.
+    """Fetch HOSTs from the pool of the replica NAME from now on, and no longer back them up here.
 
-    The way back after `promote`: this server was away, and the other one made the backups. From now on, the retention of the
+    Use it after `promote`: this server was away, and the other server made the backups. From now on, the retention of the
     replica decides what is kept here, instead of that of the host. `replicate` then fetches the backups made there, as
     differences.
 
@@ -108,13 +107,13 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
     with opened(ctx, writes=not dry_run) as context:
         replica = chosen_replicas(context, name)[0]
         if replica.is_pushed:
-            hint = f"where it can be reached, set `from` of [replica.{name}] to its address; {page('second-copy')} has the rest"
-            raise UsageError(f"{name} is sent from there, so it cannot be asked what it has", hint)
+            hint = f"where it can be reached, set `from` of [replica.{name}] to its address; {page('second-copy')} explains it"
+            raise UsageError(f"{name} is sent from the other server, so this server cannot list its backups", hint)
         own = [host for host in hosts_of(context.pool) if read_notes(context.pool.host(host)).replica is None]
         problem = f"is backed up here and fetched by replica {name}"
         mine = [host for host in own if wants(replica, host)]
         if not mine:
-            hint = f"`backupd replicate {name}` fetches what is there: a host without a backup here needs no demote"
+            hint = f"`backupd replicate {name}` fetches its backups: a host without a backup here needs no demote"
             raise UsageError(f"no host {problem}", hint)
         chosen = hosts_named(hosts, mine, problem)
         since = format_time(context.clock.now())
@@ -126,7 +125,7 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
             except RemotePoolMissing as error:
                 raise OperatorError(f"{name}: {error.message.rstrip('.')}; nothing was changed", error.hint) from None
             if far.id == context.pool.id:
-                raise OperatorError("that is this very pool", "name the replica of another one")
+                raise OperatorError("this is the same pool", "name the replica of another pool")
             remote_hosts = {host.name: host for host in far.hosts() if host.name in chosen}
             stay = {host: why for host in chosen if host not in hosts and (why := _not_theirs(host, remote_hosts.get(host)))}
             if not (chosen := [host for host in chosen if host not in stay]):
@@ -169,9 +168,9 @@ def _print_demoted(
         yield from (f"{host}: stays: {why}" for host, why in stay.items())
         yield f"{counted(len(chosen), 'host')} {'would be ' if dry_run else ''}demoted: {', '.join(chosen)}"
         for host, names in ((host, ", ".join(names)) for host, names in only_here.items() if names):
-            yield f"{host}: the other pool does not have {names}; what this pool's retention keeps of them stays here"
+            yield f"{host}: the other pool does not have {names}; those that this pool's retention keeps stay here"
         if configured:
-            yield f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them back"
+            yield f"still configured: {', '.join(configured)}; nothing is backed up here until `promote` takes them over again"
 
     answer = {"dry_run": dry_run, "hosts": chosen, "configured": configured, "only_here": only_here, "stay": stay}
     return print_answer(answer, text(), as_json=as_json)
@@ -211,7 +210,7 @@ def _require_demotable(context: PoolContext, host: str, far: RemoteHost | None) 
         for final_backup in final_backups(context.pool, host, unread)
     ]
     for name in unread:
-        print_wrapped(f"{host}: {name} cannot be read, so it is passed over; `backupd damaged {host}` lists the damage", err=True)
+        print_wrapped(f"{host}: {name} cannot be read, so it is skipped; `backupd damaged {host}` lists the damage", err=True)
     far_backups = far.backups if far else ()
     if obstacle := demotion_obstacle(far_backups, here, is_copy_there=bool(far and far.copy_of)):
         raise OperatorError(

@@ -41,8 +41,8 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @click.argument("name", required=False, shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
-@click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each takes the place of the damaged one.")
-@dry_run_option("what would be fetched")
+@click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each replaces the damaged copy.")
+@dry_run_option("which backups would be fetched")
 @click.option(
     "--seed-to",
     type=GivenPath(path_type=Path),
@@ -67,32 +67,35 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @json_option
 @pass_context
 def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | None, part_size: int, **options: Any) -> int:
-    """Fetch the backups of another pool, or send this one's to a server that cannot reach it: of the replica or [push] section
-    NAME, or of all that are configured, and of all hosts or those named.
+    """Fetch the backups of another pool, or send this pool's backups to a server that cannot reach it.
 
-    What comes are whole backups, as differences to what is here already; they are browsed, restored and compared like this pool's
-    own. Deletions, ends of holds and new names do not come along. What was cut off leaves nothing behind and is fetched again.
+    NAME is a replica or a [push] section; without it, all of them are used. HOST limits it to these hosts.
 
-    The first copies can be carried on a disk: on the first server `replicate --seed-to FOLDER NAME`, NAME being what it calls the
-    copy (`send-only --replica NAME`), on the second one `replicate NAME --seed-from FOLDER`. Both go on where they were cut off.
+    Only the differences to existing copies are transferred, but each copy is a complete backup, and can be browsed, restored and
+    compared. Deletions, ends of holds and new names are not transferred. An interrupted transfer leaves nothing, and starts again.
 
-    With --damaged what `backupd damaged` lists here comes again, as a difference to a copy that is not damaged, or as a whole. A
-    copy that is being restored from is left for the next time.
+    The first copies can be carried on a disk: on the first server `replicate --seed-to FOLDER NAME`, where NAME is its name for
+    the copy (`send-only --replica NAME`); on the second server `replicate NAME --seed-from FOLDER`. Both continue after an
+    interruption.
 
-    It waits while backups are made, expired or balanced here. Exit status 0: all is here; 1: some host could not be fetched, or a
-    pool that comes and goes was away for longer than `max_age`; 3: another replication of it is running; 4: this pool is unusable.
+    With --damaged, the copies that `backupd damaged` lists here are fetched again, as the difference to an undamaged copy or as a
+    whole. A copy that is being restored from waits for the next time.
+
+    It waits while backups are made, expired or balanced here. Exit status 0: all backups are here; 1: a host could not be
+    fetched, or a pool on a removable disk was away for longer than `max_age`; 3: another replication of it is running; 4: this
+    pool is unusable.
     """
     status, wanted = int(Exit.OK), ReplicationOptions(**options)
     if (seed_to or wanted.seed) and (due or (seed_to and wanted.seed)):
-        raise UsageError("--seed-to, --seed-from and --due are for one each")
+        raise UsageError("--seed-to, --seed-from and --due exclude each other")
     if wanted.damaged and (seed_to or wanted.seed or due):
-        raise UsageError("--damaged is for itself", "`backupd replicate NAME [HOST...] --damaged`")
+        raise UsageError("--damaged excludes --due, --seed-to and --seed-from", "`backupd replicate NAME [HOST...] --damaged`")
     with opened(ctx, writes=not wanted.dry_run) as context:
         if seed_to:
             return make_seed(context, seed_to, name, part_size, wanted)
         if wanted.seed:
             if name is None:
-                raise UsageError("name the replica whose seed it is", "`replicate NAME --seed-from FOLDER`")
+                raise UsageError("name the replica of the seed", "`replicate NAME --seed-from FOLDER`")
             results = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
             print_answer(results, (), as_json=wanted.as_json)
             return int(results[0]["status"] if not wanted.dry_run else Exit.OK)
@@ -145,7 +148,8 @@ def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[R
     replicas = chosen_replicas(context, name, is_asked=is_asked and not pushes)
     if name and replicas[0].is_pushed:
         raise UsageError(
-            f"{name} is sent by that server, so this one does not fetch it", "`backupd replicate` on that server sends it"
+            f"{name} is sent by that server, so this one does not fetch it",
+            "run `backupd replicate` on that server, which sends it",
         )
     return [
         *(replica_settings for replica_settings in replicas if not replica_settings.is_pushed),
@@ -162,22 +166,23 @@ def chosen_replicas(context: PoolContext, name: str | None, *, is_asked: bool = 
 @click.option("--replica", metavar="NAME", required=True, help="The replica of this server's configuration that is sent here.")
 @pass_context
 def receive_only_command(ctx: click.Context, replica: str) -> int:
-    """Take backups from another backup server that has begun the connection, and do nothing else.
+    """Receive backups from another backup server that opened the connection, and do nothing else.
 
-    It is the forced command of the key that the other server sends with, for one that cannot be reached from here. In
+    It is the forced command for the key of a server that sends its backups, because it cannot be reached from here. In
     authorized_keys of this server:
 
     \b
         restrict,command="backupd receive-only --replica office" ssh-ed25519 AAAA... backup1
 
-    What is taken, and how long it is kept, this server's [replica.NAME] says, whose `from` is "push". The other one can neither
-    delete nor change what is here.
+    This server's [replica.NAME], with `from` = "push", decides which backups are received and how long they are kept. The other
+    server can neither delete nor change backups here.
 
     It asks on its standard output, and reads answers from its standard input. Exit status as `backupd replicate`.
     """
     if sys.stdin.isatty() or sys.stdout.isatty():
         raise UsageError(
-            "receive-only speaks to another btrkeep, not to a terminal", "`backupd replicate` on the other server starts it"
+            "receive-only needs another btrkeep at the other end, not a terminal",
+            "`backupd replicate` on the other server starts it",
         )
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the requests
@@ -185,7 +190,7 @@ def receive_only_command(ctx: click.Context, replica: str) -> int:
     with opened(ctx) as context:
         (settings,) = chosen_replicas(context, replica)
         if not settings.is_pushed:
-            raise UsageError(f"{replica} is fetched from {settings.source}", 'from = "push" lets it be sent')
+            raise UsageError(f"{replica} is fetched from {settings.source}", 'set from = "push" to receive it')
         return _take(context, settings, out)
 
 

@@ -25,27 +25,27 @@ _log = logging.getLogger(__name__)
 
 
 @click.command("send-only")
-@click.option("--replica", metavar="NAME", help="This server's name for the copy, whatever the other one calls it.")
-@click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Only these hosts exist for the other server.")
+@click.option("--replica", metavar="NAME", help="This server's name for the copy; the other server may have another.")
+@click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Show only these hosts to the other server.")
 @click.option("--path", type=GivenPath(path_type=Path), help="The pool in this folder, instead of a configured one.")
 @click.option("--seed", type=GivenPath(path_type=Path), help="A seed in this folder, instead of a pool.")
 @click.pass_context
 def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None) -> int:
     """List and send backups to another backup server, and do nothing else.
 
-    It is the forced command of the key that the other server fetches with. In authorized_keys of this server:
+    It is the forced command for the key of a server that fetches. In authorized_keys of this server:
 
     \b
         restrict,command="backupd send-only --replica backup2" ssh-ed25519 AAAA... backup2
 
-    With --replica the key can only say for that copy what both servers have in common; without it, for any, and what they have in
-    common does not expire. --host can be given several times.
+    With --replica, the key can record the common backups of both servers, which do not expire, only for that copy; without it, for
+    any copy. --host can be given several times.
 
     It reads requests from its standard input, answers on its standard output, and ends with its input.
     """
     if sys.stdin.isatty() or sys.stdout.isatty():
         raise UsageError(
-            "send-only speaks to another btrkeep, not to a terminal", "`backupd replicate` on the other server starts it"
+            "send-only needs another btrkeep at the other end, not a terminal", "`backupd replicate` on the other server starts it"
         )
     if replica is not None and (fault := name_fault(replica)):
         raise UsageError(f"--replica {replica!r} {fault}")

@@ -41,11 +41,11 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
     """Sends once; the other server requests what it wants. The window limits when it begins, not when it ends."""
     if wanted.hosts:
         raise UsageError(
-            f"what {push.name} gets that server chooses", "leave the hosts out; `hosts` in [push] limits what it is shown"
+            f"that server chooses which hosts {push.name} receives", "name no hosts; `hosts` in [push] limits those that it sees"
         )
     if wanted.dry_run:
         if not wanted.as_json:
-            print_wrapped(f"{push.name}: {push.source} would be asked what it wants, and get it")
+            print_wrapped(f"{push.name}: {push.source} would choose the backups, and receive them")
         return {PUSH: push.name, "sent": [], "failed": [], "status": int(Exit.OK)}
     since, began, cancellation = format_time(context.clock.now()), context.clock.now(), Cancellation()
     with ExitStack() as held:
@@ -95,7 +95,7 @@ def _report(push: PushSettings, done: PushSummary, cancellation: Cancellation, a
     for host, why in done.failed.items():
         print_error(OperatorError(f"{push.name}: {printable(host)}: {why}"))
     if done.error:
-        print_error(OperatorError(f"{push.name}: {done.error}", "look there"))
+        print_error(OperatorError(f"{push.name}: {done.error}", "check that server"))
     if not as_json:
         print_wrapped(f"{push.name}: {counted(len(done.sent), 'backup')} sent, {format_size(done.bytes)}")
     status = int(Exit.ATTENTION if done.failed or done.error else Exit.OK)
@@ -124,7 +124,7 @@ def parse_part_size(text: str) -> int:
     """The length of a part, bytes. Raises ValueError."""
     size = parse_size(text)
     if size < _LEAST:
-        raise ValueError(f"a part has {format_size(_LEAST)} at least")
+        raise ValueError(f"a part needs at least {format_size(_LEAST)}")
     return size
 
 
@@ -135,7 +135,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
             "give this server's name for the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
         )
     if folder.resolve().is_relative_to(context.pool.path):
-        raise UsageError(f"{folder} is in the pool", "name a folder on the disk that is carried")
+        raise UsageError(f"{folder} is in the pool", "name a folder on the disk to carry")
     results, status = list[dict[str, Any]](), int(Exit.OK)
     command = (sys.executable, "-m", "backupd", "--config", str(context.config.file), "send-only")
     with take_lock(context.pool.locks / "seed", "backupd replicate", format_time(context.clock.now())), connected(command) as far:
@@ -161,7 +161,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
                 fields["error"], status = error.message, int(Exit.ATTENTION)
                 print_error(OperatorError(f"{host.name}: {error.message}"))
             except OSError as error:
-                hint = "what is whole stays: the same command continues from there, on a disk with more room if that was it"
+                hint = "complete parts stay: the same command continues, if needed on a larger disk"
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
             results.append(fields)
     size = sum(fields["bytes"] for fields in results)
@@ -174,7 +174,7 @@ def _begin(folder: Path, pool: str) -> None:
     try:
         begin_seed(folder, pool)
     except OSError as error:
-        raise OperatorError(f"{error.filename or folder}: {error.strerror}", "is the disk mounted?") from None
+        raise OperatorError(f"{error.filename or folder}: {error.strerror}", "check that the disk is mounted") from None
 
 
 def _newest(host: RemoteHost) -> RemoteBackup:

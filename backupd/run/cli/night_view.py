@@ -159,5 +159,5 @@ class NightStatus:
         if wrong:
             parts.append(f"{wrong} not complete")
         if tally.running:
-            parts.append(f"under way: {names_in_words(list(tally.running))}")
+            parts.append(f"running: {names_in_words(list(tally.running))}")
         return ", ".join(parts)

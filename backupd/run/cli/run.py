@@ -63,26 +63,26 @@ class RunOptions:
 @click.option(
     "--scheduled",
     is_flag=True,
-    help="For timers and cron: end at once when nothing is due or another run works; hosts that failed a short time ago wait.",
+    help="For timers and cron: exit at once if nothing is due or another run is active; hosts that failed recently wait.",
 )
-@dry_run_option("what would run, and the exact rsync commands")
+@dry_run_option("which hosts would run, and the exact rsync commands")
 @json_option
 @pass_context
 def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     """Back up the hosts that are due, or those that are named.
 
     A host is due when no complete backup of it started since its current period began (`every`, one day unless configured
-    otherwise). Outside its window a due host waits. Named hosts run in any case, beside whatever runs already; without names, and
-    with --wait, a host waits for a place among the `concurrency` transfers of the pool. HOST may be a pattern of enabled
+    otherwise). Outside its window a due host waits. Named hosts run in any case, in parallel with other runs; without names, or
+    with --wait, a host waits for one of the `concurrency` slots of the pool. HOST may be a pattern of enabled
     hosts, such as 'web*'.
 
-    The shipped timer starts `backupd run --scheduled` every quarter of an hour: a run in which nothing is due writes nothing, and a
-    host that brought no complete backup is tried again after a quarter of `every`, at most five hours.
+    The shipped timer starts `backupd run --scheduled` every quarter of an hour. If nothing is due, it writes nothing. A host
+    without a complete backup is tried again after a quarter of `every`, at most five hours.
 
-    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep what has arrived, so that the next run continues it; a
-    second one stops at once.
+    Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep the transferred files, so that the next run continues; a
+    second signal stops at once.
 
-    Exit status 0: all complete, or nothing due; 1: some host is partial, failed or suspect, or left out because of a mistake in
+    Exit status 0: all complete, or nothing due; 1: a host is partial, failed or suspect, or skipped because of a mistake in
     its configuration, or the catalogue could not be written;
     2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
     has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
@@ -91,7 +91,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     if hosts and given.everything:
         raise UsageError("name hosts or give --all, not both", "`backupd run --help` explains both")
     if given.scheduled and (hosts or given.everything):
-        raise UsageError("--scheduled takes the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
+        raise UsageError("--scheduled backs up the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
     with ExitStack() as held:
         try:
             is_quiet = given.scheduled and not given.dry_run and not given.as_json
@@ -182,7 +182,7 @@ def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> in
     if end.trouble and status == Exit.OK:
         status = Exit.ATTENTION
     if end.trouble and not as_json:
-        sinks.notice(f"exit status {int(status)}: {end.trouble.message}; the next run enters what was made")
+        sinks.notice(f"exit status {int(status)}: {end.trouble.message}; the next run records the backup")
     return status
 
 

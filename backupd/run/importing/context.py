@@ -128,7 +128,9 @@ class LookAhead:
             return tree_links
 
         task = asyncio.create_task(asyncio.to_thread(look))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody asks, nobody is to be told
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # if it is not asked for, its error is not reported
         return cls(tree, task, stop)
 
 
@@ -150,7 +152,7 @@ def opened_tree(tree: OldTree) -> Iterator[Path]:
     try:
         fd = os.open(tree.folder, FOLDER)
     except OSError as error:
-        raise OperatorError(f"{tree.folder}: {error.strerror}: was it rotated meanwhile?", "run it again") from None
+        raise OperatorError(f"{tree.folder}: {error.strerror}: was it rotated during the import?", "run it again") from None
     with ClosingFd(fd):
         _require_same(tree, fd)
         yield Path(f"/proc/{os.getpid()}/fd/{fd}")
@@ -161,7 +163,7 @@ def _require_same(tree: OldTree, fd: int) -> None:
     device, inode, stamp = tree.identity
     status = os.fstat(fd)
     if (status.st_dev, status.st_ino) != (device, inode) or (stamp and os.stat("..", dir_fd=fd).st_mtime_ns != stamp):
-        raise OperatorError(f"{tree.folder} is another one than it was: the history was rotated in the meantime", "run it again")
+        raise OperatorError(f"{tree.folder} was replaced: the history was rotated during the import", "run it again")
 
 
 def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]:
@@ -193,7 +195,7 @@ def require_no_other_work(pool: Pool, host: str) -> None:
     """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
     path = pool.working(host)
     if is_there(path) and not discardable(path, host, lambda record: record.imported is not None):
-        hint = f"`backupd run {host}` finishes it, `backupd discard {host}` gives it up"
+        hint = f"`backupd run {host}` finishes it, `backupd discard {host}` deletes it"
         raise OperatorError(f"{host} has an unfinished backup", hint)
 
 

@@ -31,7 +31,7 @@ class CopyProcesses:
     """Processes for one host at a time. They copy while `goes_on()`, and end with this process, whatever ends that.
 
     To be made before there are threads: without, everything is done by this process. `stop` ends a copy, also in the middle of a
-    file. `is_usable`: there are any, and none of them was ended from outside.
+    file. `is_usable`: there are any, and none of them was killed.
     """
 
     def __init__(self, work: Callable[..., Any], most: int) -> None:

@@ -1,7 +1,7 @@
 """Makes names of a backup what an old tree has, with everything of them that `rsync --archive --acls --xattrs` keeps.
 
 A tree differs from the one before it in few names. To start rsync for them takes longer than to copy them, and rsync opens a file
-by its whole path: whoever owns a folder there can lead it elsewhere. Here all is done through descriptors of folders, never through
+by its whole path: the owner of a folder there can lead it elsewhere. Here all is done through descriptors of folders, never through
 a symlink, and what is not what was looked at, or is written to meanwhile, is refused.
 """
 
@@ -198,7 +198,7 @@ class _CopiedByProcesses:
         self._weight = 0
 
     def all(self, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
-        """Raises OSError with the path, OperatorError if a process was ended from outside."""
+        """Raises OSError with the path, OperatorError if a process was killed."""
         self._goes_on = goes_on
         try:
             for folder in folders:
@@ -433,7 +433,7 @@ def _read(fd: int, into: memoryview, position: int) -> None:
     while done < len(into):
         length = os.preadv(fd, [into[done:]], position + done)
         if not length:
-            raise OSError(errno.EAGAIN, "it is shorter than it was: is the history changed meanwhile?")
+            raise OSError(errno.EAGAIN, "it became shorter: another program may be changing the history")
         done += length
 
 

@@ -41,10 +41,10 @@ _Names = TypeVar("_Names")
 
 
 class TreeNotCopied(OperatorError):
-    """Nothing of this one tree was kept. `is_changed`: somebody changed it meanwhile, so another attempt may do."""
+    """Nothing of this one tree was kept. `is_changed`: it was changed during the import, so another attempt may succeed."""
 
     def __init__(self, tree: OldTree, why: str, *, is_changed: bool = False) -> None:
-        super().__init__(f"{tree.folder}: not all of it could be copied: {printable(why)}", "nothing of this tree was kept")
+        super().__init__(f"{tree.folder}: some of its files could not be copied: {printable(why)}", "no part of this tree was kept")
         self.is_changed = is_changed
 
 
@@ -167,7 +167,7 @@ async def _threaded(
                 held.callback(os.close, fd)
             return work(*fds, goes_on=lambda: not stop.is_set())
 
-    failed = TreeNotCopied(trees.tree, "the room of the pool came to an end")
+    failed = TreeNotCopied(trees.tree, "the pool became full")
     try:
         opened = await _watched(context, asyncio.to_thread(open_both), stop.set)
         if not stop.is_set():

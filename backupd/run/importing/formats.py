@@ -79,7 +79,7 @@ class HostNames:
                 raise UsageError(f"--host {text}: {fault}")
             own = own.strip("/") if equals else name
             if own in given or own in plain:
-                raise UsageError(f"--host {text}: {own} was given before")
+                raise UsageError(f"--host {text}: {own} was already given")
             if equals:
                 given[own] = name
             else:
@@ -96,7 +96,7 @@ class HostNames:
         if not self.are_chosen:
             raise UsageError(question, "give --host NAME")
         if self.given or len(self.plain) > 1:
-            raise UsageError("all of it is of one host: which one?", "give --host NAME, once")
+            raise UsageError("all trees belong to one host, whose name is unknown", "give --host NAME, once")
         return self.plain[0]
 
     def of(self, owns: Set[str]) -> dict[str, str]:
@@ -114,7 +114,7 @@ class HostNames:
             if len(owns) > 1 or self.given or len(self.plain) > 1:
                 host_names = ", ".join(sorted(owns))
                 raise UsageError(
-                    f"--host {name}: which of the hosts there is it?", f"write it like --host {name}=THERE: {host_names}"
+                    f"--host {name}: it is unclear which host there is meant", f"write it like --host {name}=THERE: {host_names}"
                 )
             chosen |= dict.fromkeys(owns, name)
         return chosen
@@ -123,7 +123,7 @@ class HostNames:
         """Raises UsageError if a chosen host has no tree in the history, and no folder was left out that could be one."""
         missing = [own for own, name in self.given.items() if name not in history.hosts]
         if missing and not history.left_out:
-            raise UsageError(f"there is no tree of a host {missing[0]} in {place}", "--host NAME=THERE: its name here, then there")
+            raise UsageError(f"there is no tree for a host {missing[0]} in {place}", "--host NAME=THERE: its name here, then there")
 
 
 def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
@@ -134,7 +134,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
     root = _root_of(root) if root.is_file() else root
     intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
     if not intervals:
-        raise UsageError(f"{root} has no folder such as daily.0", "give rsnapshot's snapshot_root, or its configuration")
+        raise UsageError(f"{root} has no folder such as daily.0", "name rsnapshot's snapshot_root, or its configuration")
     old_trees, left_out = list[OldTree](), dict[str, str]()
     for interval in intervals:
         fd = os.open(interval, FOLDER)  # one and the same folder, also when it is renamed here
@@ -157,7 +157,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
 def _root_of(conf: Path) -> Path:
     if root := read_conf(conf).root:
         return root
-    raise UsageError(f"{conf} has no snapshot_root", "give the folder itself")
+    raise UsageError(f"{conf} has no snapshot_root", "name the folder itself, not a link")
 
 
 def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
@@ -182,9 +182,9 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
             elif not (image / "tree").is_dir():
                 left_out[str(image)] = "there is no folder `tree` in it"
             elif started is None:
-                left_out[str(image)] = "its summary does not say when it began"
+                left_out[str(image)] = "its summary does not contain its start time"
             elif (path := _path_of(fields.get("tree", "/"))) is None:
-                left_out[str(image)] = "its summary names no absolute path as its tree"
+                left_out[str(image)] = "its summary does not name an absolute path as its tree"
             else:
                 tree = OldTree(fields.get("client") or vault_folder.name, started, image / "tree", path, _identity(image / "tree"))
                 images.append((vault_folder.name, fields.get("branch", ""), tree))
@@ -206,7 +206,7 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
     """Reads folders such as 2026-11-20 or 2026-11-20T2200, and backup.0, whose time is that of its folder. All belong to one
     host.
     """
-    host = names.alone("whose trees are they?")
+    host = names.alone("it is unknown to which host the trees belong")
     old_trees, left_out = list[OldTree](), dict[str, str]()
     for folder in _folders(root):
         stamp, is_interval = _stamped(folder.stat()), _INTERVAL.fullmatch(folder.name)
@@ -227,7 +227,7 @@ def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
         match = _BTRBK.fullmatch(snapshot.name)
         started = _btrbk_time(match) if match else None
         if match is None or started is None:
-            left_out[str(snapshot)] = "its name is not one of btrbk's, such as home.20261120T2200"
+            left_out[str(snapshot)] = "its name is not that of a btrbk snapshot, such as home.20261120T2200"
         else:
             _take_snapshot(old_trees, left_out, OldTree(match[1], started, snapshot))
     return _snapshots(folder, names, old_trees, left_out)
@@ -247,7 +247,7 @@ def _btrbk_time(match: "re.Match[str]") -> datetime | None:
 
 def read_snapper(folder: Path, names: HostNames) -> OldHistory:
     """A `.snapshots` of snapper, or the subvolume that it is in: N/info.xml with the time, in UTC, and N/snapshot."""
-    host = names.alone("whose snapshots are they?")
+    host = names.alone("it is unknown to which host the snapshots belong")
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
     old_trees, left_out = list[OldTree](), dict[str, str]()
@@ -321,7 +321,7 @@ def _require_successors(name: str, trees: list[OldTree]) -> None:
     owns = [(own, [old_tree.started for old_tree in old_trees]) for own, old_trees in groupby(trees, key=lambda tree: tree.host)]
     if len(owns) > len(dict(owns)) or any(times[-1] == other[0] for (_, times), (_, other) in pairwise(owns)):
         first, other = sorted(dict(owns))[:2]
-        raise UsageError(f"{first} and {other} are two hosts there, with trees of the same time: both cannot be {name}")
+        raise UsageError(f"{first} and {other} are two hosts there, with trees of the same time: only one of them can be {name}")
 
 
 def _dated(name: str, stamp: datetime | None) -> datetime | None:

@@ -86,7 +86,7 @@ class _Reader:
         self._text -= sum(map(len, lines))
         if self._files < 0 or self._text < 0:
             raise UsageError(
-                f"{file}: files name each other without end, or are too long together", "give the snapshot_root itself"
+                f"{file}: files include each other without end, or are too long together", "name the snapshot_root itself"
             )
         return lines
 
@@ -94,7 +94,7 @@ class _Reader:
 def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[str]]:
     """Yields a key and its values for each line that has any. Raises UsageError."""
     if not depth:
-        raise UsageError(f"{conf}: files include each other without end", "give the snapshot_root itself")
+        raise UsageError(f"{conf}: files include each other without end", "name the snapshot_root itself")
     for line in reader.lines(conf):
         if not line.strip() or line.lstrip().startswith("#") or "\0" in line:  # no path has a NUL in it
             continue
@@ -102,7 +102,9 @@ def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[st
         key, *values = [word for word in words if word]
         if key == "include_conf" and values:
             if "`" in " ".join(values):
-                raise UsageError(f"{conf}: include_conf would run a command, which is not done", "give the snapshot_root itself")
+                raise UsageError(
+                    f"{conf}: include_conf would run a command, which is not permitted", "name the snapshot_root itself"
+                )
             yield from _statements(conf.parent / values[0], depth - 1, reader)
         else:
             yield key, *values

@@ -62,7 +62,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
         working.require_not_forgotten(tree.host, read_notes(context.pool.host(tree.host)))
         if not is_on(tree.folder, context.pool.filesystem):
             hint = "`backupd import tree` copies a folder of dated snapshots"
-            raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it has to be copied", hint)
+            raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it must be copied", hint)
         disk = held.enter_context(syncing(context.pool.path))
         if left := describe(context.pool.working(tree.host)):  # by a killed import: see locked_for_import
             discard(context.pool.working(tree.host), left.uuid)
@@ -99,7 +99,7 @@ def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     snapshot(tree.folder, staged)
     made = describe(staged)
     if before is None or made is None or made.parent_uuid != before.uuid:
-        raise OperatorError(f"{tree.folder} is another one than it was", "run it again")
+        raise OperatorError(f"{tree.folder} was replaced", "run it again")
     taken_tree = _cleaned(context, staged)
     with Checkpoint("snapshot arranged"):
         _move(staged, tree.path)
@@ -111,7 +111,7 @@ def _move(staged: Path, path: str) -> None:
     was, aside = staged.stat(), staged / _ASIDE
     names = [path.name for path in staged.iterdir()]
     if _ASIDE in names:
-        raise OperatorError(f"{_ASIDE} is in it already, which is where its content would go for a moment")
+        raise OperatorError(f"{_ASIDE} exists in it already, and is needed temporarily for its content")
     attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
     for attribute in attributes:  # first: what is made below a default ACL has one, too
         os.removexattr(staged, attribute)

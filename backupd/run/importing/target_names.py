@@ -1,7 +1,7 @@
 """Changes names in the backup that an import makes, without ever leaving it: owners, modes, times and attributes, what is no plain
 file, further hard links, and what goes.
 
-The names were found in the old tree before it was copied. Somebody who owns a folder there may have put a symlink in its place
+The names were found in the old tree before it was copied. The owner of a folder there may have put a symlink in its place
 meanwhile, which the copy has then. So each folder above a name is opened by its name in the folder before, never through a symlink.
 """
 
@@ -40,12 +40,12 @@ def opened_name(place: CopyPlace, flags: int) -> Iterator[tuple[int, os.stat_res
     """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
     with ClosingFd(os.open(place.name, flags, dir_fd=place.source)) as fd:
         if (status := os.fstat(fd)).st_ino != place.inode:
-            raise OSError(errno.EAGAIN, "it was exchanged meanwhile: is the history changed?")
+            raise OSError(errno.EAGAIN, "it was replaced during the import: another program may be changing the history")
         yield fd, status
 
 
 def changed_meanwhile() -> OSError:
-    return OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?")
+    return OSError(errno.EAGAIN, "it was changed during the import: another program may be changing the history")
 
 
 def status_or_none(folder: int, name: bytes) -> os.stat_result | None:

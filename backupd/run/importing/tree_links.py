@@ -216,9 +216,11 @@ def _require_links(tree: int, names: list[bytes]) -> None:
         return
     stat_results = [os.stat(name, dir_fd=tree, follow_symlinks=False) for name in names]
     if len({status.st_ino for status in stat_results}) > 1 or any(status.st_nlink >= len(names) for status in stat_results):
-        raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(names[0]))
+        raise OSError(
+            errno.EAGAIN, "it was changed during the import: another program may be changing the history", os.fsdecode(names[0])
+        )
     first, other = printable(names[0]), printable(names[1])
-    message = f"{first} and {other} in it have one inode number, and are not hard links: {filesystem_of(tree)} has it twice"
+    message = f"{first} and {other} in it have the same inode number, but are not hard links: {filesystem_of(tree)} has it twice"
     raise UnprovenTree(message, COPY_IT[0].upper() + COPY_IT[1:])
 
 

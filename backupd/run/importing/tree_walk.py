@@ -103,8 +103,8 @@ def require_one_numbering(tree: int) -> None:
             if any(mount.id == number and mount.filesystem == "btrfs" for mount in all_mounts):
                 devices.add(os.fstat(fd).st_dev)
     if len(devices) > 1:
-        message = "its layers are several subvolumes of btrfs, so inode numbers do not tell what is the same file"
-        raise UnprovenTree(message, f"import the layers by themselves, or {COPY_IT}")
+        message = "its layers are several subvolumes of btrfs, so inode numbers do not identify files"
+        raise UnprovenTree(message, f"import the layers separately, or {COPY_IT}")
 
 
 def _layers(options: Iterable[str]) -> Iterator[str]:
@@ -128,9 +128,7 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
         with ClosingFd(open_folder(tree, path.split(b"/") if path else ())) as fd:
             status = os.fstat(fd)
             if status.st_dev != device:
-                raise UnprovenTree(
-                    f"{printable(path)} in it is another filesystem or subvolume", "import that as a tree of its own"
-                )
+                raise UnprovenTree(f"{printable(path)} in it is another filesystem or subvolume", "import that as a separate tree")
             inner, files, others = (list["os.DirEntry[bytes]"]() for _ in range(3))
             with os.scandir(b"/proc/self/fd/%d" % fd) as entries:
                 for entry in entries:  # of a million files; nearly all are such
@@ -165,11 +163,11 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
     name, kind = printable(path + b"/" + entry.name if path else entry.name), filesystem_of(folder)
     if status.st_dev != device:
         raise UnprovenTree(
-            f"{name} in it is of another filesystem than its folder ({kind}), so inode numbers do not tell what is the same file",
+            f"{name} in it is on another filesystem than its folder ({kind}), so inode numbers do not identify files",
             f"if it is a layer of overlayfs, {COPY_IT}; if it is a mount, import without it",
         )
     raise UnprovenTree(
-        f"{name} in it has another inode number in the listing than by itself, so {kind} does not report which files are the same",
+        f"{name} in it has different inode numbers in the listing and in its own attributes, so {kind} does not identify files",
         f"mount the history without FUSE, or {COPY_IT}",
     )
 
@@ -187,11 +185,15 @@ def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> G
     with closing(walk_tree(tree, goes_on)) as walked:
         for folder in walked:
             if not seen.has(digest_of(folder)):
-                raise OSError(errno.EAGAIN, "it was changed meanwhile: is the history changed?", os.fsdecode(folder.path))
+                raise OSError(
+                    errno.EAGAIN,
+                    "it was changed during the import: another program may be changing the history",
+                    os.fsdecode(folder.path),
+                )
             yield folder
 
 
-COPY_IT = "copy all its trees with one `rsync -aHAX`, where its disk is, to a filesystem such as ext4, and import that"
+COPY_IT = "copy all its trees with one `rsync -aHAX`, on the machine with its disk, to a filesystem such as ext4, and import that"
 _INODE = methodcaller("inode")
 IS_FOLDER = -1  # in the place of an inode number: no program links folders
 

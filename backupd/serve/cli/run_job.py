@@ -34,7 +34,7 @@ from btrkeep.units import format_duration, format_time, parse_time, printable, s
 @click.argument("name")
 @click.pass_context
 def command(ctx: click.Context, name: str) -> int:
-    """Run the job NAME that `backupd serve` has written down: POOL:JOB for units, JOB without systemd.
+    """Run the job NAME that `backupd serve` has recorded: POOL:JOB for units, JOB without systemd.
 
     The units btrkeep-run@POOL:JOB.service and btrkeep-restore@POOL:JOB.service call it. Its output goes to the job's log as well.
     """
@@ -54,7 +54,7 @@ def command(ctx: click.Context, name: str) -> int:
     jobs = JobStore(config.pool.state)
     job = jobs.get(job_id, clock.now())
     if job.over:
-        raise UsageError(f"the job {job_id} is over", "ask again")
+        raise UsageError(f"the job {job_id} has ended already", "request a new job")
     line = command_of(request, config, (*our_command("backupd"), *words))
     within = PREVIEW_TAKES if request.verb == PREVIEW else None
     return carry_out(job, jobs, line, clock, _say, speaks_json=request.verb != RUN, within=within)
@@ -71,7 +71,7 @@ def _say(data: bytes) -> None:
 LONGEST_LOG = 1 << 20
 LONGEST_RESULT = 2 << 20
 PREVIEW_TAKES = 600.0
-"""Seconds at the most: nobody looks at one that comes later, and a host may keep it waiting for good."""
+"""Seconds at the most: a later one is no longer needed, and a host may keep it waiting for good."""
 _STARTED_BY_HAND = ("PYTHONPATH",)
 
 
@@ -141,7 +141,7 @@ def carry_out(
             log.close()
         error = None if code == Exit.OK else _error(jobs, job, code, first_reported(errors))
     if error and late:
-        error = f"it took longer than {format_duration(within)}, and was ended"
+        error = f"it took longer than {format_duration(within)}, and was stopped"
     ended = replace(running, state=FAILED if error else DONE, finished=format_time(clock.now()), exit=code, error=error)
     jobs.put(replace(ended, own=bool(error and late), result=_json(result)))
     return code

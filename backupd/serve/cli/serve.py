@@ -45,32 +45,34 @@ class ServeOptions:
 
 
 @click.command("serve")
-@click.option("--socket", "path", type=GivenPath(path_type=Path), metavar="PATH", help="Listen there, if systemd passes no socket.")
+@click.option(
+    "--socket", "path", type=GivenPath(path_type=Path), metavar="PATH", help="Listen on this socket, if systemd passes none."
+)
 @click.option(
     "--allow",
     "allowed",
     multiple=True,
     metavar="USER",
-    help="Who may send requests, besides root and the user btrkeep; repeatable.",
+    help="A user who may send requests, besides root and btrkeep; repeatable.",
 )
 @click.option(
     "--idle",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="Exit after so long without a request.  [with systemd's socket: 60]",
+    help="Exit after this time without a request.  [with systemd's socket: 60]",
 )
 @click.option("--no-systemd", is_flag=True, help="Start runs and restores as processes, not as units of systemd.")
 @click.option(
     "--restore-to",
     type=Path,
     metavar="DIR",
-    help="Allow restores into this folder of this machine; without it they go to hosts only.",
+    help="Allow restores into this folder of this machine; without it, restores go only to hosts.",
 )
 @click.option(
     "--login",
     type=GivenPath(path_type=Path),
     metavar="PATH",
-    help="Where `btrkeep-web logins` listens.  [default: /run/btrkeep/login-NAME.sock]",
+    help="The socket of `btrkeep-web logins`.  [default: /run/btrkeep/login-NAME.sock]",
 )
 @click.option("--restore-elsewhere", is_flag=True, help="Allow restores to other folders of their host, too.")
 @click.option(
@@ -78,14 +80,14 @@ class ServeOptions:
     multiple=True,
     type=Path,
     metavar="DIR",
-    help="Allow restores of this machine's files to where they were, below DIR; repeatable. Without it none are.",
+    help="Allow restores of this machine's files to their original place below DIR; repeatable. Without it none are allowed.",
 )
 @pass_context
 def command(ctx: click.Context, **options: Any) -> int:
     """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
     systemd starts it at a connection to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
-    --socket it listens by itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
+    --socket it listens itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
     btrkeep asks, or those that --allow names. `man backupd` names the description of the protocol.
     """
     given, chosen = ServeOptions(**options), ctx.find_root().obj
@@ -106,7 +108,7 @@ def command(ctx: click.Context, **options: Any) -> int:
         else:
             _require_configured(ctx)
             if not path:
-                raise UsageError("systemd gave no socket", "give --socket PATH, or start btrkeep-serve@POOL.socket")
+                raise UsageError("systemd passed no socket", "give --socket PATH, or start btrkeep-serve@POOL.socket")
             listening, remove = bound(path, given.allowed)
             held.callback(remove)
         held.callback(listening.close)

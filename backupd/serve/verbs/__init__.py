@@ -45,7 +45,7 @@ class Verb:
 
 
 _ALL = ConcurrencyLimit(16, 10)
-"""All that the server answers at once; whoever asks for very much leaves places for others."""
+"""All that the server answers at once; a client with very many requests leaves slots for others."""
 _STREAMS = ConcurrencyLimit(10, 5)
 """Streams last as long as the client reads. Slots are kept free for others."""
 _HEAVY = ConcurrencyLimit(4, 2)

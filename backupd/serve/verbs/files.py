@@ -61,7 +61,7 @@ def reading() -> Iterator[None]:
     except OSError as error:
         if error.errno in _MISSING:
             raise RequestRefused(
-                "there is no such path in this backup", "a symlink on the way is not followed", "missing", own=True
+                "there is no such path in this backup", "symlinks in the path are not followed", "missing", own=True
             ) from None
         raise
 
@@ -136,8 +136,8 @@ def _next(call: Call, history: "PathHistory") -> str | None:
         return None
     if len(history.backups) < (2 if call["since"] else 1):
         raise RequestRefused(
-            f"to look at it in one backup takes longer than the {call['seconds']} s that a question may",
-            "choose a narrower path, or ask on the server: backupd versions --content",
+            f"reading it in one backup takes longer than the limit of {call['seconds']} s",
+            "choose a narrower path, or run on the server: backupd versions --content",
             "refused",
             own=True,
         )
@@ -200,7 +200,7 @@ def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[s
     except NoText as error:
         return None, error.message
     except TimeBudgetUsedUp:
-        return None, "its lines take longer to compare than a question may"
+        return None, "comparing its lines takes longer than a request may"
 
 
 def _kind(tree: Tree, path: bytes) -> str | None:
@@ -222,7 +222,7 @@ def download(call: Call) -> None:
 
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
     if entry.kind != "file":
-        raise RequestRefused(f"that is a {entry.kind}, no plain file", "a folder is given as tar or zip", "usage", own=True)
+        raise RequestRefused(f"this is a {entry.kind}, not a plain file", "download a folder as tar or zip", "usage", own=True)
     with ClosingFd(tree.open_file(entry.path)) as fd:
         size = os.fstat(fd).st_size
         out = call.stream(entry.name, "application/octet-stream", size)

@@ -35,7 +35,7 @@ def run(call: Call) -> dict[str, Any]:
     if host not in call.service.config().hosts:
         raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
     if "ro" in mount_options(call.service.pool().path):
-        raise PoolUnusable("the pool is read-only", "look at the kernel's messages (dmesg), then mount it read-write")
+        raise PoolUnusable("the pool is read-only", "check the kernel's messages (dmesg), then mount it read-write")
     if call.peer.uid != ROOT or call.viewer.session:
         require_free(call.service, RUN, host, call.who)  # who is at work says more than how long it takes until the next time
         _require_distance(call, host)
@@ -61,9 +61,9 @@ def _require_distance(call: Call, host: str) -> None:
 
 def _previous_words(delay: RequestDelay, a_day: int) -> str:
     if delay.previous is None:
-        return f"{counted(a_day, 'backup')} by hand began within 24 hours"
+        return f"{counted(a_day, 'backup')} started manually within 24 hours"
     failed = ", which failed," if delay.previous.has_failed else ""
-    return f"the previous backup by hand{failed} began at {local_time(delay.previous.started)}"
+    return f"the previous manual backup{failed} began at {local_time(delay.previous.started)}"
 
 
 def restore(call: Call) -> dict[str, Any]:

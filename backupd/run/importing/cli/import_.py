@@ -45,11 +45,11 @@ from btrkeep.process.progress import Cancellation, Cancelled, Status
 from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
-_ATTEMPTS = 3  # at a tree that somebody changes meanwhile
-_AGAIN = "the same command tries again. If a program changes files there, stop it, or make the history read-only meanwhile"
+_ATTEMPTS = 3  # at a tree that changes during the import
+_AGAIN = "run the same command again. If a program changes files there, stop it, or make the history read-only during the import"
 _DIFFERS = (
-    "if a file was changed in place there, since its first tree was imported, the backup has what it was before. `backupd delete "
-    "--now-without-grace {}` and this command again make it from the tree as it is now"
+    "if a file there was changed in place after its first tree was imported, the backup has its old content. To import the "
+    "present tree, run `backupd delete --now-without-grace {}`, then this command again"
 )
 _THREADS = 2  # of a host: a tree is made while the next one is looked at
 _PROCESSES = 2  # of a host, that copy files: more would make a disk seek
@@ -78,13 +78,17 @@ class ImportOptions:
     "hosts",
     multiple=True,
     metavar="NAME[=THERE]",
-    help="Only this host: its name here, and its name there if that is another one. May be given several times.",
+    help="Only this host: its name here, and its name there if it differs. May be given several times.",
 )
 @click.option(
-    "--path", default="/", show_default=True, metavar="PATH", help="Where the host has what is in a snapshot of btrbk or snapper."
+    "--path",
+    default="/",
+    show_default=True,
+    metavar="PATH",
+    help="The path on the host of the files in a snapshot of btrbk or snapper.",
 )
-@dry_run_option("which backups would be made, and how much is new in them")
-@click.option("--delta", is_flag=True, help="Change files in place: backups share what is equal in them. It takes longer.")
+@dry_run_option("which backups would be made, and their new data")
+@click.option("--delta", is_flag=True, help="Change files in place: backups share equal parts of files. It takes longer.")
 @click.option(
     "--verify",
     type=click.Choice(["newest", "all", "none"]),
@@ -92,27 +96,29 @@ class ImportOptions:
     show_default=True,
     help="Which backups are compared with their trees by content, by `rsync --dry-run --checksum`.",
 )
-@click.option("-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts at once.")
+@click.option(
+    "-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="The number of hosts at the same time."
+)
 @json_option
 @pass_context
 def command(ctx: click.Context, **options: Any) -> int:
-    """Make backups of the history that another program has made: of a snapshot root of rsnapshot (or its configuration), of a vault
-    or bank of dirvish, or of a folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper
-    on the pool's filesystem are taken over without copying.
+    """Import the backups of another program: a snapshot root of rsnapshot (or its configuration), a vault or bank of dirvish, or a
+    folder with a tree for each date. Nothing is changed there. Snapshots of btrbk or snapper on the pool's filesystem are
+    imported without copying.
 
-    Oldest first, each from a snapshot of the one before it, so that only differences are written. A file that is a hard link to the
-    tree before is the same file, and is not read; hard links within a tree are kept. A backup is as old as its tree. The next night
-    of the host goes on from the newest one.
+    The oldest tree comes first; each backup starts from a snapshot of the one before it, so that only differences are written.
+    A file that is a hard link to the previous tree is not read again; hard links within a tree are kept. A backup has the time
+    of its tree. The next run of the host continues from the newest backup.
 
-    A tree that changes while it is copied is tried three times, then named and left out; the others are imported.
+    A tree that changes while it is copied is tried three times, then listed and skipped; the others are imported.
 
-    It can be stopped and run again: what is here already is passed over, or compared if that was not done yet. Without --host each
+    It can be stopped and run again: trees already imported are skipped, or compared if that was not done yet. Without --host each
     host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
 
-    The retention holds for imported backups as for others: `backupd retention explain HOST` shows which would go.
+    The retention also applies to imported backups: `backupd retention explain HOST` shows which would be deleted.
 
-    Exit status 0: all is here; 1: some tree could not be imported, or differs; 3: a host is being backed up; 4: this pool is
-    unusable.
+    Exit status 0: all trees are imported; 1: a tree could not be imported, or differs; 3: a host is being backed up; 4: this
+    pool is unusable.
     """
     given = ImportOptions(**options)
     names = HostNames.parse(given.hosts)
@@ -124,7 +130,7 @@ def command(ctx: click.Context, **options: Any) -> int:
         here = sum(backup_name(tree.started) in names_by_host[host] for host, trees in todo.items() for tree in trees)
         left_out = {**history.left_out, **ahead}
         for folder, why in left_out.items():
-            print_wrapped(f"left out: {printable(folder)}: {printable(why)}", err=True)
+            print_wrapped(f"skipped: {printable(folder)}: {printable(why)}", err=True)
         if given.dry_run:
             conf = read_conf(given.place) if given.kind == "rsnapshot" and given.place.is_file() else None
             name_of = history.names.get if names.are_chosen else str
@@ -152,12 +158,12 @@ def command(ctx: click.Context, **options: Any) -> int:
 def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
     """Says what was imported; `here`: how many backups were before."""
     answer: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
-    text = [f"{counted(len(done.backups), 'backup')} imported" + (f", {here:,} were here already" if here else "")]
+    text = [f"{counted(len(done.backups), 'backup')} imported" + (f", {here:,} were imported already" if here else "")]
     if lost := done.not_imported:
         text.append(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
     if strange := sorted({backup["host"] for backup in done.backups} - done.context.config.every_host.keys()):
         names = names_in_words(strange)
-        text.append(f"not configured yet: {names}. `backupd host add` has the next night go on from what was imported")
+        text.append(f"not configured yet: {names}. `backupd host add` lets the next run continue from the imported backups")
     print_answer(answer | {"not_imported": done.not_imported, "compared": done.compared}, text, as_json=done.given.as_json)
 
 
@@ -185,7 +191,7 @@ def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[Old
             if backup_name(old_tree.started) in unread:
                 ahead[str(old_tree.folder)] = f"its backup cannot be read (`backupd damaged {host}`)"
             elif old_tree.started > until:
-                ahead[str(old_tree.folder)] = "it is stamped in the future"
+                ahead[str(old_tree.folder)] = "its time is in the future"
             else:
                 trees_by_host.setdefault(host, []).append(old_tree)
         _require_paths(host, trees_by_host.get(host, ()), here)
@@ -200,9 +206,9 @@ def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Recor
     others = {path.path for record in here.values() if record.imported is not None for path in record.paths} - paths
     if others and any(backup_name(tree.started) not in here for tree in trees):
         message = (
-            f"{host} has imported backups of {names_in_words(sorted(others))}, and these are of {names_in_words(sorted(paths))}"
+            f"{host} has imported backups of {names_in_words(sorted(others))}, but these contain {names_in_words(sorted(paths))}"
         )
-        raise UsageError(message, f"give them a host of their own: --host NAME={trees[0].host}")
+        raise UsageError(message, f"give them another host name: --host NAME={trees[0].host}")
 
 
 async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | None, _after: OldTree | None) -> ImportedBackup:
@@ -287,7 +293,7 @@ class _Import:
             await self._compare(before, newest)
 
     async def _made(self, tree: OldTree, before: OldTree | None, after: OldTree | None) -> ImportedBackup | None:
-        """Makes the backup of a tree; None if that is given up, which must not keep the other trees from being imported: whoever
+        """Makes the backup of a tree; None if that is given up, which must not keep the other trees from being imported: a user who
         owns a folder of the history may change it all the time.
         """
         for left in reversed(range(_ATTEMPTS)):
@@ -324,7 +330,7 @@ class _Import:
         backup = self.context.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, lock_for_reading(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
-            copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "left out"
+            copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "skipped"
             nested = await asyncio.to_thread(subvolumes_left_out, folder, copy) if self.make is _take_over else []
             write_left_out(left_out, nested)
             found_differences = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)

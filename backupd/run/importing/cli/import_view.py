@@ -77,9 +77,9 @@ def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *
     )
     print_listing(columns, plans)
     if here:
-        print_wrapped(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} here already")
+        print_wrapped(f"{counted(here, 'tree')} more {'is' if here == 1 else 'are'} imported already")
     if suggestion:
-        print_wrapped("a configuration for these hosts, from rsnapshot.conf; read it before you use it:")
+        print_wrapped("a configuration for these hosts, from rsnapshot.conf; check it before you use it:")
         click.echo(suggestion, nl=False)
 
 
