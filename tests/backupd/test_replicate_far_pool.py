@@ -68,7 +68,7 @@ def test_a_pool_that_reads_nothing_is_given_up() -> None:
     try:
         write_all(says, HELLO)
         far = RemotePool(OwnStreams(writing, answers), lambda: None, patience=0.5)
-        with pytest.raises(ConnectionBroken, match="taken nothing"):
+        with pytest.raises(ConnectionBroken, match="received nothing"):
             far.note_common("office", {f"host{number}": FETCH.backup.name for number in range(10_000)})
     finally:
         for fd in (reading, writing, answers, says):

@@ -416,7 +416,7 @@ def test_what_is_done_scrolls_away_and_the_report_stays(monkeypatch: pytest.Monk
 
 def test_how_far_a_run_is_goes_by_the_limit_that_is_nearest() -> None:
     pace = RunPace(RunSettings(budget=10 * GIB, time=100.0), 1000.0, NOON)
-    pace.step_begins(view(worth=4))
+    pace.step_begins(view(candidates=4))
     assert pace.share(5 * GIB, 1010.0) == (0.5, "5.00 GiB of 10 GiB")
     assert pace.share(GIB, 1080.0) == (0.8, "1m 20s of 1m 40s")
     assert pace.left(5 * GIB, 1020.0) == 20.0  # as fast as up to now
@@ -425,7 +425,7 @@ def test_how_far_a_run_is_goes_by_the_limit_that_is_nearest() -> None:
     assert window.left(0, 1800.0) == 1800.0
     free = RunPace(RunSettings(), 0.0, NOON)
     assert free.step_share(None) == (0.0, "")
-    free.step_begins(view(worth=4))
+    free.step_begins(view(candidates=4))
     assert free.left(0, 10.0) is None
     assert free.step_share(BalanceProgress(512 * MIB, 0, 5.0, 0, 0)) == (0.25, "copying 512 MiB")  # a quarter of the time
     assert free.step_share(BalanceProgress(512 * MIB, 0, 99.0, 0, 0)) == (0.95, "copying 512 MiB")
