@@ -203,7 +203,7 @@ def test_a_host_whose_name_is_only_remembered_in_part_is_offered(bed: Bed) -> No
 
 def test_without_the_root_service_the_pages_say_so_and_the_rest_is_there(bed: Bed) -> None:
     page = bed.operator.get("/jobs").text
-    assert "is not available now" in plain(page)
+    assert "cannot be listed now" in plain(page)
     assert "Everything that ran" in page
     assert bed.operator.get("/jobs/20261121T210000Z-0a1b2c3d").status_code == 503
     assert bed.operator.get("/pool/blockgroup/0/extents.png").status_code == 502
