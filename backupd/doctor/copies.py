@@ -296,7 +296,7 @@ def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
         more = f" and {counted(len(unverified) - 1, 'more host')}" if len(unverified) > 1 else ""
         text = f"no backup of {unverified[0]}{more} was read for {format_duration(config.verify.oldest)}"
         hint = (
-            f"check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled; {command} verify {unverified[0]} reads this "
-            "host now"
+            f"check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled; `{command} verify {unverified[0]}` reads "
+            "this host now"
         )
         yield Finding(CHECK, WARNING, text, hint, subject=_VERIFICATION)

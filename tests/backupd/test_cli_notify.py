@@ -85,7 +85,7 @@ def test_a_failure_is_told_once_and_so_is_its_end(told: Nights, server: Web) -> 
     assert [message["type"] for message in server.json()] == ["failure", "success"]
     first, last = server.json()
     assert "/\u2039b\u203agone" in first["message"]
-    assert last["title"].startswith("btrkeep main: over: web1: ")
+    assert last["title"].startswith("btrkeep main: resolved: web1: ")
 
 
 def test_what_could_not_be_sent_is_sent_by_a_later_look_and_the_log_says_it_once(told: Nights, server: Web) -> None:

@@ -132,7 +132,7 @@ def test_a_system_that_fills_the_pool_is_ended_and_that_says_nothing_of_the_back
     vm.settings("pool", min_free="1200MiB")
     done = vm.boot(status=1)
     vm.settings("pool", min_free="0%")
-    assert (done["outcome"], "too little room" in done["text"]) == ("unfinished", True), done
+    assert (done["outcome"], "too little free space" in done["text"]) == ("unfinished", True), done
     assert vm.left() == []
 
 

@@ -257,5 +257,5 @@ def test_a_working_of_somebody_elses_with_an_empty_record_is_left_alone(pair: Ni
     work("btrfs", "-q", "subvolume", "create", path)
     (path / "backup.json").touch()
     (path / "mine").write_text("mine")
-    assert "not ours" in pair.run("web", status=1)["web"]["error"]
+    assert "does not belong to btrkeep" in pair.run("web", status=1)["web"]["error"]
     assert (path / "mine").read_text() == "mine"

@@ -98,7 +98,7 @@ def test_what_lies_at_working_and_is_not_ours_is_in_the_way_and_says_so(nights: 
     nights.settings("backup", concurrency=1)
     answer = nights.run(status=1)
     assert answer["web"]["outcome"] == "failed"
-    assert "not ours" in answer["web"]["error"]
+    assert "does not belong to btrkeep" in answer["web"]["error"]
     assert str(path) in answer["web"]["error"]
     assert answer["other"]["outcome"] == "complete"
     assert look(path) == before
@@ -181,7 +181,7 @@ def test_a_subvolume_beside_data_in_a_working_is_left_alone(nights: Nights, tree
     nested = nights.backup("web", ".working") / "data" / "of-mine"
     work("btrfs", "-q", "subvolume", "create", nested)
     (nested / "mine").write_text("mine")
-    assert "not ours" in nights.run("web", status=1)["web"]["error"]
+    assert "does not belong to btrkeep" in nights.run("web", status=1)["web"]["error"]
     assert (nested / "mine").read_text() == "mine"
 
 

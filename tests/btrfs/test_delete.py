@@ -152,7 +152,7 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
         output = f"no complete backup of {host} would be left"
     elif why == "unreadable":
         text = spoil(pool, host, first)
-        output = f"{host} {first} is left alone"
+        output = f"{host} {first} is not deleted"
     elif why == "unknown":
         words, status, output = [f"{host}@{first}", f"{host}@{first[:-2]}9Z"], 2, "did you mean"
     elif why == "beginning":

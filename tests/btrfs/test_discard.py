@@ -114,7 +114,7 @@ def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, sub
         output = "is finished, and only lacks its name"
     elif subject == "foreign":
         (path / "mine").write_text("somebody's")
-        output = "is not ours"
+        output = "does not belong to btrkeep"
     else:
         work("btrfs", "subvolume", "create", path / "data" / "mine")
         output = "holds a subvolume that does not belong to btrkeep"

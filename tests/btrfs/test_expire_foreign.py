@@ -100,7 +100,7 @@ def test_a_nested_subvolume_is_refused_with_a_message_and_the_rest_goes_on(pool:
     (first / "data" / "mine" / "file").write_text("mine")
     read_only(first)
     done = pool.expire(LATER, status=1)
-    assert [problem for problem in done["problems"] if names[0] in problem and "not ours" in problem]
+    assert [problem for problem in done["problems"] if names[0] in problem and "does not belong to btrkeep" in problem]
     assert done["deleted"] == 1
     assert (first / "data" / "mine" / "file").read_text() == "mine"
     assert pool.states("web")[names[0]] == "expired"

@@ -150,7 +150,7 @@ def test_what_somebody_else_chose_meanwhile_is_left_alone_and_said(pool: Expirie
         work("mount", "-o", "remount,ssd_spread", pool.top)
     status, out, _ = ended(process)
     assert status == 0
-    assert "changed by hand, so it is kept" in out
+    assert "changed by another program, so it is kept" in out
     assert "ssd_spread" in options(pool)
     assert not record(pool).exists()
 

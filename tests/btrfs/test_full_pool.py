@@ -48,7 +48,7 @@ def test_a_run_makes_the_reserve_and_it_is_one_percent_of_the_pool(full: Expirie
 def test_expire_marks_and_deletes_on_a_full_pool_and_the_pool_takes_backups_again(full: Expiries) -> None:
     full.settings("pool", min_free="5%")
     done = full.backupd("run", "db", *at(NOW), check=False)
-    assert (done.returncode, "too little room" in done.stderr) == (4, True), done.stderr
+    assert (done.returncode, "too little free space" in done.stderr) == (4, True), done.stderr
     before = full.left("web")
     full.expire(NOW)
     assert full.marked("web") == before[:2]

@@ -88,7 +88,7 @@ def test_after_a_full_pool_no_other_transfer_starts(make_btrfs: Make, source: Pa
     nights.in_the_middle(16 * MIB, ballast(point, 16 * MIB))
     done = nights.backupd("run", "--all", check=False)
     assert done.returncode == 4, done.stdout + done.stderr
-    assert "too little room" in done.stderr
+    assert "too little free space" in done.stderr
     assert [name for name in ("a", "b", "c") if f"{name}: started" in done.stdout] == ["a"]
     assert nights.json("log", "a")[0]["outcome"] in (
         "partial",

@@ -126,5 +126,5 @@ def test_a_stream_that_reserves_the_pools_room_and_then_trickles_is_stopped_by_m
     send(two, "fills-and-trickles", "60")
     done = two.second.backupd("replicate", "--now", NOW, check=False)
     assert done.returncode in (1, 4), done.stderr
-    assert "too little room" in done.stdout + done.stderr
+    assert "too little free space" in done.stdout + done.stderr
     assert everything(two.second.pool) == before

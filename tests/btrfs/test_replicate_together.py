@@ -30,7 +30,7 @@ def test_what_comes_together_is_on_the_disk_by_one_sync_before_any_of_it_has_its
         assert shown(two.second.pool / "hosts/web1" / name)["Received UUID"] == shown(two.first.pool / "hosts/web1" / name)["UUID"]
 
 
-@pytest.mark.parametrize(("end", "why"), [("flip", "crc"), ("cut", "connection has ended")])
+@pytest.mark.parametrize(("end", "why"), [("flip", "crc"), ("cut", "connection ended in the middle")])
 def test_a_stream_that_does_not_come_whole_costs_none_that_came_before_it(two: TwoPools, end: str, why: str) -> None:
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")
     (two.source / "large").write_bytes(os.urandom(3_000_000))

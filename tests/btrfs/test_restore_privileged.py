@@ -73,7 +73,7 @@ def test_people_are_told_what_is_left_out_and_what_gives_it(nights: Nights, tmp_
     srv = hostile(nights)
     for words in (("--dry-run",), ()):
         output = nights.backupd("restore", "web1", srv, "--to", tmp_path / "out", *words).stdout
-        assert "left out: 2 device nodes" in output
+        assert "skipped: 2 device nodes" in output
         assert "setuid or setgid bits removed from 4 files" in output
         assert "capabilities removed from 1 file" in output
         assert "--privileged" in output

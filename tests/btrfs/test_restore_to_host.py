@@ -241,7 +241,7 @@ def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     (srv / "plain").mkdir()
     before, by_name = manifest(srv), manifest(tmp_path)
     output = restore(web1, "web1", srv, *overwrite, "--to-host", status=1)["stderr"]
-    assert f"{srv}/folder: it is not a folder is there" in output
+    assert f"{srv}/folder: it is not a folder there" in output
     assert f"{srv}/plain: it is not a file is there" in output
     assert differences(before, manifest(srv)) == []
     assert differences(by_name, manifest(tmp_path)) == []
@@ -397,7 +397,7 @@ def test_a_symlink_in_the_place_of_a_folder_above_leads_nowhere(web1: Nights, tm
     before = manifest(tmp_path)
     done = web1.backupd("restore", "web1", srv / "his" / "inner" / "passwd", *overwrite, "--to-host", check=False)
     assert differences(before, manifest(tmp_path)) == []
-    assert (done.returncode, f"{srv}/his/inner: it is not a folder is there" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, f"{srv}/his/inner: it is not a folder there" in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=all",)])

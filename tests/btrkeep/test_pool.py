@@ -185,7 +185,7 @@ def test_a_newer_format_is_left_to_the_newer_program(pool: Pool, others: bool) -
     marker = pool.path / ".btrkeep" / "pool.json"
     fields = json.loads(marker.read_text(encoding="utf-8")) if others else {}
     marker.write_text(json.dumps({**fields, "format": 2}), encoding="utf-8")
-    assert "format 2" in refused(pool.path, "this program knows 1").message
+    assert "format 2" in refused(pool.path, "this program reads 1").message
 
 
 @pytest.mark.root
