@@ -172,7 +172,7 @@ def test_a_night_and_what_is_asked_for_meanwhile_have_the_places_of_the_pool_tog
     with serving(gated.nights.config) as service:
         for host in asked_for:
             service.agent().ask("run", host=host)
-        wait_for(lambda: any("waits for its turn" in line for line in lines_of(service, "a0")))
+        wait_for(lambda: any("waits for a slot" in line for line in lines_of(service, "a0")))
         gated.open()
         wait_for(lambda: over(service))
         assert {job["state"] for job in told(service).values()} == {"done"}
@@ -221,11 +221,11 @@ def test_a_run_that_waits_is_stopped_at_once_and_a_place_of_a_killed_run_is_free
     first = backupd_running("--config", gated.nights.config, "run", "n0", "n1")
     wait_for(lambda: len(gated.begun) == 2)
     stopped = backupd_running("--config", gated.nights.config, "run", "--wait", "n2")
-    until_said(stopped, "n2 waits for its turn")
+    until_said(stopped, "n2 waits for a slot")
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(20) == 143
     other = backupd_running("--config", gated.nights.config, "run", "--wait", "n3")
-    until_said(other, "n3 waits for its turn")
+    until_said(other, "n3 waits for a slot")
     first.kill()
     wait_for(lambda: "n3" in gated.begun)
     gated.open()

@@ -185,7 +185,7 @@ def refused(point: Path, *words: str | Path) -> tuple[int, str, str]:
     ("words", "status", "ending", "why"),
     [
         (("--until", "2026-01-01T00:00:00Z"), 0, "window", "the window ended"),
-        (("--time", "0s"), 0, "time", "are over"),
+        (("--time", "0s"), 0, "time", "is reached"),
         (("--budget", "4KiB"), 0, "budget", "fits into"),
         (("--min-score", "1e9"), 0, "done", "worth it"),
         (("--min-unallocated", "99%"), 1, "unallocated", "are unallocated"),

@@ -168,7 +168,7 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     web.settings("backup", confine="auto")
     answer = web.run(status=1, env=env)
     assert (answer["own"]["outcome"], answer["web"]["outcome"]) == ("complete", "failed")
-    assert "rsync 3.2.7 may talk to no host" in answer["web"]["error"]
+    assert "rsync 3.2.7 may not connect to hosts" in answer["web"]["error"]
     (folder / "bwrap").unlink()
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is True
@@ -176,7 +176,7 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     (folder / "bwrap").chmod(0o755)
     back = ("restore", "web", str(web.source), "--to-host")
     refused = web.backupd(*back, check=False, env=env)
-    assert (refused.returncode, "rsync 3.2.7 may talk to no host" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "rsync 3.2.7 may not connect to hosts" in refused.stderr) == (1, True), refused.stderr
     web.settings("backup", confine="never")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False

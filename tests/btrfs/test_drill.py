@@ -154,7 +154,7 @@ def test_a_drill_that_is_stopped_leaves_nothing(web: Nights) -> None:
         assert "the lock is held by process" in web.backupd("drill", check=False).stderr
         program.send_signal(signal.SIGTERM)
     status, _, output = ended(program)
-    assert (status, "nothing of it is left" in output) == (143, True)
+    assert (status, "all files of the drill are deleted" in output) == (143, True)
     assert scratch(web) == []
 
 

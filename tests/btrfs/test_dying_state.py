@@ -116,7 +116,7 @@ def test_a_job_of_the_root_service_ends_when_the_folder_of_its_log_dies(site: Ni
                 server.send_signal(signal.SIGCONT)
             stderr.seek(0)
             text = stderr.read()
-        assert (status, "does not answer any more" in text) == (4, True), text
+        assert (status, "does not answer: nothing could be read" in text) == (4, True), text
         wait_for(lambda: JobStore(site.state).get(job.id, datetime.now(UTC)).over)
         wait_for(lambda: not processes("--wait", site.config))
         site.host("web", site.source)

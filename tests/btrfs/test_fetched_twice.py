@@ -139,7 +139,7 @@ def test_a_folder_that_is_fetched_twice_is_named_until_its_bind_mount_ends(night
         assert f"{tree}/mnt has been backed up since" in words
         assert (nights.record("h")["lasting"][0]["since"], nights.record("h")["lasting"][0]["times"]) == (first, 2)
     nights.run("h")
-    assert "has been fetched" not in nights.backupd("status", "h").stdout
+    assert "has been backed up" not in nights.backupd("status", "h").stdout
     assert "lasting" not in nights.record("h")
 
 

@@ -168,7 +168,7 @@ def test_without_room_the_catalogue_is_not_called_damaged_and_a_rebuild_leaves_i
         done = site.backupd(words, check=False)
         assert done.returncode == 1, done.stdout
         assert "there is no free space for the catalogue" in done.stderr
-        assert "make room" in done.stderr
+        assert "free some space on the filesystem" in done.stderr
         assert "dmesg" not in done.stderr
     assert [path.name for path in site.state.iterdir() if "aside" in path.name or "rebuil" in path.name] == []
     make_room(site)
@@ -200,7 +200,7 @@ def test_a_run_without_its_catalogue_says_so_first_and_last_and_nothing_of_the_o
     done = site.backupd("run", "--all", check=False)
     lines = (done.stdout + done.stderr).splitlines()
     assert done.returncode == 1
-    assert "brought up to date" not in done.stdout + done.stderr
+    assert "reconciled" not in done.stdout + done.stderr
     numbers = [number for number, line in enumerate(lines) if "there is no free space for the catalogue" in line]
     assert numbers == [0, len(lines) - 1], lines
     assert lines[-2].startswith("2 complete")

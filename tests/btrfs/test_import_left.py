@@ -185,7 +185,7 @@ def test_what_is_given_up_is_said_with_what_to_do_next(nights: Nights, ext4: Pat
         done = nights.backupd("import", "tree", root, "--host", "old1", check=False)
     output = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 1
-    assert f"{root}/2026-03-01: not all of it could be copied: " in output
+    assert f"{root}/2026-03-01: some of its files could not be copied: " in output
     assert "1 tree not imported" in output
     assert "run the same command again" in output
 

@@ -320,7 +320,7 @@ def test_what_is_mounted_in_a_backup_is_not_sent_in_place_of_what_it_hides(far: 
     place = far.night.backup("web1") / "data"
     work("mount", "-t", "tmpfs", "tmpfs", place)
     try:
-        assert "something is mounted in web1@" in far.offsite("run", status=1).stderr
+        assert "a mount in web1@" in far.offsite("run", status=1).stderr
     finally:
         work("umount", place)
     assert far.there() == []

@@ -245,7 +245,7 @@ def test_of_two_replicas_that_want_a_host_only_the_one_that_has_it_goes_on(two: 
     two.second.write()
     two.fetch("office")
     second = two.night("2026-03-02T22:00:00Z", "b")
-    assert "the replica office has it as well" in json.dumps(two.fetch("small", status=1))
+    assert "the replica office has it too" in json.dumps(two.fetch("small", status=1))
     assert two.names(two.second.pool) == [first]
     two.second.tables["replica.office"]["hosts"] = ["db*"]  # now it is the other's
     two.second.write()

@@ -201,7 +201,7 @@ def test_a_host_that_is_not_listed_any_more_is_named_and_its_copies_stay(two: Tw
     assert "replica office: web1 is no longer listed there; the copies stay" in [row["what"] for row in doctor]
     two.second.backupd("forget", "web1", "--yes", "--now", "2026-03-20T13:00:00Z")
     two.fetch()
-    assert "not listed" not in two.second.backupd("status").stdout
+    assert "no longer listed" not in two.second.backupd("status").stdout
 
 
 def test_check_says_what_has_no_room_for_as_much_again_what_is_stale_and_what_has_no_copy(two: TwoPools) -> None:

@@ -132,7 +132,7 @@ def test_promote_and_demote_say_what_comes_next(taken_over: TwoPools, make_btrfs
     new.tables["replica.office"] = {"from": str(two.second.pool)}
     new.write()
     refused = new.backupd("demote", "office", "*", check=False)
-    assert (refused.returncode, "`backupd replicate office` fetches what is there" in " ".join(refused.stderr.split())) == (2, True)
+    assert (refused.returncode, "`backupd replicate office` fetches its backups" in " ".join(refused.stderr.split())) == (2, True)
     two.second.tables["replica.office"]["from"] = "push"
     two.second.write()
     refused = two.second.backupd("demote", "office", "*", check=False)

@@ -188,7 +188,7 @@ def test_where_nothing_was_what_comes_after_the_look_is_not_deleted_to_make_room
     words = ("restore", "--json", f"--overwrite={overwrite}", "web1", srv / "www", "--to-host")
     done = within.within("--config", web1.config, *words, check=False)
     assert (srv / "www" / "inner").read_text() == "theirs"
-    assert {"place": str(srv / "www" / "inner"), "why": "it is not there"} in json.loads(done.stdout)["differences"]["samples"]
+    assert {"place": str(srv / "www" / "inner"), "why": "it is missing"} in json.loads(done.stdout)["differences"]["samples"]
 
 
 @pytest.mark.parametrize("overwrite", ["older", "all"])
@@ -219,7 +219,7 @@ def test_where_something_was_what_comes_after_the_look_is_not_deleted_to_make_ro
     words = ("restore", "--json", f"--overwrite={overwrite}", "web1", srv / "www", "--to-host")
     done = json.loads(within.within("--config", web1.config, *words, check=False).stdout)
     assert [(srv / "www" / name).read_text() for name in ("inner", "[odd] *?")] == ["theirs", "theirs"]
-    assert {"place": str(srv / "www" / "inner"), "why": "it is not there"} in done["differences"]["samples"]
+    assert {"place": str(srv / "www" / "inner"), "why": "it is missing"} in done["differences"]["samples"]
     assert (srv / "www" / "other.html").read_text() == "changed"
     assert any("since the preview, so nothing was overwritten" in sample["why"] for sample in done["problems"]["samples"])
     assert done["overwritten"]["count"] == 0
@@ -456,13 +456,13 @@ def test_a_host_that_prints_items_without_end_is_not_listened_to_without_end(nig
     nights.run("web1")
     says = write(nights.top / "says", "".join(f">f+++++++++|1|invented{number}\n" for number in range(10_000)))
     nights.host("web1", nights.source, rsync_path=shlex.join([sys.executable, str(SAYER), "0", str(says), "rsync"]))
-    assert "prints without end" in asked_for(nights, "--dry-run")
-    assert "prints without end" in asked_for(nights)
+    assert "does not end, so it was no longer read" in asked_for(nights, "--dry-run")
+    assert "does not end, so it was no longer read" in asked_for(nights)
 
 
 @pytest.mark.parametrize(
     ("keys", "why"),
-    [({"stall": "2s"}, "no progress for 2.0s"), ({"deadline": "2s"}, "to look what is there takes longer than 2.0s")],
+    [({"stall": "2s"}, "no progress for 2.0s"), ({"deadline": "2s"}, "comparing with the existing files takes longer than 2.0s")],
 )
 def test_a_host_that_says_nothing_is_not_waited_for_without_end(nights: Nights, keys: dict[str, str], why: str) -> None:
     write(nights.source / "file")

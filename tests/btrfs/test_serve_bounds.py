@@ -236,7 +236,7 @@ def test_lines_that_are_made_to_take_long_are_compared_for_no_longer_than_there_
     begun = time.monotonic()
     answer = service.agent(patience=60).ask("compare", **asked)
     assert time.monotonic() - begun < 10  # it took 16
-    assert (answer["text"], "take longer" in answer["note"], len(answer["differences"])) == (None, True, 1)
+    assert (answer["text"], "takes longer" in answer["note"], len(answer["differences"])) == (None, True, 1)
 
 
 def test_an_answer_with_names_of_many_kilobytes_stays_small(crowd: Nights, service: Service) -> None:

@@ -222,7 +222,7 @@ def test_of_many_that_are_asked_for_few_have_a_unit_and_the_others_begin_without
 def test_every_request_is_in_the_journal(served: Booted) -> None:
     output = served.read("journal-serve")
     assert 'run {"host": "here"} for alice' in output
-    assert "may not ask" in output
+    assert "may not connect" in output
     assert "job {" not in output  # which is asked again and again
     assert "Traceback" not in output
 
