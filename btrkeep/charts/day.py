@@ -76,7 +76,7 @@ def words(name: str, day: DayOfDisks, zone: ZoneInfo) -> str:
 
 def _stairs(sheet: Sheet, inside: Frame, day: DayOfDisks, name: str) -> None:
     """Draws one shape for each period with samples."""
-    for is_known, slots in groupby(day.slots, lambda slot: slot.known_seconds > 0):
+    for is_known, slots in groupby(day.slots, lambda slot: slot.known > 0):
         if is_known:
             corners = [(moment, inside.y(getattr(slot, name))) for slot in slots for moment in (slot.start, slot.end)]
             points = [(inside.x(moment), y) for moment, y in corners]

@@ -36,12 +36,12 @@ class Slot:
     """Its first moment."""
     end: datetime
     """Its last moment, which the next piece begins with."""
-    known_seconds: float
+    known: float
     """How many of its seconds the samples cover."""
     read: float | None
-    """Bytes per second read from all devices during `known_seconds`; None: not known."""
+    """Bytes per second read from all devices during `known`; None: not known."""
     written: float | None
-    """Bytes per second written to all devices during `known_seconds`; None: not known."""
+    """Bytes per second written to all devices during `known`; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PhaseSum:
     """One of JOBS; "": the whole day."""
     seconds: float
     """How long they ran."""
-    known_seconds: float
+    known: float
     """How many of `seconds` the samples cover; all that follows is about these."""
     read: int
     """Bytes read from the devices."""
@@ -103,7 +103,7 @@ def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int)
 
 def unknown_spans(all_slots: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
     """Returns the times without samples. They must not look like times without activity."""
-    runs = [list(group) for is_known, group in groupby(all_slots, lambda slot: slot.known_seconds > 0) if not is_known]
+    runs = [list(group) for is_known, group in groupby(all_slots, lambda slot: slot.known > 0) if not is_known]
     return [(group[0].start, group[-1].end) for group in runs]
 
 
@@ -177,12 +177,12 @@ def sums(
 
 def _sum(kind: str, phases: Sequence[Phase], samples: Sequence[Sample], data: float) -> PhaseSum:
     parts = [within(samples, phase.start, phase.end) for phase in phases]
-    known_seconds, read, written = (sum(part[number] for part in parts) for number in range(3))
+    covered, read, written = (sum(part[number] for part in parts) for number in range(3))
     seconds = sum((phase.end - phase.start).total_seconds() for phase in phases)
     whole, payload = round(written), round(data)
-    metadata = whole - payload if whole >= payload and known_seconds else None
+    metadata = whole - payload if whole >= payload and covered else None
     ratio = metadata / payload if metadata is not None and payload else None
-    return PhaseSum(kind, seconds, known_seconds, round(read), whole, payload, metadata, ratio)
+    return PhaseSum(kind, seconds, covered, round(read), whole, payload, metadata, ratio)
 
 
 def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:

@@ -222,7 +222,7 @@ def test_a_host_key_that_is_not_the_same_is_not_written_down(site: Site, sshd: S
 
 
 QUESTIONS = (
-    "Where is the pool", "How long", "In which time zone", "When may", "Its address", "The port", "Its name", "Source paths",
+    "Where should the pool be", "How long", "In which time zone", "When may", "Its address", "The port", "Its name", "Source paths",
     "Is it the same", "Enter when", "Back up",
 )  # fmt: skip
 
@@ -234,7 +234,7 @@ def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site,
     for stop in QUESTIONS:
         with site.asked() as terminal:
             answers = {
-                "Where is the pool": str(site.pool), "How long": "", "In which time zone": "", "When may": "",
+                "Where should the pool be": str(site.pool), "How long": "", "In which time zone": "", "When may": "",
                 "Its address": sshd.address, "The port": str(sshd.port), "Its name": "web1", "Source paths": str(site.source),
                 "Is it the same": "y", "Enter when": "", "Back up": "",
             }  # fmt: skip

@@ -90,7 +90,7 @@ def test_an_error_names_the_file_and_the_next_copy_is_whole(place: Path) -> None
         "copied(source, place / 'second', links)",
         "print(processes.is_usable)",
     )
-    assert "changed meanwhile" in printed[0] or "replaced during the import" in printed[0]
+    assert "it was changed during the import" in printed[0] or "replaced during the import" in printed[0]
     assert printed[0].startswith("large")
     assert printed[1:] == ["True"]
     assert differences(manifest(place / "source"), manifest(place / "second")) == []

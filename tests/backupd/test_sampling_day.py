@@ -24,7 +24,7 @@ def test_the_rate_of_a_slot_is_what_its_samples_say() -> None:
     actual_slots = slots(every_five_minutes(12), START, at(2), 24)
     assert [slot.written for slot in actual_slots[:12]] == [pytest.approx(2 * MIB)] * 12
     assert [slot.read for slot in actual_slots[:12]] == [pytest.approx(MIB)] * 12
-    assert [(slot.known_seconds, slot.written) for slot in actual_slots[12:]] == [(0.0, None)] * 12
+    assert [(slot.known, slot.written) for slot in actual_slots[12:]] == [(0.0, None)] * 12
     assert unknown_spans(actual_slots) == [(at(1), at(2))]
     assert unknown_spans(actual_slots[:12]) == []
 
@@ -32,8 +32,8 @@ def test_the_rate_of_a_slot_is_what_its_samples_say() -> None:
 def test_a_sample_of_hours_is_spread_over_them_and_adds_up_to_the_same() -> None:
     single = sample(at(3), seconds=7200.0, read=0, written=7200 * MIB)
     actual_slots = slots([single], START, at(4), 48)
-    assert sum((slot.written or 0) * slot.known_seconds for slot in actual_slots) == pytest.approx(7200 * MIB)
-    assert {slot.start.hour for slot in actual_slots if slot.known_seconds} == {1, 2}
+    assert sum((slot.written or 0) * slot.known for slot in actual_slots) == pytest.approx(7200 * MIB)
+    assert {slot.start.hour for slot in actual_slots if slot.known} == {1, 2}
     assert list(within([single], at(2.5), at(9))) == pytest.approx([1800.0, 0.0, 1800 * MIB])
 
 
@@ -65,7 +65,7 @@ def test_the_ratio_is_what_was_written_besides_data_with_all_copies_counted() ->
     samples = every_five_minutes(24, spaces=raid1)
     jobs = [Job("backup", at(0), at(1), None, 1800 * MIB), Job("expire", at(1), at(1.5), None, 0)]
     whole, backup, expire = sums(samples, jobs, phases(jobs, samples, START, at(2)), START, at(2))
-    assert (backup.kind, backup.known_seconds, backup.written, backup.data) == ("backup", 3600.0, 7200 * MIB, 3600 * MIB)
+    assert (backup.kind, backup.known, backup.written, backup.data) == ("backup", 3600.0, 7200 * MIB, 3600 * MIB)
     assert (backup.metadata, backup.ratio) == (3600 * MIB, 1.0)
     assert (expire.data, expire.metadata, expire.ratio) == (0, 3600 * MIB, None)
     assert (whole.kind, whole.written, whole.ratio) == ("", 14400 * MIB, 3.0)

@@ -77,7 +77,7 @@ def test_a_request_over_its_time_limit_is_ended_with_all_its_processes(jobs: Job
         words = ("bash", "-c", script)
         code = carry_out(endless, jobs, words, Clock(), lambda _: None, speaks_json=True, within=within, grace=0.5)
     result = jobs.get(endless.id, NOW)
-    assert (result.state, result.exit, result.error) == ("failed", code, f"it took longer than {within}s, and was ended")
+    assert (result.state, result.exit, result.error) == ("failed", code, f"it took longer than {within}s, and was stopped")
     assert start_time(int(pid.read_text())) is None, "it is there, and no zombie"
 
 

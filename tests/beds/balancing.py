@@ -48,7 +48,7 @@ DATA, METADATA = python_btrfs.BLOCK_GROUP_DATA, python_btrfs.BLOCK_GROUP_METADAT
 NO_TIME = Model(Rates(0, 0, 0, 0), Rates(0, 0, 0, 0))
 QUICK: dict[str, Any] = {"floors": EASY, "min_unallocated": RoomFloor(0), "max_pressure": None}
 Event = dict[str, Any]
-BALANCE, LOOK = "balance_block_group", "look"
+BALANCE, LOOK = "balance_block_group", "read_filesystem"
 EVENTS = {
     BalanceStarted: "begins",
     PlannedBlockGroup: "step_begins",

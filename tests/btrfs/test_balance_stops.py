@@ -206,7 +206,7 @@ def test_a_paused_balance_of_somebody_else_is_refused_in_one_line_and_left_alone
 def test_a_running_balance_of_somebody_else_is_refused_and_named_or_waited_for(bed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_LOOK_AGAIN", 0.1)
     other = foreign(bed, fullest(bed))
-    with pytest.raises(LockHeld, match=rf"balance is under way, by process {other.pid}: btrfs balance start"):
+    with pytest.raises(LockHeld, match=rf"balance is running, by process {other.pid}: btrfs balance start"):
         balance(bed)
     seen = Seen("waits", lambda: other.communicate(timeout=30))
     report = balance(bed, seen, wait_for_others=True, budget=1)
@@ -225,7 +225,7 @@ def test_a_device_being_removed_keeps_balances_out(make_btrfs: Callable[..., Pat
         wait_for(lambda: exclusive_operation(point) == "device remove", pause=0.005)
         with python_btrfs.FileSystem(str(point)) as filesystem, pytest.raises(OSError) as refused:
             balance_block_group(filesystem.fd, chosen, DATA)
-        with pytest.raises(LockHeld, match=f"device remove is under way, by process {removing.pid}: btrfs device remove {device}"):
+        with pytest.raises(LockHeld, match=f"device remove is running, by process {removing.pid}: btrfs device remove {device}"):
             balance(point)
     finally:
         assert removing.wait(timeout=60) == 0
@@ -237,7 +237,7 @@ def test_two_runs_do_not_meet(bed: Path) -> None:
 
     def another() -> None:
         if not refused:
-            with pytest.raises(LockHeld, match="balance is under way") as held:
+            with pytest.raises(LockHeld, match="balance is running") as held:
                 balance(bed)
             refused.append(held.value)
 

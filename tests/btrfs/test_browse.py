@@ -172,7 +172,7 @@ def test_what_is_not_there_is_told_with_what_is_nearest(pool: Nights) -> None:
     assert fails(pool, "browse", "web1", "etc/passwd")[1] == "did you mean /etc/passwd?"
     assert fails(pool, "browse", "web1", "/way/passwd") == (
         "/way is a symlink to /etc, and links are not followed in a backup",
-        "look at /etc/passwd",
+        "its target is /etc/passwd",
     )
     assert fails(pool, "browse", "web1@2026-11-17", "--at", "2026-11-17")[0] == "--at and @2026-11-17 exclude each other"
     for host in ("..", ".", "../hosts/web1", "web1/../web1", "", "/", "x" * 300):

@@ -166,7 +166,7 @@ def test_a_subvolume_in_a_working_that_does_not_fit_any_more_keeps_it_from_being
     nights.host("web", tree, exclude=["/something"])
     answer = nights.run(status=1)
     assert answer["web"]["outcome"] == "failed"
-    assert "subvolume that does not belong to btrkeep" in answer["web"]["error"]
+    assert "contains a subvolume of another program" in answer["web"]["error"]
     assert (nested / "mine").read_text() == "mine"
     assert answer["other"]["outcome"] == "complete"
     work("btrfs", "-q", "subvolume", "delete", nested)

@@ -145,7 +145,7 @@ def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_mak
     first, damaged, last = nights.names("web")
     nights.backupd("delete", f"web@{first}", "--why", "a test", check=False)
     asked = nights.backupd("delete", f"web@{damaged}", "--why", "a test", check=False)
-    assert ("is given up" in asked.stdout) == (which == "own")
+    assert ("is abandoned" in asked.stdout) == (which == "own")
     assert (asked.returncode, asked.stderr) == (0, "")
     nights.backupd("delete", f"other@{nights.names('other')[0]}", "--why", "a test")
     done = nights.backupd("expire", "web", "other", "--skip-grace", check=False)

@@ -119,7 +119,7 @@ def test_who_waits_for_the_cleaner_waits_for_no_backup_in_which_somebody_stands_
         process.wait()
     assert (done["deleted"], done["outcome"]) == (120, "partial")
     (problem,) = done["problems"]
-    assert "2 deleted backups cannot be dropped" in problem
+    assert "2 deleted backups cannot be freed" in problem
     assert f"h0 {names[0]} by process {process.pid} (sleep)" in problem
     assert f"h0 {names[1]} by process {os.getpid()}" in problem
     again = pool.expire(LATER, "--wait")  # nothing is left to do, and nobody is waited for
@@ -237,7 +237,7 @@ def test_it_waits_while_a_backup_runs_if_so_asked(pool: Expiries, asked: str) ->
             text=True,
             env={**os.environ, "PYTHONPATH": str(TOP)},
         )
-        wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
+        wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups are running",)])
         assert sum(len(pool.left(host)) for host in HOSTS) == 160
         flag.unlink()
     status, out, _ = ended(process)

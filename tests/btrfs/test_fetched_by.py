@@ -128,4 +128,4 @@ def test_a_name_is_that_of_one_copy(two: TwoPools) -> None:
     two.first.tables["replica.office"] = {"from": "/srv/other"}
     two.first.write()
     refused = two.first.backupd("status", check=False)
-    assert (refused.returncode, "has that name already" in refused.stdout) == (1, True), refused.stdout + refused.stderr
+    assert (refused.returncode, "already has this name" in refused.stdout) == (1, True), refused.stdout + refused.stderr

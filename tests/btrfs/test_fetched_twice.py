@@ -112,16 +112,16 @@ def test_a_bind_mount_is_named_by_connect_and_after_the_night(nights: Nights, tr
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
     nights.host("h", tree, address=sshd.address, port=sshd.port)
     with bound(tree / "data", tree / "mnt"):
-        named = [finding for finding in findings(nights, "check", "--connect") if "fetched twice" in finding["message"]]
+        named = [finding for finding in findings(nights, "check", "--connect") if "backed up twice" in finding["message"]]
         (warning,) = nights.run("h")["h"]["warnings"]
         assert f"{tree}/mnt" in warning
         assert f"{tree}/data" in warning
         assert shlex.join(["host", "test", "h"]) in warning
-        assert any("fetched twice" in finding["message"] for finding in findings(nights, "host", "test", "h"))
+        assert any("backed up twice" in finding["message"] for finding in findings(nights, "host", "test", "h"))
         ((finding),) = named
         assert finding["message"].startswith(f"{tree}/mnt has the same files as {tree}/data")
         type_command(nights, finding["hint"])
-        assert not [each for each in findings(nights, "check", "--connect") if "fetched twice" in each["message"]]
+        assert not [each for each in findings(nights, "check", "--connect") if "backed up twice" in each["message"]]
         assert nights.run("h")["h"]["warnings"] == []
 
 
@@ -182,7 +182,7 @@ def test_a_filesystem_that_a_later_mount_hides_is_named_by_connect(nights: Night
         assert hidden() == []
         with bound(tree / "other", tree / "srv"):
             (message,) = hidden()
-            assert message.startswith(f"{tree}/srv/db cannot be read: a later mount at {tree}/srv after it")
+            assert message.startswith(f"{tree}/srv/db cannot be read: a later mount at {tree}/srv hides it")
     finally:
         work("umount", tree / "srv" / "db")
 
@@ -193,7 +193,7 @@ def test_a_key_that_permits_rsync_only_makes_it_unknown(nights: Nights, tree: Pa
     nights.settings("ssh", command="ssh -F none", key=str(key), known_hosts=str(sshd.known_hosts))
     nights.host("h", tree, address=sshd.address, port=sshd.port)
     actual_findings = findings(nights, "host", "test", "h")
-    assert [each["level"] for each in actual_findings if "fetched twice" in each["message"]] == ["unknown"]
+    assert [each["level"] for each in actual_findings if "backed up twice" in each["message"]] == ["unknown"]
     assert [each["level"] for each in actual_findings if "reached" in each["message"]] == ["ok"]
 
 

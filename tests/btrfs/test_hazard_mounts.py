@@ -195,7 +195,7 @@ def test_a_base_of_the_future_makes_no_missing_mount_of_deleted_files(nights: Ni
         path.unlink()
     result = nights.run("web", status=1)["web"]
     assert result["outcome"] == "suspect"
-    assert "its time is in the future" in result["error"]
+    assert "of that backup is in the future" in result["error"]
     nights.backupd("accept", "web", "latest", "--why", "they were deleted")
     assert nights.run("web")["web"]["outcome"] == "complete"
 

@@ -92,13 +92,13 @@ def test_a_day_is_midnight_of_the_pools_zone_and_a_time_is_that_time(pool: Night
 @pytest.mark.parametrize(
     ("until", "error"),
     [
-        ("2020-01-01", "--until 2020-01-01T00:00:00Z is past"),
-        ("2026-11-20T00:00:00Z", "is past"),
-        ("0001-01-01", "is past"),
+        ("2020-01-01", "--until 2020-01-01T00:00:00Z is in the past"),
+        ("2026-11-20T00:00:00Z", "is in the past"),
+        ("0001-01-01", "is in the past"),
         ("tomorrow", "'tomorrow' is not a date: write it like 2027-01-01"),
         ("2099-02-30", "'2099-02-30' is not a date"),
         ("20990101", "'20990101' is not a date"),
-        ("2020-01-01T06:00:00", "--until 2020-01-01T06:00:00Z is past"),
+        ("2020-01-01T06:00:00", "--until 2020-01-01T06:00:00Z is in the past"),
         ("0001-01-01T00:00:00+05:00", "is not a date"),
     ],
 )

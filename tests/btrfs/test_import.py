@@ -285,7 +285,7 @@ def test_bad_input_changes_nothing(nights: Nights, ext4: Path) -> None:
         (("tree", empty), "give --host NAME"),
         (("tree", empty, "--host", "a"), "no folder with a date"),
         (("tree", empty, "--host", "../a"), "--host ../a"),
-        (("tree", empty, "--host", "a", "--host", "b"), "which one"),
+        (("tree", empty, "--host", "a", "--host", "b"), "whose name is unknown"),
         (("tree", ext4 / "nowhere", "--host", "a"), "nowhere"),
     ):
         done = nights.backupd("import", *words, check=False)

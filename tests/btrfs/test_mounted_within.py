@@ -38,7 +38,7 @@ def test_what_a_mount_hides_is_not_left_out_without_a_word_nor_is_the_mount_rest
 ) -> None:
     nights, srv = mounted
     where = to.format(out=tmp_path)
-    assert "mounted" in restore(nights, "web1", srv, where, status=1)["stderr"]
+    assert "a mount " in restore(nights, "web1", srv, where, status=1)["stderr"]
     assert list(tmp_path.iterdir()) == []
     assert restore(nights, "web1", srv / "other", where)
     assert list(tmp_path.iterdir())

@@ -242,7 +242,7 @@ def test_what_is_of_another_kind_there_is_never_deleted_to_make_room(
     before, by_name = manifest(srv), manifest(tmp_path)
     output = restore(web1, "web1", srv, *overwrite, "--to-host", status=1)["stderr"]
     assert f"{srv}/folder: it is not a folder there" in output
-    assert f"{srv}/plain: it is not a file is there" in output
+    assert f"{srv}/plain: it is not a file there" in output
     assert differences(before, manifest(srv)) == []
     assert differences(by_name, manifest(tmp_path)) == []
 
@@ -292,7 +292,7 @@ def test_a_full_disk_over_there_is_told_and_no_half_file_is_left(web1: Nights, s
     try:
         output = restore(web1, "web1", srv, f"--to-host={sshd.address}:{tmp_path}", status=1)["stderr"]
         assert "No space left on device" in output or "error in file I/O" in output  # what the receiver says last may get lost
-        assert "hint: look at the room" in output
+        assert "hint: check the free space" in output
         assert not (tmp_path / "srv" / "large").exists()
     finally:
         for _ in range(100):  # the receiver over there may take a moment to end

@@ -411,11 +411,11 @@ def test_what_is_mounted_on_a_folder_meanwhile_is_never_taken_for_the_backup(nig
 
 def test_a_folder_that_comes_there_meanwhile_keeps_what_is_in_it(nights: Nights, tmp_path: Path) -> None:
     top, out = nights.source / "tree", tmp_path / "out"
-    for number in range(40):
-        _folder(top / f"folder{number:02d}", 10)
+    for number in range(160):
+        _folder(top / f"folder{number:03d}", 10)
     nights.host("web1", top)
     nights.run("web1")
-    theirs = out / "tree" / "folder39" / "file1"
+    theirs = out / "tree" / "folder159" / "file1"
 
     def come(progress: RestoreProgress) -> None:
         if progress.phase == "writing" and theirs.parent.parent.exists() and not theirs.exists():
@@ -426,7 +426,7 @@ def test_a_folder_that_comes_there_meanwhile_keeps_what_is_in_it(nights: Nights,
         done = doing.run(doing.preview())
     assert theirs.read_text() == "theirs"
     assert [place for place, _ in done.problems.samples] == [os.fsencode(theirs)]
-    assert len(list((out / "tree").rglob("*"))) == 40 * 21
+    assert len(list((out / "tree").rglob("*"))) == 160 * 21
 
 
 def test_the_longest_names_of_many_folders_go_to_other_processes_too(tmp_path: Path) -> None:

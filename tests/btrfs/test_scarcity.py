@@ -104,7 +104,7 @@ def test_a_greedy_host_costs_the_others_no_later_night(tight: Nights) -> None:
         status, by_name, stderr = run(tight, "greedy", "modest")  # the greedy one is asked for first
         assert status == 4, stderr
         assert [(host, by_name[host]["outcome"]) for host in by_name] == [("modest", "complete"), ("greedy", "partial")], stderr
-        assert "greedy was unfinished" in stderr
+        assert "greedy had an unfinished backup" in stderr
         assert tight.differences("modest", tight.source / "modest") == []
         assert disagreements(tight) == []
     assert len(tight.names("modest")) == 3

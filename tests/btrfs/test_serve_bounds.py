@@ -214,7 +214,7 @@ def test_versions_by_content_are_told_as_far_as_there_was_time_and_go_on_from_th
 
 
 def test_what_takes_too_long_in_one_backup_is_refused_with_another_way(service: Service) -> None:
-    with pytest.raises(RequestRefused, match="takes longer than the 0 s") as refused:
+    with pytest.raises(RequestRefused, match="takes longer than the limit of 0 s") as refused:
         service.agent().ask("versions", host="crowd", path="/many", content=True, seconds=0)
     assert "backupd versions" in refused.value.hint
 

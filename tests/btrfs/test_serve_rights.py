@@ -205,7 +205,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     pool.settings("serve", run_distance="1h")
     newest = parse_backup_name(pool.names("web1")[-1])
     assert newest is not None
-    message = refusal("the previous backup by hand began at ").message
+    message = refusal("the previous manual backup began at ").message
     assert f"may be requested from {(newest + timedelta(hours=1)).isoformat()[:14]}" in message
     lock = take_lock(open_pool(pool.pool).host_lock("web1"), "backup of web1", "2026-11-20T22:00:00Z")
     with lock:
@@ -220,7 +220,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     pool.host("web1", pool.top / "nowhere")
     time.sleep(1.1)
     run(None)
-    refusal("the previous backup by hand began at ")  # the one before, which did not fail
+    refusal("the previous manual backup began at ")  # the one before, which did not fail
     pool.settings("serve", run_distance="1m")
     refusal("the previous backup by hand, which failed, began at ")
 

@@ -42,7 +42,7 @@ class Kind(Enum):
 HOST, WHICH, BACKUP, CONFIGURED, PATH, FILE, DAY, REST = Kind
 TO = "--to /var/tmp/new --dry-run"
 ROWS: dict[str, dict[str, tuple[Kind, str] | Kind]] = {
-    "setup": dict.fromkeys(("pool_path", "retention", "zone", "window", "host", "address", "port", "paths"), REST),  # it asks
+    "setup": dict.fromkeys(("path", "retention", "zone", "window", "host", "address", "port", "paths"), REST),  # it asks
     "init": {"path": (FILE, "init {}")},
     "host add": {"source": (FILE, "host add --from {}"), "group": (CONFIGURED, "host add h9 --address h9 --path /etc --group {}")}
     | dict.fromkeys(("name", "address", "port", "paths"), REST),
@@ -70,7 +70,7 @@ ROWS: dict[str, dict[str, tuple[Kind, str] | Kind]] = {
         "to": (FILE, "restore web1 /d --to {}"),
         "tar": (FILE, "restore web1 /d --tar {}/tar"),
     }
-    | dict.fromkeys(("to_host", "overwrite", "compare", "port", "only_below", "asked_by"), REST),
+    | dict.fromkeys(("to_host", "overwrite", "content", "port", "only_below", "asked_by"), REST),
     "drill": {"which": (WHICH, "drill {} --dry-run"), "sample": REST, "seconds": REST},
     "usage": {"host": (HOST, "usage {} --method written"), "method": REST, "seconds": REST},
     "dedupe": {"which": (WHICH, "dedupe {} --dry-run")} | dict.fromkeys(("min_size", "seconds", "pace"), REST),
@@ -97,7 +97,7 @@ ROWS: dict[str, dict[str, tuple[Kind, str] | Kind]] = {
     "import": {"place": (FILE, "import tree {} --host web2 --dry-run")}
     | dict.fromkeys(("kind", "hosts", "path", "verify", "jobs"), REST),
     "replicate": {"name": (CONFIGURED, "replicate {}")}
-    | dict.fromkeys(("hosts", "seed_to", "part_size", "seed_from"), REST),  # hosts: of the other pool
+    | dict.fromkeys(("hosts", "seed_to", "part_size", "seed"), REST),  # hosts: of the other pool
     "promote": {"hosts": (HOST, "promote {} --dry-run"), "name": REST},
     "demote": {"name": (CONFIGURED, "demote {} web1 --dry-run"), "hosts": (HOST, "demote office {} --dry-run")},
     "offsite check": {"name": (CONFIGURED, "offsite check {}"), "sample": REST, "files": REST},

@@ -97,6 +97,7 @@ def test_each_field_of_an_answer_has_its_unit_and_the_meaning_of_null_in_the_doc
         if not kind.get("description")
     ]
     assert bare == []
+    assert {"known"} <= schemas["Slot"]["properties"].keys() & schemas["PhaseSum"]["properties"].keys()  # as `backupd day --json`
     assert schemas["BackupRow"]["properties"]["duration"]["description"] == "Seconds that the run took."
 
 

@@ -103,7 +103,7 @@ def test_an_offsite_repository_stands_beside_replicas_and_covers_hosts(tmp_path:
     assert "wrong password" in page
     assert "backupd offsite run far" in page
     assert "far: 1 host, its newest backup is" in visitor.get("/").text
-    assert f"Also in the offsite repository <b>far</b>, whose newest is {NEWEST}" in visitor.get("/hosts/own1").text
+    assert f"Also in the offsite repository <b>far</b>; its newest backup is {NEWEST}" in visitor.get("/hosts/own1").text
     (answer,) = visitor.get("/api/v1/hosts/own1/backups").json["backups"]  # type: ignore[index]
     assert "common" not in answer["why"]
     stranger = client(tmp_path, "viewer", ("web1",)).get("/copies").text

@@ -362,7 +362,7 @@ def test_what_is_wrong_with_the_pool_is_on_the_page_and_in_the_metrics(tmp_path:
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW - timedelta(minutes=4), PoolVerdict((FULL,), ("missing-device",)))))
     sleep(1.1)  # a page is kept for a second
     words = text_of(page.get("/").text)
-    assert "error no further transfer starts: &lt;b&gt;full backupd expire deletes what is due" in words
+    assert "error no further transfer starts: &lt;b&gt;full backupd expire deletes backups that are due" in words
     assert "unknown not checked: missing-device" in words
     limited = text_of(client(tmp_path / "state", hosts=("web1",)).get("/").text)
     assert "no transfer starts" not in limited

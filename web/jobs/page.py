@@ -83,7 +83,7 @@ def _of_catalogue(kind: str, number: int) -> str | Response:
     if viewer().limited:
         abort(404, "there is no such job")
     if kind == "balance":
-        return redirect(url_for("balance.balance_page", balance_id=number))
+        return redirect(url_for("balance.one", balance_id=number))
     return _night(number) if kind == "night" else _expiry(number)
 
 

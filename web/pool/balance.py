@@ -228,7 +228,7 @@ def plan() -> Response:
     return redirect(url_for(".index", _anchor="plan"), 303)
 
 
-@blueprint.get("/<int:balance_id>")
+@blueprint.get("/<int:balance_id>", endpoint="one")
 @needs_all_hosts
 def balance_page(balance_id: int) -> str:
     """Shows a run with its block groups."""

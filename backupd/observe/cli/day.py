@@ -97,14 +97,14 @@ def _slot(slot: Slot) -> dict[str, Any]:
     return {
         "start": slot.start,
         "seconds": (slot.end - slot.start).total_seconds(),
-        "known": round(slot.known_seconds, 1),
+        "known": round(slot.known, 1),
         "read": round(slot.read or 0),
         "written": round(slot.written or 0),
     }
 
 
 def _if_known(phase_sum: PhaseSum, size: int) -> str:
-    return format_size(size) if phase_sum.known_seconds else "-"
+    return format_size(size) if phase_sum.known else "-"
 
 
 def _ratio_words(ratio: float | None) -> str:
@@ -114,7 +114,7 @@ def _ratio_words(ratio: float | None) -> str:
 _SUMS: tuple[Column[PhaseSum], ...] = (
     Column("job", lambda row: row.kind or None, "", lambda kind: kind or "all day"),
     Column("seconds", lambda row: row.seconds, "TIME", format_duration, lambda seconds: round(seconds, 1), right=True),
-    Column("known", lambda row: round(row.known_seconds, 1)),
+    Column("known", lambda row: round(row.known, 1)),
     Column(
         "read",
         header="READ",
@@ -172,10 +172,10 @@ def _columns(day: DayData, room: int) -> list[Slot]:
 
 
 def _average(together: Sequence[Slot]) -> Slot:
-    seconds = sum(slot.known_seconds for slot in together)
+    seconds = sum(slot.known for slot in together)
     read, written = (
-        sum((slot.read or 0) * slot.known_seconds for slot in together),
-        sum((slot.written or 0) * slot.known_seconds for slot in together),
+        sum((slot.read or 0) * slot.known for slot in together),
+        sum((slot.written or 0) * slot.known for slot in together),
     )
     rates = (read / seconds, written / seconds) if seconds else (None, None)
     return Slot(together[0].start, together[-1].end, seconds, *rates)
@@ -193,10 +193,10 @@ def sum_lines(day: DayData) -> list[str]:
     """Returns the table and its footnotes."""
     text = [listing(_SUMS, day.sums)]
     words = []
-    short = [phase_sum for phase_sum in day.sums if phase_sum.known_seconds < phase_sum.seconds * 0.95]
+    short = [phase_sum for phase_sum in day.sums if phase_sum.known < phase_sum.seconds * 0.95]
     if short:
-        words.append(f"Samples cover {format_duration(day.sums[0].known_seconds)} of {format_duration(day.sums[0].seconds)}.")
-    if any(phase_sum.metadata is None and phase_sum.known_seconds for phase_sum in day.sums):
+        words.append(f"Samples cover {format_duration(day.sums[0].known)} of {format_duration(day.sums[0].seconds)}.")
+    if any(phase_sum.metadata is None and phase_sum.known for phase_sum in day.sums):
         words.append(
             "There is no ratio where fewer bytes were written than the data has: it was compressed, or is not on disk yet."
         )
