@@ -65,15 +65,15 @@ def main(words: Sequence[str] | None = None) -> int:
     options = made.parse_args(words)
     with own_folder(options) as folder:
         bed = _Bed(options, folder)
-        tolds = [Told(caches, [], []) for caches in ("cold", "warm")]
+        measurements = [Told(caches, [], []) for caches in ("cold", "warm")]
         for _ in range(options.rounds):
             wait_for_quiet(options)
-            for one in tolds:
+            for one in measurements:
                 for side, times in ((bed.ours, one.ours), (bed.theirs, one.theirs)):
                     (_drop_caches if one.caches == "cold" else side)()
                     times.append(side())
-    _say(tolds, bed, options)
-    return 0 if bed.same and min(one.ratio for one in tolds) >= LIMIT else 1
+    _say(measurements, bed, options)
+    return 0 if bed.same and min(one.ratio for one in measurements) >= LIMIT else 1
 
 
 def _drop_caches() -> None:

@@ -106,15 +106,15 @@ def of_many_backups(options: Namespace) -> tuple[list[Found], list[str]]:
     with common.own_folder(options) as folder:
         config = make_site(btrfs.make("8G", options="noatime") / "pool", folder, options.hosts, options.backups)
         trials = Trials(config, folder / "state", options)
-        before, founds = trials.listed(), []
+        before, measured = trials.listed(), []
         for words in OF_MANY_BACKUPS:
             if not options.only or words[0] in options.only:
                 dated = () if words[0] in _UNDATED else ("--now", NOW)
-                founds.append(trials.tried((*words, *dated)))
+                measured.append(trials.tried((*words, *dated)))
                 trials.wrong += [f"{words}: {one}" for one in trials.damaged()]
                 if words[0] != "rebuild" and trials.listed() != before:
                     trials.wrong.append(f"{words}: other backups are listed")
-        return founds, trials.wrong
+        return measured, trials.wrong
 
 
 def of_many_files(options: Namespace) -> tuple[list[Found], list[str]]:
@@ -130,19 +130,19 @@ def of_many_files(options: Namespace) -> tuple[list[Found], list[str]]:
         trials = Trials(nights.config, nights.state, options)
         common.say(f"{options.files} files are there")
         first, out = trials.tried(("run", "many")), folder / "out"
-        founds = [first]
+        measured = [first]
         for words in (
             ("browse", "many", str(tree / "1")), ("versions", "many", str(tree / "1")), ("usage",),
             ("compare", "many", str(tree), nights.names("many")[0]), ("restore", "many", str(tree), "--to", str(out)),
             ("restore", "many", str(tree), "--tar", "/dev/null"),
         ):  # fmt: skip
             if not options.only or words[0] in options.only:
-                founds.append(trials.tried(words))
+                measured.append(trials.tried(words))
                 shutil.rmtree(out, ignore_errors=True)
         last = nights.run("many")["many"]
         trials.wrong += [] if last["outcome"] == "complete" else [f"the next run: {last}"]
         trials.wrong += [*map(str, transferring(nights)), *writable_finals(nights), *disagreements(nights), *trials.damaged()]
-        return founds, trials.wrong
+        return measured, trials.wrong
 
 
 def main() -> None:
@@ -156,11 +156,12 @@ def main() -> None:
     options = made.parse_args()
     if why := cgroups.why_not("memory"):
         sys.exit(why)
-    founds, wrong = of_many_backups(options) if options.hosts else ([], [])
+    measured, wrong = of_many_backups(options) if options.hosts else ([], [])
     more, worse = of_many_files(options) if options.files else ([], [])
     print(
         json.dumps(
-            {"commands": [(one.command, round(one.peak), one.within) for one in (*founds, *more)], "wrong": wrong + worse}, indent=1
+            {"commands": [(one.command, round(one.peak), one.within) for one in (*measured, *more)], "wrong": wrong + worse},
+            indent=1,
         )
     )
     sys.exit(1 if wrong or worse else 0)

@@ -39,12 +39,12 @@ def _measure(place: Bed, rounds: int, quiet: bool) -> dict[str, dict[str, dict[s
     command = ours(place, "sample", "--json")
     assert json.loads(timed(command).stdout)["size"]  # the first one compiles
     _fill(place.folder / "state")
-    timeds = [timed(command) for _ in range(rounds)]
+    measurements = [timed(command) for _ in range(rounds)]
     others = {name: timed(ours(place, name)) for name in ("trend", "day", "forecast")}
     if not quiet:
         say("others were working on this machine: the figures are too high")
-    cpu = {"sample": {**spread([one.cpu for one in timeds]), "limit": LIMIT}}
-    return {"seconds of CPU time": cpu, "seconds": _others(timeds, others)}
+    cpu = {"sample": {**spread([one.cpu for one in measurements]), "limit": LIMIT}}
+    return {"seconds of CPU time": cpu, "seconds": _others(measurements, others)}
 
 
 def _others(found: Sequence[Timed], others: dict[str, Timed]) -> dict[str, dict[str, float]]:

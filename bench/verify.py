@@ -76,13 +76,13 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
         done["verify, first"].append(_cold(verify, point))
         for name in sorted(sides, key=lambda side: hash((number, side))):
             done[name].append(_cold(sides[name], point))
-        say(", ".join(f"{name} {timeds[-1].seconds:.1f} s ({timeds[-1].cpu:.1f} of CPU)" for name, timeds in done.items()))
+        say(", ".join(f"{name} {runs[-1].seconds:.1f} s ({runs[-1].cpu:.1f} of CPU)" for name, runs in done.items()))
     return _told(done, all(quiet))
 
 
 def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
-    times = {name: [one.seconds for one in timeds] for name, timeds in done.items()}
-    used = {name: [one.cpu for one in timeds] for name, timeds in done.items()}
+    times = {name: [one.seconds for one in runs] for name, runs in done.items()}
+    used = {name: [one.cpu for one in runs] for name, runs in done.items()}
     best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
     ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
     for name in ("cat, each CPU", "btrfs scrub", *({_IN_C} & times.keys())):

@@ -141,8 +141,8 @@ def _require_deletable(context: ExpiryContext, host: str, candidate: Candidate, 
             f"the next run continues that backup; `backupd discard {host}` deletes it",
         )
     if asked.at_once:
-        with lock_for_deletion(context.pool.host(host) / candidate.name) as nobody_reads:
-            if not nobody_reads:
+        with lock_for_deletion(context.pool.host(host) / candidate.name) as has_no_reader:
+            if not has_no_reader:
                 raise StateConflict(
                     f"{host} {candidate.name} is being restored from",
                     "wait until the restore ends, or leave --now-without-grace out",

@@ -171,8 +171,8 @@ class Deleter:
                     "read-only when such a subvolume is deleted"
                 )
                 return False
-            with lock_for_deletion(path) as nobody_reads:
-                if nobody_reads:
+            with lock_for_deletion(path) as has_no_reader:
+                if has_no_reader:
                     delete(path.parent, subvolume.id)
                     self.deleted[subvolume.id] = Deleted(host, path.name, str(path.resolve()))
         except OSError as error:
@@ -181,10 +181,10 @@ class Deleter:
             inside = "it contains a subvolume that does not belong to btrkeep" if error.errno == errno.ENOTEMPTY else error.strerror
             self.context.problem(f"{host} {path.name} cannot be deleted: {inside}")
             return False
-        if not nobody_reads:
+        if not has_no_reader:
             self.busy += 1
             self.context.sinks.notice(f"{host} {path.name} is being restored from: a later expiry deletes it")
-        return nobody_reads
+        return has_no_reader
 
 
 _READERS = 4

@@ -126,8 +126,8 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
             f"{expected.host}@{expected.name} has changed there: {other_than}, which is not damaged here, differs",
             "it may have been changed on the other server; the damaged copy stays",
         )
-    with lock_for_deletion(final) as nobody_reads:
-        if not nobody_reads:
+    with lock_for_deletion(final) as has_no_reader:
+        if not has_no_reader:
             raise NotReceived(f"{expected.host}@{expected.name} is being read", "fetch it again when the reader has ended")
         discard_replaced(pool, expected.host)
         other = final.with_name(REPLACED)
