@@ -71,7 +71,7 @@ def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:
     if verdict.stop and not asked.at_once:
         raise OperatorError(
             "the clock went back, so the end of the grace cannot be determined now",
-            "`backupd expire --dry-run` shows more; --now-without-grace needs none",
+            "`backupd expire --dry-run` shows the difference; --now-without-grace deletes without a grace",
         )
 
 

@@ -57,7 +57,7 @@ def validate_names(old: str, new: str) -> None:
 def require_renameable(pool: Pool, old: str, new: str) -> None:
     """Raises OperatorError if there is nothing to rename or the new name is taken. The names have been validated."""
     folder = pool.host(new)
-    in_the_way = OperatorError(f"{folder} is in the way", "check what it contains, and move it away")
+    in_the_way = OperatorError(f"{folder} exists already", "check what it contains, and move it away")
     if is_there(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise in_the_way
     if is_renamed(pool, old, new):

@@ -152,11 +152,11 @@ def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
         for text in summarised(report.alarms if is_told else report.first):
             print_wrapped(f"alarm: {text}", "  ")
         for row in report.recoveries if is_told else ():
-            print_wrapped(f"over: {printable(row.text)}", "  ")
+            print_wrapped(f"resolved: {printable(row.text)}", "  ")
     if report.first and not is_told:
         click.echo("recorded, but not sent: [notify] has no urls")
     elif not report.messages or not is_told:
-        _say_quietly(f"nothing new; {counted(len(report.standing), 'alarm')} {'stands' if len(report.standing) == 1 else 'stand'}")
+        _say_quietly(f"nothing new; {counted(len(report.standing), 'open alarm')}")
     elif report.digest:
         click.echo(
             "the digest would be sent" if dry_run else "the digest was sent" if report.arrived else "the digest was not sent"

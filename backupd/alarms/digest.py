@@ -55,7 +55,7 @@ def digest_message(pool: str, machine: str, report: StatusReport, standing: Sequ
         parts.append(section("Open alarms", alarm_lines(others, pool, call)))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))
     well = len(report.hosts) - len(unwell)
-    hosts = f"{well:,} of {len(report.hosts):,} hosts well" if report.is_catalogue_read else "the state of the hosts is unknown"
+    hosts = f"{well:,} of {len(report.hosts):,} hosts ok" if report.is_catalogue_read else "the state of the hosts is unknown"
     wrong = ["the configuration is wrong"] if report.faults else []
     wrong += ["the state of the pool is unknown"] if unknown else []
     title = f"btrkeep {pool}: {', '.join([*wrong, hosts])}"

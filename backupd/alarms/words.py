@@ -57,7 +57,7 @@ def changes_message(
         if stored_alarms
     ]
     if recoveries:
-        parts.append(section("Over", listed(_recovery(row) for row in recoveries), len(recoveries), call))
+        parts.append(section("Resolved", listed(_recovery(row) for row in recoveries), len(recoveries), call))
     return Message(_title(pool, alarms, recoveries), "\n\n".join([*parts, sender(machine)]), _kind(alarms))
 
 
@@ -117,7 +117,7 @@ def _title(pool: str, alarms: Sequence[StoredAlarm], recoveries: Sequence[Stored
     if len(recoveries) == 1 and not alarms:
         return f"btrkeep {pool}: resolved: {harmless(recoveries[0].text, 100)}"
     words = [counted(len(alarms), "alarm")] if alarms else []
-    return f"btrkeep {pool}: {', '.join([*words, *([f'{len(recoveries):,} over'] if recoveries else [])])}"
+    return f"btrkeep {pool}: {', '.join([*words, *([f'{len(recoveries):,} resolved'] if recoveries else [])])}"
 
 
 def _kind(alarms: Sequence[StoredAlarm]) -> str:
@@ -129,7 +129,7 @@ def _kind(alarms: Sequence[StoredAlarm]) -> str:
 def _recovery(row: StoredAlarm) -> str:
     often = f", it occurred {counted(row.times, 'time')}" if row.times > 1 else ""
     lasted = format_duration(seconds_between(row.since, row.recovered))
-    return f"{harmless(row.text)} (since {local_time(row.since)}, over after {lasted}{often})"
+    return f"{harmless(row.text)} (since {local_time(row.since)}, resolved after {lasted}{often})"
 
 
 MISTAKES = 5
@@ -159,7 +159,7 @@ def failing(host: str, outcome: str | None, reason: str) -> str:
 
 def other_key(host: str, hint: str) -> str:
     """A host answers with another key than the recorded one."""
-    return f"{host}: the host key is not the recorded one: the host was set up again, or another machine answers. Now: {hint}"
+    return f"{host}: the host key is not the recorded one: the host was reinstalled, or another machine answers. What to do: {hint}"
 
 
 def damaged(host: str, backups: int, files: int) -> str:
@@ -175,7 +175,7 @@ def silent(host: str, seconds: float) -> str:
 
 def never_complete(host: str, seconds: float) -> str:
     """A host has never had one, and has been waited for so long."""
-    return f"{host}: no complete backup ever, {format_duration(seconds)} after the first check"
+    return f"{host}: no complete backup yet, {format_duration(seconds)} after the first check"
 
 
 def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str]]) -> str:

@@ -112,7 +112,7 @@ def _domain(host: str, config: HostConfig | None) -> tuple[str, str]:
     "--min-size",
     type=ParsedType("size", parse_size),
     metavar="SIZE",
-    help="Only files of at least this size. Without it: 32 KiB for each backup of a host, so that it saves more than it costs.",
+    help="Only files of at least this size. Without it: 32 KiB for each backup of the host; less would cost more than it saves.",
 )
 @time_option
 @pace_option
@@ -130,9 +130,10 @@ def command(
 ) -> int:
     """Make equal files of backups share their data, whatever their names: moved and copied files, and files of several hosts.
 
-    All complete backups of all hosts, or those of each HOST, or HOST@BACKUP. Hosts share only within their group, unless
-    share_across_groups is set for them. Contents are known from `backupd verify`; files that it has not read yet are read if
-    another file has the same size. The kernel compares all data before it shares it, so no content changes.
+    Without arguments it compares all complete backups of all hosts, otherwise those of each HOST, or each HOST@BACKUP. Hosts share
+    only within their group, unless share_across_groups is set for them. It uses the checksums that `backupd verify` recorded.
+    Files that verify has not read yet are read if another file has the same size. The kernel compares all data before it shares
+    it, so no content changes.
 
     It pauses while backups are made, expired or balanced, and skips a backup that is being restored or sent. Ctrl-C, SIGTERM
     and --time end it; the next dedupe continues.
@@ -190,7 +191,7 @@ def _of(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
 def _told(backup: SharedBackup, as_json: bool) -> SharedBackup:
     if not as_json and backup.files:
         words = f"{counted(backup.files, 'file')} share {format_size(backup.shared)}" + (
-            f"; left: {backup.left}" if backup.left else ""
+            f"; the rest is skipped: {backup.left}" if backup.left else ""
         )
         print_wrapped(f"{printable(backup.backup.host)} {backup.backup.name}: {words}")
     return backup
@@ -230,4 +231,4 @@ def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
 
 
 def _left_lines(reasons: Iterable[str]) -> list[str]:
-    return [f"{counted(number, 'backup')} left: {why}" for why, number in Counter(reasons).items()]
+    return [f"{counted(number, 'backup')} skipped: {why}" for why, number in Counter(reasons).items()]

@@ -269,8 +269,8 @@ async def _follow(context: DrillContext, command: Sequence[str], console: Consol
 def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bool) -> DrillResult:
     wrong = []
     if not console.is_ended:
-        state = "was up, but did not answer all checks" if console.state else "was not up"
-        wrong.append(f"it {state} within {format_duration(drill.timeout)}" if not console.last else f"it {state}: {console.last}")
+        state = "it booted, but did not complete all checks" if console.state else "it did not finish booting"
+        wrong.append(f"{state} within {format_duration(drill.timeout)}" if not console.last else f"{state}: {console.last}")
     elif console.state != "running":
         failed = f": {', '.join(console.failed)}" if console.failed else ""
         wrong.append(f"systemd reports {console.state!r}{failed}")
@@ -279,7 +279,7 @@ def _judged(done: DrillResult, drill: BootDrill, console: Console, own_users: bo
         if status:
             wrong.append(f"{line!r} ended with {status}" + (f": {output}" if output else ""))
     apart = "" if own_users else "; without separate users"
-    text = "; ".join(wrong) or f"up and running, {len(drill.checks)} of {len(drill.checks)} checks well{apart}"
+    text = "; ".join(wrong) or f"all units started, {len(drill.checks)} of {len(drill.checks)} checks passed{apart}"
     return replace(done, outcome=DrillOutcome.FAILED if wrong else DrillOutcome.PROVEN, text=printable(text)[:2000])
 
 

@@ -77,7 +77,7 @@ class DrillOptions:
     help="How many names to restore, chosen at random. [default: as configured, 1000 names]",
 )
 @click.option("--boot", is_flag=True, help="Boot the whole system of HOST in a container, and check that it starts completely.")
-@click.option("--as-root", is_flag=True, help="With --boot: also if its root would be root of this machine.")
+@click.option("--as-root", is_flag=True, help="With --boot: boot it even if its root user would be root of this machine.")
 @click.option("--time", "seconds", type=DURATION, metavar="TIME", help="How long one drill may take. [default: as configured, 2h]")
 @dry_run_option("the backup and files that would be restored")
 @json_option

@@ -72,7 +72,9 @@ class DrillContext:
         """Raises Cancelled and NotFinished."""
         self.cancellation.raise_if_cancelled()
         if self.is_over:
-            raise NotFinished(f"no end within {format_duration(self.seconds)}", "give it more time (--time), or a smaller --sample")
+            raise NotFinished(
+                f"not finished within {format_duration(self.seconds)}", "give it more time (--time), or a smaller --sample"
+            )
 
     def require_room_left(self) -> None:
         """Raises NotFinished when the pool is about to be full: others write as well. Raises OSError."""

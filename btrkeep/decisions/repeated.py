@@ -279,7 +279,7 @@ def dedupe_words(dedupe: Dedupe, *, with_outcome: bool = True) -> str:
     if dedupe.data_saved is not None and dedupe.metadata_added is not None:
         parts.append(f"{_more(-dedupe.data_saved)} of data, {_more(dedupe.metadata_added)} of metadata in use")
     if dedupe.left_out:
-        parts.append(f"{counted(dedupe.left_out, 'backup')} left")
+        parts.append(f"{counted(dedupe.left_out, 'backup')} skipped")
     summary = "; ".join(parts)
     return f"{dedupe.outcome or KILLED}: {summary}" if with_outcome else summary
 

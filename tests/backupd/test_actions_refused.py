@@ -83,7 +83,7 @@ def test_what_lies_at_the_new_name_is_reported_and_not_overwritten(pool: Pool, k
             pool.host("web2").symlink_to(pool.path / "elsewhere")
         case _:
             (pool.host("web2") / "precious").mkdir(parents=True)
-    with pytest.raises(OperatorError, match="is in the way"):
+    with pytest.raises(OperatorError, match="exists already"):
         require_renameable(pool, "web1", "web2")
 
 

@@ -167,7 +167,7 @@ def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
     message = words.changes_message(
         "main", "machine", alarms(*(f"h{n}: broke {n}" for n in range(500))), alarms("h7: broke", subject="silent")
     )
-    assert message.title == "btrkeep main: 500 alarms, 1 over"
+    assert message.title == "btrkeep main: 500 alarms, 1 resolved"
     lines = message.body.splitlines()
     assert len(lines) < 30
     assert "- and 480 more: backupd status" in lines

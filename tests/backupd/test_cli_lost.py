@@ -227,7 +227,7 @@ def test_every_command_says_that_the_catalogue_was_lost_until_somebody_makes_it_
     assert rows(nights, standing) == [("failure", "catalogue", 1)]
     assert 'btrkeep_alarms{event="failure",pool="main"} 1.0' in nights.backupd("metrics").stdout
     nights.backupd("rebuild")
-    assert "0 alarms stand" in nights.backupd("notify").stdout
+    assert "0 open alarms" in nights.backupd("notify").stdout
     assert ("failure", "catalogue", 1) not in rows(nights, standing)
     published = "SELECT count(*) FROM about WHERE name = 'published'"
     (nights.state / "catalogue.sqlite").unlink()

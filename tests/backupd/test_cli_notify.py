@@ -151,7 +151,7 @@ def test_the_digest_comes_once_a_day_and_whenever_it_is_asked_for(told: Nights, 
     told.settings("notify", urls=[url], digest="00:00")
     assert [notify(told)["digest"] for _ in range(2)] == [True, False]
     assert notify(told, "--digest")["digest"]
-    assert [message["Subject"] for message in mailbox.got] == ["btrkeep main: 1 of 1 hosts well"] * 2
+    assert [message["Subject"] for message in mailbox.got] == ["btrkeep main: 1 of 1 hosts ok"] * 2
     lines = mailbox.got[0].get_content().splitlines()
     assert lines[0] == "1 host: 1 ok."
     assert "- backups: 1 complete; 1 B of new data" in lines
@@ -235,7 +235,7 @@ def test_a_unit_is_told_of_without_systemd_and_with_a_damaged_catalogue(told: Ni
 def test_a_look_without_any_capability_takes_no_pool_for_gone(told: Nights, server: Web) -> None:
     told.night("web1")
     bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", readable().python, "-m", "backupd", "--config", told.config)
-    assert work(*bare, "notify", cwd=readable().top).stdout == "nothing new; 0 alarms stand\n"
+    assert work(*bare, "notify", cwd=readable().top).stdout == "nothing new; 0 open alarms\n"
     assert 'btrkeep_pool_usable{pool="main"} 1.0' in work(*bare, "metrics", cwd=readable().top).stdout
     assert server.got == []
 
@@ -252,7 +252,7 @@ def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(told: 
     told.settings("notify", urls=[], used_limit="0%")
     first, second = (told.backupd("notify").stdout.splitlines() for _ in range(2))
     assert [line.split(":")[0] for line in first] == ["alarm", "alarm", "recorded, but not sent"]
-    assert second == ["nothing new; 2 alarms stand"]
+    assert second == ["nothing new; 2 open alarms"]
     assert told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED)).returncode == 0
     kept = [("failure", "host web1", 0, 0), ("failure", f"unit {UNIT}", 0, 0), ("room", "used", 0, 0)]
     assert sorted(row for row in alarm_rows(told) if row[0] != "silent") == kept  # web1 is waited for besides
@@ -266,7 +266,7 @@ def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(told: 
     assert [message["title"] for message in server.json()] == ["btrkeep main: 2 alarms"]
     rows = sorted(row for row in alarm_rows(told) if row[0] != "silent")
     assert rows == [(name, subject, 1, 0) for name, subject, *_ in kept[:2]]
-    assert told.backupd("notify", env=systemd(told, FAILED)).stdout == "nothing new; 2 alarms stand\n"
+    assert told.backupd("notify", env=systemd(told, FAILED)).stdout == "nothing new; 2 open alarms\n"
     assert len(server.got) == 1
 
 
@@ -291,7 +291,7 @@ def test_without_urls_there_is_no_digest_no_test_and_a_unit_says_nothing_in_its_
         systemd_listens.bind(str(place))
         done = told.backupd("notify", env={"NOTIFY_SOCKET": str(place)})
         assert (done.stdout, done.stderr) == ("", "")
-        assert systemd_listens.recv(1000) == b"STATUS=nothing new; 0 alarms stand"
+        assert systemd_listens.recv(1000) == b"STATUS=nothing new; 0 open alarms"
     assert 'btrkeep_alarms{event="room",pool="main"} 0.0' in told.backupd("metrics").stdout
 
 

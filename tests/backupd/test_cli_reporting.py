@@ -43,7 +43,7 @@ def site(nights: Nights, server: Web) -> Nights:
     nights.host("web1", nights.source)
     nights.host("web2", nights.source)
     nights.night()
-    assert nights.backupd("notify").stdout == "nothing new; 0 alarms stand\n"
+    assert nights.backupd("notify").stdout == "nothing new; 0 open alarms\n"
     return nights
 
 
@@ -68,12 +68,12 @@ def test_a_broken_configuration_is_reported_first_and_once_by_all_that_reports(s
     assert fault in process.stderr
     (message,) = messages(server)
     assert fault in message["message"].splitlines()[1]
-    assert site.backupd("notify").stdout == "nothing new; 1 alarm stands\n"
+    assert site.backupd("notify").stdout == "nothing new; 1 open alarm\n"
     assert len(messages(server)) == 1
     site.backupd("notify", "--failed", UNIT)
     assert messages(server)[-1]["message"].startswith("The configuration is wrong:\n- " + fault[:40])
     site.backupd("notify", "--digest")
-    assert messages(server)[-1]["title"] == "btrkeep main: the configuration is wrong, 2 of 2 hosts well, 2 alarms"
+    assert messages(server)[-1]["title"] == "btrkeep main: the configuration is wrong, 2 of 2 hosts ok, 2 alarms"
     assert fault in messages(server)[-1]["message"].splitlines()[1]
     metrics = site.backupd("metrics", check=False)
     assert (metrics.returncode, 'btrkeep_config_faults{pool="main"} 1.0' in metrics.stdout) == (1, True)
@@ -89,7 +89,7 @@ def test_a_broken_configuration_is_reported_first_and_once_by_all_that_reports(s
     assert server.paths[before:] == ["/ping/start", "/ping/fail"]
     assert fault.encode() in server.got[-1][2]
     site.config.write_text(good)
-    assert "over" in site.backupd("notify").stdout
+    assert "resolved" in site.backupd("notify").stdout
 
 
 def test_one_hosts_mistake_leaves_it_out_and_its_backups_stay(site: Nights, server: Web) -> None:
@@ -272,7 +272,7 @@ def test_a_pool_that_is_away_is_unknown_first(site: Nights, server: Web) -> None
     assert (status.returncode, first.startswith("unknown: "), "could be read last 20" in first) == (4, True, True)
     assert any("2 ok" in line for line in others)
     site.backupd("notify", "--digest")
-    assert messages(server)[-1]["title"].startswith("btrkeep main: the state of the pool is unknown, 2 of 2 hosts well")
+    assert messages(server)[-1]["title"].startswith("btrkeep main: the state of the pool is unknown, 2 of 2 hosts ok")
     assert messages(server)[-1]["message"].startswith("The pool cannot be read: ")
     before = len(server.got)
     assert site.backupd("run", check=False).returncode == 4

@@ -92,7 +92,7 @@ def test_a_system_that_was_backed_up_boots_answers_its_checks_and_is_gone(vm: Sy
     begun = time.monotonic()
     done = vm.boot()
     assert (done["outcome"], done["kind"]) == ("proven", "boot"), done
-    assert done["text"].startswith("up and running, 3 of 3 checks well")
+    assert done["text"].startswith("all units started, 3 of 3 checks passed")
     assert 0 < done["seconds"] < time.monotonic() - begun
     assert not (vm.backup("vm") / "data/written").exists()
     assert vm.left() == []
@@ -121,7 +121,7 @@ def test_a_system_that_never_comes_up_fails_when_its_time_is_over(vm: System) ->
     vm.run()
     done = vm.boot(status=1)
     assert done["outcome"] == "failed"
-    assert "was not up" in done["text"]
+    assert "did not finish booting" in done["text"]
     assert vm.left() == []
 
 

@@ -328,7 +328,7 @@ def test_holds_and_marks_of_a_backup_whose_folder_cannot_be_read_are_changed_in_
     notes = json.loads((nights.pool / "hosts/web/notes.json").read_text())["backups"]
     assert [sorted(notes[name]) for name in (first, middle)] == [["hold"], ["hold"]]
     assert rows(nights, "select name, state, held_why from backup order by name") == [
-        (first, "complete", "taken back with unexpire"),
+        (first, "complete", "kept again with unexpire"),
         (middle, "complete", ""),
         (last, "complete", None),
     ]

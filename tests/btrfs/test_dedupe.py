@@ -339,8 +339,8 @@ def test_a_dry_run_says_which_backups_would_be_left(nights: Nights) -> None:
         (host, name) for host in ("web1", "web2") for name in nights.names(host)
     }
     for words in (("--dry-run",), ()):
-        assert nights.backupd("dedupe", *words).stdout.count("left: made in the last minutes") == 1
-    assert "4 backups left: made in the last minutes" in nights.backupd("dedupe").stdout
+        assert nights.backupd("dedupe", *words).stdout.count("skipped: made in the last minutes") == 1
+    assert "4 backups skipped: made in the last minutes" in nights.backupd("dedupe").stdout
 
 
 def test_what_a_crash_left_in_doubt_is_read_before_it_waits_for_a_night(nights: Nights) -> None:

@@ -213,7 +213,7 @@ def test_the_last_complete_one_goes_by_force_and_then_there_is_no_latest(pool: E
     *complete, suspect = pool.names(host)
     words = [f"{host}@{name}" for name in complete]
     output = pool.backupd("delete", *words, "--force", *at(now)).stdout
-    assert f"no complete backup of {host} is left" in output
+    assert f"{host} then has no complete backup" in output
     assert latest(pool, host) is None
     error = fails(pool, "browse", f"{host}@latest", *at(now), status=2)
     assert f"{host} has no complete backup" in error

@@ -72,7 +72,7 @@ def test_what_is_unfinished_goes_for_good_and_the_final_backup_stays(pool: Night
 def test_a_rehearsal_says_what_would_be_lost_and_changes_nothing(pool: Nights, host: str) -> None:
     before = fingerprint(pool.pool / "hosts" / host)
     output = pool.backupd("discard", host, "--dry-run").stdout
-    assert f"{host} has 1.00 MiB unfinished, begun 2026-11-21T03:00:00Z (" in output
+    assert f"{host} has an unfinished backup of 1.00 MiB, started 2026-11-21T03:00:00Z (" in output
     assert fingerprint(pool.pool / "hosts" / host) == before
 
 
@@ -111,7 +111,7 @@ def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, sub
         fields = {**json.loads((path / "backup.json").read_text()), "state": "complete", "name": "2026-11-21T030000Z"}
         (path / "backup.json").write_text(json.dumps(fields))
         work("btrfs", "property", "set", "-ts", path, "ro", "true")
-        output = "is finished, and only lacks its name"
+        output = "is finished, but not renamed yet"
     elif subject == "foreign":
         (path / "mine").write_text("somebody's")
         output = "does not belong to btrkeep"

@@ -97,7 +97,7 @@ def test_a_drill_whose_time_is_over_in_the_middle_says_nothing_of_the_backup(lar
     done = at_a_checkpoint(large, "does:sleep 1.5", when, "sample restored", "--json", "--time", "1s")
     (answer,) = json.loads(done.stdout)
     assert (answer["outcome"], done.returncode) == ("unfinished", 1), answer
-    assert "no end within" in answer["text"]
+    assert "not finished within" in answer["text"]
     assert scratch(large) == []
     assert json.loads(large.backupd("status", "--json").stdout)["drill"]["state"] == "never"
 

@@ -154,7 +154,7 @@ def test_unexpire_takes_an_expired_backup_back_for_30_days(pool: Nights, host: s
     assert notes_of(pool, host)["backups"] == {
         first: {"hold": {**{key: answer[key] for key in ("at", "until", "why")}, "by": "root"}}
     }
-    assert row(pool, host, first) == ("complete", f"taken back with unexpire until {answer['until'][:-1]}.000000Z", None)
+    assert row(pool, host, first) == ("complete", f"kept again with unexpire until {answer['until'][:-1]}.000000Z", None)
     error, hint = fails(pool, "unexpire", host, first, status=1)
     assert error == f"{host} {first} has not expired"
     assert hint == f"`backupd hold {host} {first}` keeps it from expiring"

@@ -320,7 +320,7 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
     assert fails(pool, "rename", "fresh", new, "--yes", status=1)[0] == "fresh has no backup in the pool"
     (pool.pool / "hosts" / new).mkdir()
     (pool.pool / "hosts" / new / "file").write_text("somebody's")
-    assert "is in the way" in fails(pool, "rename", old, new, "--yes", status=1)[0]
+    assert "exists already" in fails(pool, "rename", old, new, "--yes", status=1)[0]
     (pool.pool / "hosts" / new / "file").unlink()
     for name in (f"host-{old}", f"host-{new}", "night", "expire"):
         lock = pool.pool / ".btrkeep" / "locks" / name

@@ -271,7 +271,7 @@ def test_three_nights_without_an_answer_of_the_state_folder(nights: Nights) -> N
         assert all("catalogue.sqlite does not answer" in texts[-1] for texts in messages), messages
         assert at(0, "run", "--scheduled").returncode == 0
         at(0, "notify")
-        over = [message["message"].partition("Over")[2] for message in server.json()[before:]]
+        over = [message["message"].partition("Resolved")[2] for message in server.json()[before:]]
         assert any("catalogue.sqlite does not answer" in " ".join(text.split()) for text in over), over
     assert {name for (name,) in rows(nights, "select name from backup")} == set(nights.names("web"))
     assert len(nights.names("web")) == 5

@@ -147,7 +147,7 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         reported(1800 * DAY, "the clock went ahead by 1800d")
         assert notified(1800 * DAY) == []
         (over,) = notified(timedelta())
-        assert over.startswith("Over:")
+        assert over.startswith("Resolved:")
         (behind,) = notified(-1800 * DAY)
         assert "the clock went back from" in behind
         reported(-1800 * DAY, "the clock went back from")

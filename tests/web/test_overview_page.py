@@ -327,7 +327,7 @@ def test_alarms_that_stand_are_shown_with_what_to_do_and_others_are_not(tmp_path
         [
             alarm("failure", "host web1", "web1: the backup failed: no route"),
             alarm("devices", "device 2", "device 2 has counted 3 read errors", recovered=NOW),
-            alarm("silent", "host web9", "web9: no complete backup ever, 2h after the first check", told=None, since=NOW),
+            alarm("silent", "host web9", "web9: no complete backup yet, 2h after the first check", told=None, since=NOW),
             alarm("failure", "unit btrkeep-backup@main.service", "btrkeep-backup@main.service failed: exit-code"),
             alarm("room", "min_free", "no further transfer starts"),
         ]

@@ -45,11 +45,11 @@ def command(
     They expire, and the next `backupd expire` after their grace deletes them; until then `backupd unexpire` keeps one again. With
     --now-without-grace they are deleted at once. `latest` is the newest complete backup of its host.
 
-    Refused are the last complete backup of a host (unless with --force), a held backup, and the base of an unfinished backup;
-    with --now-without-grace also one that is being restored from.
+    It refuses to delete the last complete backup of a host (unless --force is given), a held backup, and the base of an
+    unfinished backup. With --now-without-grace it also refuses to delete a backup that is being restored from.
 
-    Exit status 0: done; 1: one of them must stay, so nothing was done; or one could not be deleted at once; or the catalogue could
-    not be written afterwards; 3: a run is working on the host, or, with --now-without-grace, an expiry is running.
+    Exit status 0: done; 1: a backup was refused, so nothing was deleted, or a backup could not be deleted at once, or the
+    catalogue could not be updated; 3: a run is using the host, or, with --now-without-grace, an expiry is running.
     """
     wanted = _by_host(backups)
     asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())
@@ -143,7 +143,7 @@ def _lines(choice: DeletionChoice, asked: DeletionRequest, gone: set[tuple[str, 
         one_of_them = "it" if len(readable) == 1 else "one"
         yield f"until then `backupd unexpire {choice.host} {readable[0].name}` keeps {one_of_them} again"
     if choice.base is None:
-        yield f"no complete backup of {choice.host} is left then: no `latest`, and the next backup starts from the beginning"
+        yield f"{choice.host} then has no complete backup and no `latest`, and its next backup transfers everything again"
     elif choice.moves:
         yield f"the next backup of {choice.host} is based on {choice.base}"
 

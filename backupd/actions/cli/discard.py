@@ -57,18 +57,18 @@ def _found(context: PoolContext, host: str) -> Unfinished:
         raise StateConflict(f"{host} has no unfinished backup", f"`backupd list {host}` lists its backups")
     if subvolume.read_only:
         raise StateConflict(
-            f"{path} is finished, and only lacks its name", "the next run or expiry names it; then use `backupd delete`"
+            f"{path} is finished, but not renamed yet", "the next run or expiry renames it; then use `backupd delete`"
         )
     raise StateConflict(f"{path} does not belong to btrkeep", "check what it is, and move it away")
 
 
 def _lost(unfinished: Unfinished, now: datetime) -> str:
     since = (
-        f", begun {local_time(unfinished.began)} ({format_duration((now - unfinished.began).total_seconds())} ago)"
+        f", started {local_time(unfinished.began)} ({format_duration((now - unfinished.began).total_seconds())} ago)"
         if unfinished.began
         else ""
     )
-    return f"{unfinished.host} has {format_size(unfinished.size)} unfinished{since}"
+    return f"{unfinished.host} has an unfinished backup of {format_size(unfinished.size)}{since}"
 
 
 def _tell(unfinished: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:

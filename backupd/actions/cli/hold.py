@@ -71,7 +71,7 @@ def release_command(ctx: click.Context, host: str, name: str, as_json: bool) -> 
 @click.command("unexpire")
 @click.argument("host", shell_complete=complete_host_of_pool)
 @name_argument(complete_expired)
-@click.option("--why", default="taken back with unexpire", metavar="TEXT", help="The reason; shown with the backup.")
+@click.option("--why", default="kept again with unexpire", metavar="TEXT", help="The reason; shown with the backup.")
 @json_option
 @pass_context
 def unexpire_command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
@@ -111,8 +111,8 @@ def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: 
     expire. `latest` as NAME is the newest one that is suspect or altered. HOST@NAME as one word is accepted too.
 
     An altered backup was changed after it was final; `backupd verify HOST@NAME` names the files. Accepting it accepts only these
-    changes: if it was suspect before, it becomes suspect again. It is never sent to another pool. If it is a copy and you want its
-    original content, run `backupd replicate NAME --damaged` first: an accepted backup is not replaced.
+    changes: if it was suspect before, it becomes suspect again. An altered backup is never sent to another pool. If it is a copy
+    and you want its original content, run `backupd replicate NAME --damaged` first: an accepted backup is not replaced.
     """
     with locked_host(ctx, host, "accept") as (context, moment):
         accepted = accept(context.pool, context.catalogue, host, name, why, moment, by=login_name())

@@ -21,7 +21,7 @@ STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
 
 @click.group("quota", no_args_is_help=True)
 def command() -> None:
-    """Show how much space each host's backups use, and switch simple quotas, which count it, on or off.
+    """Show how much space each host's backups use. Switch simple quotas, which count it, on or off.
 
     With simple quotas (Linux 6.7), btrfs counts each extent for the subvolume that first wrote it, as long as any backup has
     it. The sum of a host's backups is its space, which `quota` in the configuration can limit. A balance makes the numbers
