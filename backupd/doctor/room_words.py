@@ -12,7 +12,7 @@ CONTINUE = "`backupd doctor --fix room` continues"
 ANOTHER_ROUND = "the data moved back has used the space again: run it once more"
 _EXPIRE = "`backupd expire` deletes backups that are due; keep fewer backups, or add a device permanently"
 _REASONS = {
-    RoomEnd.REACHED: "enough is unallocated",
+    RoomEnd.REACHED: "enough space is unallocated",
     RoomEnd.EXHAUSTED: "no other block group can be moved",
     RoomEnd.NO_GAIN: "moving further block groups frees nothing",
     RoomEnd.NO_SPACE: "the kernel finds no space for further block groups",
@@ -68,7 +68,7 @@ def foreign_record_error(state: Path, filesystem: str) -> OperatorError:
 
 def begun_error(record: TemporaryRecord) -> OperatorError:
     """Returns the error for other devices than those that were begun with."""
-    return OperatorError(f"it was begun with {paths_of(record.devices)}", "leave --device out to continue")
+    return OperatorError(f"it was started with {paths_of(record.devices)}", "leave --device out to continue")
 
 
 def number_error(count: int) -> OperatorError:
@@ -97,7 +97,7 @@ def plan_lines(plan: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left:
     """Returns the plan as text."""
     state = f"{format_size(plan.unallocated)} are unallocated, {format_size(plan.goal)} should be"
     if not devices:
-        return [f"room: {state.replace(' should be', ' are needed')}: nothing is to be done"]
+        return [f"room: {state.replace(' should be', ' are needed')}: there is nothing to do"]
     lines = [f"room: {state}; {format_size(plan.gain)} are free inside data block groups"]
     for device in devices:
         if is_left:
@@ -106,7 +106,7 @@ def plan_lines(plan: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left:
             lines.append(f"  make a file of {format_size(device.size)}, {device.path}, and add it as a temporary device")
         else:
             lines.append(f"  add {device.path} as a temporary device")
-    lines.append("  move data block groups, the least used first, until enough is unallocated")
+    lines.append("  move data block groups, the least used first, until enough space is unallocated")
     lines.append("  move everything on the temporary device back, and remove it")
     lines.append("  do not restart the machine until this ends: the pool cannot be mounted without the temporary device")
     return lines

@@ -149,7 +149,7 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
     match why:
         case DeletedShare():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
-            return f"of the pool {limits}: if that is intended: `backupd {command} --force {POOL}`"
+            return f"in the whole pool, {limits}; if that is intended: `backupd {command} --force {POOL}`"
         case ClockBehind():
             gone = f"the clock went back from {local_time(why.newest_known)} to {local_time(why.now)}"
             later = "expiry resumes after the next night's run"
@@ -157,8 +157,8 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
         case ClockAhead():
             ahead = f"the clock went ahead by {_span(why.by)} since {local_time(why.since)}"
             return (
-                f"{ahead}, of which this machine's boot clock explains {_span(why.explained)}: graces and holds end with an "
-                f"expiry a night later, or now with `backupd {command} --force {CLOCK}`"
+                f"{ahead}, but this machine has run only {_span(why.explained)} in that time: graces and holds end one night "
+                f"later. If the clock is right, `backupd {command} --force {CLOCK}` ends them now"
             )
 
 
@@ -167,7 +167,7 @@ def left_out_words(host: str, why: DeletedShare | UnreadableHost, command: str =
     if isinstance(why, UnreadableHost):
         return why.error
     return (
-        f"{_beyond(why, HOST_SHARE, HOST_COUNT)}: if that is intended: `backupd {command} --force {shlex.quote(force_word(host))}`"
+        f"{_beyond(why, HOST_SHARE, HOST_COUNT)}; if that is intended: `backupd {command} --force {shlex.quote(force_word(host))}`"
     )
 
 

@@ -31,8 +31,8 @@ _LOOK = 0.5
 _AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
 _TOO_MUCH = (
-    "exclude some of its files (`exclude`), keep fewer backups (`backupd expire` deletes those that are due), or add a device; a "
-    "later run discards this unfinished backup if other hosts need space"
+    "exclude some of its files (`exclude`), keep fewer backups (`backupd expire` deletes those that are due), or add a device. If "
+    "other hosts need space, a later run discards this unfinished backup"
 )
 
 
@@ -137,7 +137,7 @@ class NightRunner:
             raise NoThread
         if possible < wanted:
             self.context.sinks.notice(
-                f"{possible} of {wanted} hosts at a time: the limits of open files or processes allow only that (ulimit -n, -u; "
+                f"only {possible} of {wanted} hosts at a time: the limits of open files or processes allow no more (ulimit -n, -u; "
                 "LimitNOFILE= and TasksMax= of the unit)"
             )
         return possible
@@ -175,7 +175,7 @@ class NightRunner:
 
     def _stop_for_room(self, host: str, why: str) -> None:
         """Stops the host's transfer, keeping partial data; no more hosts are started."""
-        self._refuse_new_hosts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}, `backupd discard {host}` now"))
+        self._refuse_new_hosts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}; `backupd discard {host}` does it now"))
         run = self.runs[host]
         if not run.cancellation.reason:  # one that is being stopped for another reason must not be discarded for this one
             run.stopped_for = records.ROOM
@@ -268,7 +268,7 @@ class NightRunner:
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:
             if missing := slots.take(wanted):
-                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (--wait waits)")
+                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (--wait lets it wait)")
             return True
         if await slots.wait(
             wanted,

@@ -52,7 +52,7 @@ def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: i
 def test_a_host_left_out_of_an_expiry_is_reported_with_the_count_and_the_force_command() -> None:
     results = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
     assert results == (
-        "24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is intended: "
+        "24 of 34 backups would be deleted at once, more than 30% and more than 10; if that is intended: "
         "`backupd expire --force web1`"
     )
 
@@ -84,7 +84,7 @@ def test_the_limit_of_the_pool_counts_no_backups_of_hosts_that_are_left_out() ->
     assert guarded.left_out == {}
     assert guarded.stop == DeletedShare(205, 334)
     assert expiry_words(guarded.stop) == (
-        "of the pool 205 of 334 backups would be deleted at once, more than 30% and more than 100: "
+        "in the whole pool, 205 of 334 backups would be deleted at once, more than 30% and more than 100; "
         "if that is intended: `backupd expire --force pool`"
     )
 
@@ -169,7 +169,7 @@ def test_a_clock_that_went_ahead_of_the_boot_clock_by_more_than_ten_minutes_wait
     assert result.stop is None
     assert (result.wait is not None) is waits
     assert result.wait == (ClockAhead(passed, NOON, HOUR) if waits else None)
-    assert result.wait is None or "of which this machine's boot clock explains 1h" in expiry_words(result.wait)
+    assert result.wait is None or "but this machine has run only 1h in that time" in expiry_words(result.wait)
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,9 @@ def test_a_host_that_is_named_alone_is_the_one_of_that_name_and_no_other(
 @pytest.mark.parametrize(
     ("chosen", "why"),
     [
-        (("shop",), "it is unclear which host there"),
-        (("web1", "shop"), "it is unclear which host there"),
-        (("shop", "db=web1"), "it is unclear which host there"),
+        (("shop",), "no host there has this name"),
+        (("web1", "shop"), "no host there has this name"),
+        (("shop", "db=web1"), "no host there has this name"),
         (("shop=web1", "shop=web2"), "only one of them can be shop"),
         (("web1", "shop=web1"), "web1 was already given"),
     ],

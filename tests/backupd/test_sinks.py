@@ -68,7 +68,7 @@ def test_a_pipe_and_systemd_hear_of_an_expiry(status: Said, capsys: pytest.Captu
     tell(ExpiryProgress(1, 1, 8, 100, 2.0, 4.0, batch=True))
     tell(Summary(planned=1, deleted=1, left_out=dict(left_out), seconds=2.0))
     force = "`backupd expire --force mail`"
-    limit = f"24 of 34 backups would be deleted at once, more than 30% and more than 10: if that is intended: {force}"
+    limit = f"24 of 34 backups would be deleted at once, more than 30% and more than 10; if that is intended: {force}"
     assert capsys.readouterr().out.splitlines() == [
         f"note: mail is skipped: {limit}",
         "note: ns is skipped: notes.json cannot be read",

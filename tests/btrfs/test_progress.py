@@ -85,7 +85,7 @@ def test_the_text_of_one_look_has_key_level_and_share(stopped: tuple[Path, clean
     assert values["dropping"] == f"nothing (root {root} has started)"
     assert values["waiting"] == f"{len(truth.orphans)} deleted subvolumes"
     assert values["at key"] == f"{key} level {level}"
-    assert values["done of it"].endswith(f"({behind} of {len(keys)} branches)")
+    assert values["done"].endswith(f"({behind} of {len(keys)} branches)")
     assert values["rate"].startswith("0.0 a minute over 1.")
     assert values["time left"] == "unknown"
 
@@ -313,8 +313,8 @@ def test_what_is_not_known_is_shown_as_unknown() -> None:
     dropping = Dropping(Drop(300, (6660, 108, 0), 1), datetime(2026, 11, 20, tzinfo=UTC), 75.0, False, None, None)
     shown = dict(rows(seen(dropping=dropping)))
     assert shown["dropping"] == "root 300 for 1m 15s"
-    assert shown["done of it"] == "unknown"
-    assert "done of it: unknown" in line(seen(dropping=dropping))
+    assert shown["done"] == "unknown"
+    assert "done: unknown" in line(seen(dropping=dropping))
     assert dict(rows(seen(dropping=replace(dropping, from_before=True))))["dropping"] == "root 300 for at least 1m 15s"
 
 

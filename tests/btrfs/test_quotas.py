@@ -216,7 +216,7 @@ def test_a_limit_that_a_killed_run_left_stops_nobody(nights: Nights) -> None:
 
 def test_nothing_is_switched_on_before_its_costs_are_said(nights: Nights) -> None:
     nights.host("web", nights.source / "web", quota="20MiB")
-    assert "1 host has a quota that does not hold" in nights.backupd("doctor", check=False).stdout
+    assert "1 host has a quota without effect" in nights.backupd("doctor", check=False).stdout
     assert "simple quotas are not switched on" in nights.backupd("check", check=False).stdout
     for words in (("--dry-run",), ()):
         process = nights.backupd("quota", "enable", *words, check=False)

@@ -74,16 +74,16 @@ def command(
 
     With --connect it also asks the other server of every replica and push, as `backupd check --connect` does.
 
-    A check that could not be made is listed as not checked; it counts neither as well nor as a problem.
+    A check that could not be made is listed as not checked; it counts neither as passed nor as a problem.
 
-    Exit status 0: nothing, or only notes; 1: there is something to do.
+    Exit status 0: no problem, or only notes; 1: a problem was found.
     """
     if connect and name:
-        raise UsageError("--connect does not go with --fix NAME", "run one after the other")
+        raise UsageError("--connect and --fix NAME exclude each other", "run one after the other")
     if dry_run and not name:
-        raise UsageError("--dry-run goes with --fix NAME", "without --fix nothing is changed anyway")
+        raise UsageError("--dry-run needs --fix NAME", "leave --dry-run out: without --fix nothing is changed")
     if named and name != ROOM:
-        raise UsageError("--device goes with --fix room", "leave it out")
+        raise UsageError("--device needs --fix room", "leave --device out")
     config = load_config(ctx)
     if name == ROOM:
         return fix_room(config, partial(present, ctx, config), named, dry_run=dry_run, as_json=as_json)

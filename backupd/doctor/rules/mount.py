@@ -117,7 +117,8 @@ def _space_cache(facts: DoctorFacts) -> Iterator[Finding]:
         f"the filesystem has {cache} instead of a free space tree",
         "version 1 writes a file for each changed block group in every commit, which causes pauses on a large filesystem; "
         "without a cache the whole extent tree is read after each mount, and scoring the free space takes far longer",
-        "low; the first mount reads the whole extent tree, minutes on a large filesystem. Linux before 4.5 cannot write to it then",
+        "low; the first mount reads the whole extent tree, which takes minutes on a large filesystem. Afterwards Linux "
+        "before 4.5 can only read it",
         (f"umount {_q(fs)}", f"mount -o clear_cache,space_cache=v2 {_device(fs)} {_q(fs)}",
          "# this is permanent: no option in /etc/fstab is needed, but remove space_cache=v1 or nospace_cache there"),
         unmounted=True,

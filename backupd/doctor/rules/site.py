@@ -199,7 +199,7 @@ def _steps(facts: DoctorFacts) -> Iterator[Finding]:
     for finding in facts.site.steps:
         remedy = Remedy(
             "a drill, a scrub or a check that never completes proves nothing",
-            "none but the load",
+            "none, except the load",
             (f"# {finding.hint}",),
         )
         text = finding.text if finding.subject in finding.text else f"{finding.subject}: {finding.text}"

@@ -25,7 +25,7 @@ def idle_quotas(quotas: int, mode: str, is_supported: bool) -> str:
     """
     if not quotas or mode == _SIMPLE:
         return ""
-    have = f"{counted(quotas, 'host')} {'has a quota that does' if quotas == 1 else 'have quotas that do'} not hold"
+    have = f"{counted(quotas, 'host')} {'has a quota' if quotas == 1 else 'have quotas'} without effect"
     return f"{have}: simple quotas are not switched on" + ("" if is_supported else ", and this kernel has none (Linux 6.7 has)")
 
 
@@ -202,8 +202,8 @@ def _reclaim(facts: DoctorFacts) -> Iterator[Finding]:
         "reclaim",
         "warning" if site.own_balance else "note",
         f"the kernel balances data block groups by itself ({words}){', and so does btrfs-balancer' if site.own_balance else ''}",
-        "the kernel goes by how full a block group is, not by its fragmentation: it moves data unnecessarily, and moves the same "
-        "data as btrfs-balancer",
+        "the kernel chooses block groups by how full they are, not by their fragmentation: it moves data unnecessarily, and the "
+        "same data as btrfs-balancer",
         "none while btrfs-balancer is used; it applies until the filesystem is mounted again",
         (),
         tuple(WriteSysfs(file, "0") for file in fs.reclaim),
@@ -227,14 +227,14 @@ def _balance(facts: DoctorFacts) -> Iterator[Finding]:
 def _scrub(facts: DoctorFacts) -> Iterator[Finding]:
     scrub, site = facts.scrub, facts.site
     pool = shlex.quote(str(site.pool))
-    risk = "none but the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` continues it"
+    risk = "none, except the load: it reads everything once. `btrfs scrub cancel` stops it, `btrfs scrub resume` continues it"
     if scrub.uncorrectable:
         yield diagnosis(
             "scrub",
             "error",
             f"scrub has found {scrub.uncorrectable:,} errors that it could not correct",
-            "files of backups are damaged; dmesg names them. If the host still has a file, a new backup fetches it, once the "
-            "newest backup no longer has the damaged file",
+            "files of backups are damaged; dmesg names them. The next run fetches a file again if `backupd damaged` lists it for "
+            "the newest complete backup and the host still has it",
             risk,
             ("dmesg | grep 'unable to fixup'", f"btrfs scrub start -B {pool}"),
         )

@@ -158,8 +158,8 @@ def _skinny_metadata(facts: DoctorFacts) -> Iterator[Finding]:
     yield diagnosis(
         "skinny-metadata",
         "warning",
-        "the filesystem is without skinny metadata",
-        "each tree block takes 18 bytes more in the extent tree, besides 58; everything that changes it is slower: snapshots, "
+        "the filesystem does not have skinny metadata",
+        "each tree block takes 76 bytes in the extent tree instead of 58; everything that changes it is slower: snapshots, "
         "expiry, balance",
         "low; new tree blocks use it, old ones when they are rewritten. Afterwards Linux before 3.10 cannot mount the filesystem",
         (
@@ -262,7 +262,7 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
                 "a conversion was interrupted, or the pool was written to while a device was missing: a part has less redundancy "
                 "than the rest",
                 "low; that part is rewritten",
-                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, if all should become that",),
+                (f"{balance(facts, '-f', filters(fs, kind, f'convert={best},soft'))}   # or {others}, to convert all to that",),
             )
 
 

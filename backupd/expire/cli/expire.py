@@ -64,10 +64,10 @@ class ExpireOptions:
 def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     """Delete the backups that the retention no longer keeps, of all hosts or of each HOST.
 
-    Backups that no rule keeps are first marked as expired. They stay restorable for their grace (`backupd unexpire` keeps them
-    again). After that they are deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes wait for the
-    kernel's cleaner. Expiry may be stopped at any time; the next run continues. It returns when its deletions are safely on
-    disk; the kernel may still be freeing the last of them (`backupd progress`), unless --wait is given, or a mount option was
+    Backups that no rule keeps are first marked as expired. Until their grace ends, they can be restored, and `backupd unexpire`
+    keeps them again. Then they are deleted, a few at a time, so that never more than `max_orphans` deleted subvolumes wait for the
+    kernel's cleaner. Expiry may be stopped at any time; the next run continues. The command returns when its deletions are safely
+    on disk. The kernel may still be freeing the last of them (`backupd progress`), unless --wait is given, or a mount option was
     switched.
 
     --skip-grace is for a full pool: it deletes at once all backups in their grace, and those that no rule keeps. It cannot be

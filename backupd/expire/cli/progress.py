@@ -145,7 +145,7 @@ def rows(seen: CleanerReading) -> list[tuple[str, str]]:
         ("waiting", waiting_text(seen)),
         ("dropping", dropping_text(seen)),
         ("at key", at_text(dropping)),
-        ("done of it", share_text(dropping)),
+        ("done", share_text(dropping)),
         ("rate", rate_text(seen.rate)),
         ("time left", left_text(seen.left)),
     ]
@@ -159,7 +159,7 @@ def line(seen: CleanerReading) -> str:
     if seen.waiting:
         parts.append(f"dropping: {dropping_text(seen)}")
     if seen.dropping:
-        parts.append(f"at {at_text(seen.dropping)}; done of it: {share_text(seen.dropping)}")
+        parts.append(f"at {at_text(seen.dropping)}; done: {share_text(seen.dropping)}")
     return "; ".join([*parts, f"rate: {rate_text(seen.rate)}", f"time left: {left_text(seen.left)}"])
 
 

@@ -67,7 +67,10 @@ def command() -> None:
 @command.command("explain")
 @click.argument("host", required=False, shell_complete=complete_host)
 @click.option(
-    "--at", type=DAY, metavar="DATE", help="Decide as of the end of a day, or a time; a future one uses the present backups."
+    "--at",
+    type=DAY,
+    metavar="DATE",
+    help="Decide as if it were the end of this day, or this time. For the future, the present backups are used.",
 )
 @click.option(
     "--policy", default="", metavar="RULES", help="Try another policy, such as daily=7,weekly=4. Other keys keep their values."

@@ -57,9 +57,7 @@ class RunOptions:
 @click.argument("hosts", nargs=-1, metavar="[HOST]...", shell_complete=complete_host)
 @click.option("--all", "everything", is_flag=True, help="All enabled hosts, whether due or not, inside their window or not.")
 @click.option("--catch-up", is_flag=True, help="Ignore the window for hosts that are late, or have no complete backup.")
-@click.option(
-    "--wait", "waits", is_flag=True, help="Let named hosts wait while other runs have as many transfers as `concurrency`."
-)
+@click.option("--wait", "waits", is_flag=True, help="Let each named host wait for one of the `concurrency` slots of the pool.")
 @click.option(
     "--scheduled",
     is_flag=True,
@@ -82,10 +80,9 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     Ctrl-C, SIGTERM and the end of the terminal stop it cleanly and keep the transferred files, so that the next run continues; a
     second signal stops at once.
 
-    Exit status 0: all complete, or nothing due; 1: a host is partial, failed or suspect, or skipped because of a mistake in
-    its configuration, or the catalogue could not be written;
-    2: wrong usage or configuration; 3: another run holds the lock, or each of the hosts is locked; 4: the pool is unusable, or
-    has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
+    Exit status 0: all complete, or nothing due; 1: a host is partial, failed or suspect, or skipped because of a mistake in its
+    configuration, or the catalogue could not be written; 2: wrong usage or configuration; 3: another run holds the lock, or each
+    of the hosts is locked; 4: the pool is unusable, or has too little space; 130 and 143: stopped by Ctrl-C or SIGTERM.
     """
     given = RunOptions(**options)
     if hosts and given.everything:

@@ -114,7 +114,7 @@ class HostNames:
             if len(owns) > 1 or self.given or len(self.plain) > 1:
                 host_names = ", ".join(sorted(owns))
                 raise UsageError(
-                    f"--host {name}: it is unclear which host there is meant", f"write it like --host {name}=THERE: {host_names}"
+                    f"--host {name}: no host there has this name", f"write --host {name}=THERE, where THERE is one of: {host_names}"
                 )
             chosen |= dict.fromkeys(owns, name)
         return chosen

@@ -113,7 +113,7 @@ def command(ctx: click.Context, **options: Any) -> int:
     A tree that changes while it is copied is tried three times, then listed and skipped; the others are imported.
 
     It can be stopped and run again: trees already imported are skipped, or compared if that was not done yet. Without --host each
-    host has the name that it has there; NAME=THERE chooses and renames. A tree needs --host NAME.
+    host has the name that it has there; NAME=THERE chooses and renames. A folder of dated trees needs --host NAME.
 
     The retention also applies to imported backups: `backupd retention explain HOST` shows which would be deleted.
 
