@@ -301,7 +301,7 @@ class Restored:
         """Returns what failed, with the first name and why; "" if nothing did."""
         numbers = [
             f"{counted(count.number, 'name')} {words}"
-            for count, words in ((self.problems, "could not be restored"), (self.differences, "not as in the backup"))
+            for count, words in ((self.problems, "could not be restored"), (self.differences, "different from the backup"))
             if count.number
         ]
         place, why = (*self.problems.samples, *self.differences.samples, (b"", ""))[0]

@@ -65,7 +65,10 @@ from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import format_duration
 
-_HINT = "`backupd check --connect` tries a configured host; another needs its key in known_hosts, and ours in its authorized_keys"
+_HINT = (
+    "`backupd check --connect` tries a configured host; another needs its key in known_hosts here, and this server's public key "
+    "in its authorized_keys"
+)
 _FULL_HINT = "check the free space and the filesystem there; the same command continues with the missing files"
 _FILE_ERROR = 11
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name

@@ -27,7 +27,7 @@ class Slow:
     """An agent whose host answers late."""
 
     def __init__(self) -> None:
-        self.state: dict[str, Any] = {"state": "running", "result": None, "error": None, "lines": ["looking: 7 names"]}
+        self.state: dict[str, Any] = {"state": "running", "result": None, "error": None, "lines": ["scanning: 7 names"]}
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         if verb == "hello":
@@ -66,7 +66,7 @@ def test_a_look_that_takes_long_has_a_page_that_waits_and_then_shows_it(agent: S
     assert agent.arguments["to"] == "host:/srv/back"
     waiting = visitor.get(begun.headers["Location"]).get_data(as_text=True)
     assert f'data-wait="/restore/web1/preview/{JOB}"' in waiting
-    assert "looking: 7 names" in waiting
+    assert "scanning: 7 names" in waiting
     assert "Restore now" not in waiting
     assert visitor.get(begun.headers["Location"], headers={"X-Wait": "1"}).status_code == 202
     agent.state |= {"state": "done", "result": RESULT}

@@ -30,14 +30,16 @@ from btrkeep.units import counted
 @click.command("browse")
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("path", required=False, default="/", shell_complete=complete_path)
-@click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
+@click.option(
+    "--at", type=DAY, metavar="DATE", help="Use the newest complete backup that started by the end of this day, or by this time."
+)
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: bool) -> int:
-    """List a folder or a file of a backup of HOST; without PATH the top folder.
+    """List a folder or a file of a backup of HOST. Without PATH, list the top folder.
 
-    BACKUP is the name of a backup, or the beginning of names, of which the newest complete one counts: web1@2026-11-20 is the
-    newest of that day in the pool's zone. Without it the newest complete backup is shown.
+    BACKUP is the name of a backup, or its beginning: web1@2026-11-20 is the newest complete backup of that day in the pool's zone.
+    Without BACKUP, the newest complete backup is shown.
 
     PATH is the path on the host. A symlink is shown with its target, and never followed.
     """

@@ -51,21 +51,19 @@ class CompareOptions:
 @click.argument("before", metavar="BACKUP", required=False, default="", shell_complete=complete_name)
 @click.argument("after", metavar="[BACKUP]", required=False, default=NEWEST, shell_complete=complete_name)
 @click.option("--content", is_flag=True, help="Also read files of the same size and time, unless they are known to be equal.")
-@click.option("--all", "everything", is_flag=True, help="Also list every name below a folder that only one backup has.")
-@click.option("--text", is_flag=True, help="Show the lines of a text file that differ.")
+@click.option("--all", "everything", is_flag=True, help="Also list all names below folders that only one of the backups has.")
+@click.option("--text", is_flag=True, help="Show the lines that differ; PATH must be a text file.")
 @json_option
 @pass_context
 def command(ctx: click.Context, host: str, path: str, before: str, after: str, **options: Any) -> int:
-    """Show what differs at PATH and below from the first BACKUP of HOST to the second, by default the newest complete one.
+    """Compare the file or folder PATH in two backups of HOST. The second BACKUP is by default the newest complete one.
 
-    HOST@BACKUP also names the first one.
+    BACKUP is the name of a backup, or its beginning: 2026-11-20 is the newest complete backup of that day in the pool's zone. The
+    first one can also be written as HOST@BACKUP.
 
-    BACKUP is a name, or the beginning of names, of which the newest complete one counts: 2026-11-20, a day of
-    the pool's zone.
-
-    + added, - removed, ~ changed, ! now of another kind, such as a folder instead of a file. Files of one size and time count as
-    the same, as for rsync; --content reads them. The times of folders are not compared. Every folder below PATH is read: its
-    time does not show whether the folders in it changed.
+    Signs: + added, - removed, ~ changed, ! another file type, such as a folder instead of a file. Files with the same size and
+    time count as equal, as in rsync; --content reads them. Times of folders are not compared. All folders below PATH are read,
+    because the time of a folder does not show whether the folders in it changed.
     """
     given = CompareOptions(**options)
     if given.text and given.everything:

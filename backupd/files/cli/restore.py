@@ -68,16 +68,18 @@ class RestoreOptions:
 @click.command("restore")
 @click.argument("host", metavar="HOST[@BACKUP]", shell_complete=complete_which)
 @click.argument("paths", nargs=-1, metavar="PATH...", shell_complete=complete_path)
-@click.option("--at", type=DAY, metavar="DATE", help="The newest complete backup that began by the end of that day, or by a time.")
-@click.option("--to", type=GivenPath(), metavar="DIR", help="To a folder of this machine.")
+@click.option(
+    "--at", type=DAY, metavar="DATE", help="Use the newest complete backup that started by the end of this day, or by this time."
+)
+@click.option("--to", type=GivenPath(), metavar="DIR", help="Restore to this folder of this machine.")
 @click.option(
     "--to-host",
     is_flag=False,
     flag_value=_ON_HOST,
     metavar="[USER@HOST:DIR]",
-    help="To the host itself, each path to its original place; or into a folder of the given machine. The last option, or with =.",
+    help="Restore to the original paths on the host (write it last); or, as --to-host=USER@HOST:DIR, into a folder of any machine.",
 )
-@click.option("--tar", type=GivenPath(allow_dash=True), metavar="FILE|-", help="To a tar file, or to standard output.")
+@click.option("--tar", type=GivenPath(allow_dash=True), metavar="FILE|-", help="Write a tar file; - writes to standard output.")
 @click.option(
     "--overwrite",
     type=click.Choice(OVERWRITE),
@@ -95,7 +97,7 @@ class RestoreOptions:
     callback=lambda _context, _option, given: given == "content",
     default="content",
     show_default=True,
-    help="What to compare afterwards: metadata only, or contents too, which reads every file that does not share its data.",
+    help="What to compare afterwards: only metadata, or contents too. Files that share their data with the backup are not read.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), metavar="NUMBER", help="The ssh port of a machine named with --to-host.")
 @click.option(
@@ -115,16 +117,18 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
     """Restore each PATH of a backup, with all files below it.
 
     PATH is the path on the host: /etc/passwd, or / for everything. BACKUP is a backup's name or its beginning, such as a day;
-    without it the newest complete backup is used. Owners, modes, times, ACLs, attributes, hard links and holes are restored. In
-    a folder of this machine, setuid bits, capabilities and device nodes are not, unless --privileged is given: they would work
-    here at once. A folder that a user other than root owns, could replace or write to is refused, unless --anyway is given.
+    without it the newest complete backup is used. Owners, modes, times, ACLs, attributes, hard links and holes are restored.
 
-    /etc/nginx becomes DIR/nginx, as `cp -a` does it. Files in / go into DIR itself. In a tar, names are whole paths.
+    Into a folder of this machine, setuid bits, capabilities and device nodes are restored only with --privileged, because they
+    would work here at once. Without --anyway, a folder is refused if a user other than root owns it, can replace it or can write
+    to it.
+
+    /etc/nginx becomes DIR/nginx, as `cp -a` does it. Files in / go into DIR itself. In a tar, names are full paths.
 
     Nothing is ever deleted at the destination. If existing files differ, they are listed and nothing is written, unless
     --overwrite is given: never (keep them, restore the rest), older (overwrite files older than the backup's) or all. A file of the
-    same size, time, owner, mode and attributes counts as equal; with all its content is compared too. Without all, the comparison
-    afterwards names files whose content differs.
+    same size, time, owner, mode and attributes counts as equal. With all, contents are compared too; otherwise the comparison
+    after the restore names files whose content differs.
 
     If the pool or the backup is lost, the error names replicas and offsite repositories that have the host, with the command that
     gets the files from there.

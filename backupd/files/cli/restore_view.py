@@ -41,7 +41,7 @@ _WORDS = {
     SAME: "already there, equal",
     KEPT: "already there, kept",
     ENTERED: "existing folders",
-    REFUSED: "in the way",
+    REFUSED: "already there, different",
 }
 _TOP = "/btrkeep/data"  # where restic has the host's /: the cell of backupd.offsite.restic shows it there
 _TARGET = "/mnt/restored"
@@ -110,12 +110,12 @@ def result_line(done: Restored) -> str:
     parts = [
         f"{counted(written, 'name')} restored, {format_size(total)} in {format_duration(done.seconds)}{_rate(total, done.seconds)}"
     ]
-    for step, words in ((OVERWRITTEN, "overwritten"), (SAME, "there already"), (KEPT, "kept as they were")):
+    for step, words in ((OVERWRITTEN, "overwritten"), (SAME, "already there, equal"), (KEPT, "already there, kept")):
         if done.counts[step].number:
             parts.append(f"{done.counts[step].number:,} {words}")
     if done.good:
         return "; ".join(parts)
-    for count, words in ((done.problems, "could not be restored"), (done.differences, "not as in the backup")):
+    for count, words in ((done.problems, "could not be restored"), (done.differences, "different from the backup")):
         if count.number:
             parts.append(f"{counted(count.number, 'name')} {words}")
     return f"not all was restored: {'; '.join(parts)}"
@@ -131,7 +131,7 @@ def say_result(done: Restored, overwrite: str | None) -> None:
     say(result_line(done))
     shared = f", {format_size(done.reflinked)} are shared with the backup" if done.reflinked else ""
     say(f"compared: {format_size(done.compared)} of content read again{shared}; {counted(done.differences.number, 'difference')}")
-    for title, count in (("could not be restored", done.problems), ("not as in the backup", done.differences)):
+    for title, count in (("could not be restored", done.problems), ("different from the backup", done.differences)):
         if count.number:
             say(f"{counted(count.number, 'name')} {title}:")
             _samples(count)
@@ -173,7 +173,7 @@ def progress_line(progress: RestoreProgress, now: float) -> str:
     """Files, bytes, rate and time left, as far as they are known."""
     if progress.phase == "looking":
         read = f", {format_size(progress.size)} compared" if progress.size else ""
-        return f"looking: {counted(progress.files, 'name')}{read}"
+        return f"scanning: {counted(progress.files, 'name')}{read}"
     if progress.phase == "syncing":
         return "waiting until all data is on the disk"
     spent = max(0.001, now - progress.begun)

@@ -34,13 +34,14 @@ _HEADERS = ["FIRST SEEN", "LAST SEEN", "BACKUPS", "SIZE", "MODIFIED", "REMARK"]
 def command(ctx: click.Context, host: str, path: str, content: bool, as_json: bool) -> int:
     """List every version of the file or folder at PATH over all backups of HOST: in which backups it is, and where it is missing.
 
-    Versions differ in size, time of modification, mode, owner, ACL or attributes, as for rsync. If that may not be enough,
-    BACKUPS has a ~; --content compares the contents, and reads files where needed.
+    Versions differ in size, time of modification, mode, owner, ACL or attributes, as for rsync. A ~ in BACKUPS means that the file
+    was written again with the same size and time; --content compares the contents, and reads files where needed.
 
-    A version of a folder is the names directly in it: its time changes when a name is added or removed. With --content it is all
-    files below, by names, sizes and times.
+    A folder has a new version when a name directly in it is added or removed. With --content, it has one when any file below it
+    changes its name, size or time.
 
-    SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH` restores it.
+    FIRST SEEN and LAST SEEN are names of backups: `backupd browse HOST@BACKUP PATH` shows one, `backupd restore HOST@BACKUP PATH`
+    restores it.
     """
     pool, _ = pool_of(ctx)
     name, which = parse_which(host)

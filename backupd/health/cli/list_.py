@@ -43,14 +43,22 @@ _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, 
 def command(ctx: click.Context, host: str | None, everything: bool, as_json: bool) -> int:
     """List the backups of HOST, or the newest of each host.
 
-    NAME is when the backup started, in UTC; it is also its folder: POOL/hosts/HOST/NAME/data. FILES counts regular files. NEW is
-    the data that rsync wrote, without what became holes. (.working) is a backup that is still running or was interrupted;
-    the next run continues it. JSON has every backup.
+    NAME is the time in UTC at which the backup started. Its files are in POOL/hosts/HOST/NAME/data. FILES is the number of regular
+    files. NEW is the data that rsync wrote, without zeros that became holes. (.working) is a backup that is still running or was
+    interrupted; the next run continues it. --json prints every backup.
 
-    States: complete; suspect (lost or missed too many files, see `backupd accept`); failed (a source path is missing or failed,
-    the rest is complete); altered (changed after it was final, see `backupd accept`); partial and running; expired (the
-    retention does not keep it; an expiry after the shown time deletes it, see `backupd unexpire`) and deleting. A backup that
-    is held (`backupd hold`) does not expire.
+    \b
+    States:
+      complete   no more is missing than the configuration allows
+      suspect    it lost or missed too many files: `backupd accept` accepts it
+      failed     a source path is missing or failed; the rest is complete
+      altered    changed after it was final: `backupd accept` accepts it
+      partial    it was stopped; the next run continues it
+      running    the run has not ended
+      expired    no rule keeps it; an expiry after the shown time deletes it, until then `backupd unexpire` keeps it again
+      deleting   an expiry is deleting it
+
+    A backup that is held (`backupd hold`) does not expire.
     """
     with opened(ctx) as context:
         if host is not None:

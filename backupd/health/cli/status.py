@@ -155,8 +155,8 @@ def command(
     never: there is no complete backup yet. copy: configured here, but replicated from another pool, so this server does not
     back it up.
 
-    Below the hosts are those that have backups but are not configured, as after an import; the replicas that are fetched into
-    this pool: ok, late, failing or never; failed jobs; and problems of the pool itself, as in `backupd check`.
+    Below the hosts, the output has hosts that have backups but are not configured, as after an import; the replicas that are
+    fetched into this pool, with the state ok, late, failing or never; failed jobs; and problems of the pool, as in `backupd check`.
 
     With one HOST: only that host, in detail, with its newest backup in each copy. --copies lists these of all hosts. With
     several hosts, a pattern such as 'web*', --state or --group: a table of these hosts only.

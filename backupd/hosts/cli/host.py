@@ -65,7 +65,9 @@ def command() -> None:
 @click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
 @click.option("--group", metavar="GROUP", help="The group whose settings the host inherits.")
-@click.option("--accept-host-key", is_flag=True, help="Trust the host's key without asking. You have compared its fingerprint.")
+@click.option(
+    "--accept-host-key", is_flag=True, help="Trust the host's key without asking, because you have compared its fingerprint."
+)
 @json_option
 @click.pass_context
 def add_command(
@@ -98,7 +100,7 @@ def add_command(
     show_findings(prompter, reach_result.findings)
     if not reach_result.good:
         if reach_result.host_key_known:  # else the command above accepts the key, and tests
-            prompter.say(f"next: do that, then run `backupd host test {name}` tests it again")
+            prompter.say(f"next: do that; then `backupd host test {name}` tests it again")
         return Exit.ATTENTION
     prompter.say(f"next: run `backupd run {name}`, or wait for the next night")
     return Exit.OK

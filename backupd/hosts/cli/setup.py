@@ -62,7 +62,9 @@ class FirstHostOptions:
 @click.option("--this-machine", is_flag=True, help="The first host is this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path of the host; may be given several times.")
-@click.option("--accept-host-key", is_flag=True, help="Trust the host's key without asking. You have compared its fingerprint.")
+@click.option(
+    "--accept-host-key", is_flag=True, help="Trust the host's key without asking, because you have compared its fingerprint."
+)
 @click.option("--no-run", is_flag=True, help="Stop before the first backup. So does --json.")
 @json_option
 @click.pass_context
@@ -150,7 +152,7 @@ def _require_unchanged(host: HostConfig, given: FirstHostOptions) -> None:
     if any(current[key] != value for key, value in wanted.items()) or (given.this_machine and host.address):
         raise UsageError(
             f"the host {host.name} is already configured with other values",
-            f"`backupd host set {host.name}` changes it; --host NAME names another one; or leave the options out",
+            f"`backupd host set {host.name} KEY=VALUE` changes it; --host NAME names another one; or leave the options out",
         )
 
 
