@@ -135,7 +135,7 @@ def command(
     Files that verify has not read yet are read if another file has the same size. The kernel compares all data before it shares
     it, so no content changes.
 
-    It pauses while backups are made, expired or balanced, and skips a backup that is being restored or sent. Ctrl-C, SIGTERM
+    It pauses while a backup, an expiry or a balance is running, and skips a backup that is being restored or sent. Ctrl-C, SIGTERM
     and --time end it; the next dedupe continues.
 
     Exit status 0: done, or ended by --time; 3: a verify or another dedupe is running; 4: the pool is full or read-only.

@@ -73,13 +73,13 @@ def init_command(ctx: click.Context, name: str, as_json: bool) -> int:
 @command.command("run", short_help="send the newest backup of each host")
 @_some
 @_hosts
-@click.option("--due", is_flag=True, help="Only repositories whose `every` has passed, within their window.")
+@click.option("--due", is_flag=True, help="Only repositories that are due (`every`), within their window.")
 @dry_run_option("which backups would be sent and removed")
 @click.option(
     "--force",
     multiple=True,
     metavar="WHAT",
-    help="Override a safety limit for removing: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
+    help="Override a safety limit for removals: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
 @json_option
 @pass_context
@@ -92,13 +92,13 @@ def run_command(
     force: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Send the newest complete backup of each host, or of those named, to the repository NAME or to all.
+    """Send the newest complete backup of each HOST, or of all hosts, to the repository NAME, or to all repositories.
 
-    Backups that are already there are not sent again. With its own retention ([offsite.NAME.retention]), backups that it does not
-    keep are removed there afterwards. Without one nothing is removed, and the key needs no permission to delete.
+    Backups that are already in the repository are not sent again. If [offsite.NAME.retention] is configured, backups that it does
+    not keep are then removed from the repository. Otherwise nothing is removed, and the key needs no permission to delete.
 
-    It waits while backups are made, expired or balanced here. Exit status 0: all backups are there; 1: a host could not be
-    sent, or the repository could not be reached; 3: another run to it is active; 4: this pool is unusable.
+    It waits while a backup, an expiry or a balance is running here. Exit status 0: all backups are in the repository; 1: a host
+    could not be sent, or the repository could not be reached; 3: another run sends to it; 4: this pool is unusable.
     """
     results = []
     survive_closed_stdout()
@@ -154,7 +154,7 @@ def _remarks(row: _Listed) -> str:
     remarks = [
         "" if row.whole else "incomplete",
         f"there as {printable(row.snapshot.label)}" if row.snapshot.label else "",
-        "of another machine with this name" if row.snapshot.former else "",
+        "another machine had this name" if row.snapshot.former else "",
     ]
     return ", ".join(filter(None, remarks))
 
@@ -171,7 +171,7 @@ _COLUMNS: tuple[Column[_Listed], ...] = (
 )
 
 
-@command.command("check", short_help="read a part back, and compare")
+@command.command("check", short_help="read a part of the repository, and compare it")
 @_some
 @click.option(
     "--sample",
@@ -191,10 +191,10 @@ _COLUMNS: tuple[Column[_Listed], ...] = (
 @json_option
 @click.pass_context
 def check_command(ctx: click.Context, name: str | None, sample: str, files: int, as_json: bool) -> int:
-    """Read a part of the repository NAME, or of all, and check it. restic reads a share of its data, and some files of a backup are
+    """Check the repository NAME, or all repositories. restic reads a share of the data, and some files of a backup are restored and
     compared with those in the pool.
 
-    Exit status 0: no errors; 1: an error was found; 3: a run to it is active.
+    Exit status 0: no errors; 1: an error was found; 3: a run sends to the repository.
     """
     status, results = int(Exit.OK), []
     survive_closed_stdout()

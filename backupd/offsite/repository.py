@@ -300,4 +300,4 @@ def _compare(
                     if piece != theirs.read(_PIECE):
                         break
                 if piece or theirs.read(1):
-                    raise SampleDiffers(f"{chosen.host}@{chosen.name}: {os.fsdecode(path)} was restored as a different file")
+                    raise SampleDiffers(f"{chosen.host}@{chosen.name}: {os.fsdecode(path)} was restored with different content")

@@ -127,7 +127,9 @@ class Restic:
                         waited = format_duration(self.settings.stall)
                         raise ResticFailed(f"restic: the repository has not answered for {waited}", "check that its server works")
                     if why := "" if lines else opening.fails(program.error_lines):
-                        raise ResticFailed(f"restic: the repository cannot be reached: {self._clean(why)}", "is its server up?")
+                        raise ResticFailed(
+                            f"restic: the repository cannot be reached: {self._clean(why)}", "check that its server is running"
+                        )
 
                 for line in _lines(program.output, look_at_all):
                     if isinstance(line, dict):

@@ -44,8 +44,8 @@ from btrkeep.units import format_duration, format_time
 _PAUSE = 1.0
 _UNREAD = "could not read {names} from the disk, so an older backup counts as the newest: check dmesg and `backupd damaged`"
 _GIVEN_UP = (
-    "restic could never read all of {name}; the next backup is sent, or this one with {host} named: check dmesg and run `backupd "
-    "scrub`"
+    "restic could not read all of {name} in any attempt: check dmesg and run `backupd scrub`. The next backup is sent instead; "
+    "this one is sent again only if {host} is named"
 )
 
 

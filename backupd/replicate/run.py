@@ -191,7 +191,7 @@ class _FetchPool:
                 except NoThread as error:
                     if not threads:
                         raise
-                    self.context.observer.notice(f"{len(threads)} of {wanted} hosts at a time: {error.message}")
+                    self.context.observer.notice(f"only {len(threads)} of {wanted} hosts at a time: {error.message}")
                     break
                 threads.append(thread)
             self._follow(len(threads))

@@ -251,7 +251,7 @@ class BackupSender:
                 f"{host}@{name} was changed after it was final, so it is not sent; run `backupd list {host}` on that server"
             )
         if effective_state(final_backup[1], notes) not in SENT:
-            raise SendRefused(f"{host}@{name} expires")
+            raise SendRefused(f"{host}@{name} is due for deletion")
         return FinalBackup(path, *final_backup)
 
     def _stream(self, path: Path, parent: int | None, version: int) -> None:

@@ -134,5 +134,5 @@ def _carry_out(verb: Verb, name: str, call: Call) -> None:
         with call.service.unread.taken(call.viewer, len(line)):
             call.wire.answer(line)
     except NoPlace as error:
-        of = "answers for you wait" if error.own else "answers wait"
-        raise RequestRefused(f"too many bytes of {of} to be read", "read the answers, then ask again", "busy", own=True) from None
+        of = "your answers" if error.own else "answers"
+        raise RequestRefused(f"too many bytes of {of} are unread", "read the answers, then ask again", "busy", own=True) from None

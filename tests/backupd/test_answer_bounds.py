@@ -62,7 +62,7 @@ def test_users_of_one_customer_are_one() -> None:
     ("longest", "unread", "kind", "words"),
     [
         (999, UnreadBytes(), "refused", "the answer has"),
-        (9999, UnreadBytes(in_all=-1), "busy", "too many bytes of answers wait"),
+        (9999, UnreadBytes(in_all=-1), "busy", "too many bytes of answers are unread"),
         (9999, UnreadBytes(), "", ""),
     ],
 )

@@ -139,5 +139,5 @@ def test_allocated_is_full_when_used_is_at_the_latest() -> None:
     )
     full_forecast = bounded(shrinks, grows)
     assert (full_forecast.usual, full_forecast.now, full_forecast.growth) == (grows.usual, shrinks.now, shrinks.growth)
-    assert "full when used is, around" in words(full_forecast)
+    assert "full together with used, around" in words(full_forecast)
     assert bounded(grows, shrinks) == grows

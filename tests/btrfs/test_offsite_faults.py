@@ -274,7 +274,7 @@ def test_a_name_that_is_hostile_is_printed_as_text(far: Offsite) -> None:
     work("btrfs", "property", "set", name, "ro", "true")
     output = far.offsite("check", status=1).stderr
     assert "\x1b" not in output
-    assert "was restored as a different file" in output
+    assert "was restored with different content" in output
 
 
 def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> None:

@@ -84,9 +84,9 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
     total = sum(before["counters"].values())
     total += sum(count for _, count in before["unexplained"])
-    assert f"{total} errors of reading were counted by the devices" in nights.backupd("damaged", check=False).stdout
+    assert f"the devices have counted {total} read errors" in nights.backupd("damaged", check=False).stdout
     assert sum(count for _, count in fact(nights)["unexplained"]) == total
-    assert f"{total} errors" in nights.backupd("damaged", check=False).stdout  # until a scrub has named all
+    assert f"{total} read errors" in nights.backupd("damaged", check=False).stdout  # until a scrub has named all
 
     nights.run("web")
     assert (nights.data("web", tree / "web") / "file").read_bytes() == content

@@ -41,11 +41,12 @@ def _date(text: str) -> Any:
 @json_option
 @pass_context
 def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> int:
-    """Show what the disks read and wrote over a day, and when backups, expiry and balance ran.
+    """Show how much the disks read and wrote during a day, and when backups, expiry and balance ran.
 
-    DATE (2026-11-20) is a day of the pool's zone; without it the last 24 hours are shown. The table shows the bytes written for
-    data (files by rsync, block groups by balance), and the other bytes written, which are metadata. With compression the
-    metadata is shown too small.
+    DATE, such as 2026-11-20, is a day in the pool's zone. Without it, the last 24 hours are shown.
+
+    The table divides the written bytes into DATA (files that rsync wrote, block groups that balance moved) and METADATA (all
+    others). If data is compressed, there is more metadata than shown.
     """
     with opened(ctx) as context:
         zone, moment = context.config.pool.zone, context.clock.now()
@@ -144,7 +145,7 @@ def lines(day: DayData) -> list[str]:
     """The whole text."""
     room, drawn = max(min(width() - _SCALE - 2, 96), 24), chart_characters()
     columns = _columns(day, room)
-    title = f"{day.name}: disks from {local_minute(day.start)} on, in time of {day.zone.key}"
+    title = f"{day.name}: the disks since {local_minute(day.start)}, in the time zone {day.zone.key}"
     text = [*textwrap.wrap(title, width())]
     note = f"  ({drawn.unknown} no samples)" if any(slot.written is None for slot in columns) else ""
     for name, rates in (("written", [slot.written for slot in columns]), ("read", [slot.read for slot in columns])):
@@ -198,7 +199,7 @@ def sum_lines(day: DayData) -> list[str]:
         words.append(f"Samples cover {format_duration(day.sums[0].known)} of {format_duration(day.sums[0].seconds)}.")
     if any(phase_sum.metadata is None and phase_sum.known for phase_sum in day.sums):
         words.append(
-            "There is no ratio where fewer bytes were written than the data has: it was compressed, or is not on disk yet."
+            "There is no ratio if fewer bytes were written than the size of the data: it was compressed, or is not on disk yet."
         )
-    words.append("Ratio: bytes written besides data for each byte of data, all copies counted.")
+    words.append("Ratio: bytes of metadata written for each byte of data; all copies count.")
     return [*text, "", *textwrap.wrap(" ".join(words), min(width(), 100))]

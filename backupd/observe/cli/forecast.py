@@ -22,11 +22,11 @@ _DAY = timedelta(days=1)
 def command(ctx: click.Context, days: int, as_json: bool) -> int:
     """Estimate when the pool will be full at its present growth: when nothing is left to allocate, and when everything is used.
 
-    If allocated space runs out first, balancing helps (`btrfs-balancer run`); if used space does, only more devices or fewer
-    backups help.
+    If everything is allocated first, balancing helps (`btrfs-balancer run`). If everything is used first, only more devices or
+    fewer backups help.
 
-    The range is that of the slowest and the fastest sixth of the history. At least two weeks of samples are needed. It cannot
-    include planned changes, such as new hosts.
+    The range comes from the slowest and the fastest sixth of the history. At least two weeks of samples are needed. The estimate
+    does not include planned changes, such as new hosts.
     """
     with opened(ctx) as context:
         until = context.clock.now()
@@ -84,7 +84,9 @@ def words(answer: FullForecast) -> str:
         return grew + whole + (f"; {local_day(answer.earliest)} at the earliest" if answer.earliest else "")
     latest = local_day(answer.latest) if answer.latest else "never" if pace.slow <= 0 else "more than ten years"
     earliest = local_day(answer.earliest or answer.usual)
-    return f"{grew}full {'when used is, ' if answer.with_used else ''}around {local_day(answer.usual)} ({earliest} to {latest})"
+    return (
+        f"{grew}full {'together with used, ' if answer.with_used else ''}around {local_day(answer.usual)} ({earliest} to {latest})"
+    )
 
 
 def _a_day(pace: float) -> str:

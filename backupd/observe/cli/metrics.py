@@ -34,18 +34,18 @@ from btrkeep.units import parse_backup_name, seconds_between
 
 @click.command("metrics")
 @click.option(
-    "--textfile", type=GivenPath(dir_okay=False), metavar="FILE", help="Replace FILE, for node_exporter's textfile collector."
+    "--textfile", type=GivenPath(dir_okay=False), metavar="FILE", help="Write to FILE, for node_exporter's textfile collector."
 )
 @json_option
 @pass_context
 def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
-    """Print numbers of the pool and its hosts in the format that Prometheus reads.
+    """Print metrics of the pool and its hosts in the format of Prometheus.
 
-    With --textfile they replace FILE, readable by all. For node_exporter its name must end in .prom, in the folder of
-    --collector.textfile.directory.
+    --textfile writes them to FILE instead, which all users can read. For node_exporter, the name of FILE must end in .prom, and its
+    folder must be that of --collector.textfile.directory.
 
-    With an invalid configuration the last valid one is used, and without a catalogue the metrics of the pool and of the faults are
-    printed; exit status 1 then.
+    If the configuration is invalid, the last valid one is used. If the catalogue cannot be read, only the metrics of the pool and
+    of the faults are printed. In both cases the exit status is 1.
     """
     reporting = load_reporting(ctx)
     moment = present(ctx, reporting.config)

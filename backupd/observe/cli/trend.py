@@ -167,16 +167,16 @@ def _dates(first: datetime, last: datetime, room: int) -> list[tuple[int, str]]:
 
 def _change(first: Point, last: Point) -> str:
     return (
-        f"From {local_day(first.taken)} to {local_day(last.taken)} allocated went from {format_size(first.allocated)} to "
-        f"{format_size(last.allocated)}, used from {format_size(first.used)} to {format_size(last.used)}, and allocated but "
-        f"not used from {format_size(first.unused)} to {format_size(last.unused)}."
+        f"From {local_day(first.taken)} to {local_day(last.taken)}, allocated space went from {format_size(first.allocated)} to "
+        f"{format_size(last.allocated)}, used space from {format_size(first.used)} to {format_size(last.used)}, and allocated but "
+        f"unused space from {format_size(first.unused)} to {format_size(last.unused)}."
     )
 
 
 def _now(last: Point) -> str:
     score = f" Score of the free space: {last.score:,.0f}." if last.score is not None else ""
     return (
-        f"Of {format_size(last.size)} are {format_size(last.unallocated)} "
-        f"({format_share(last.unallocated / last.size if last.size else 0)}) not allocated; "
+        f"{format_size(last.unallocated)} of {format_size(last.size)} "
+        f"({format_share(last.unallocated / last.size if last.size else 0)}) are unallocated; "
         f"{format_share(last.metadata_share)} of the used space is metadata.{score}"
     )

@@ -30,7 +30,7 @@ from btrkeep.units import counted, format_duration, format_size, local_time, par
 @click.option(
     "--method",
     type=click.Choice(METHODS),
-    help="written: only what rsync wrote. sampled: by random places. extents: by all extents; exact. "
+    help="How to measure. written: only the data that rsync wrote. sampled: an estimate. extents: all extents, exact. "
     "[default: sampled; with HOST: extents]",
 )
 @click.option(
@@ -48,7 +48,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
     """Show the space used by host, or by backup of HOST. Needs no qgroups.
 
     WRITTEN is the data that rsync wrote for the existing backups. ON DISK is the data that they refer to, each extent once. OWN is
-    the space that deleting the host, or that one backup, would free, because no other backup refers to it.
+    the space that deleting the host, or the backup, would free, because no other backup refers to it.
 
     Sampled values have a 95 % confidence interval. Metadata is not counted.
     """
@@ -71,7 +71,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
         if alive is not None:
             more = f"; data written before {local_time(since)} is not counted" if since else ""
             click.echo(
-                f"{printable(host or '')}: {format_size(alive)} of its data are in use, by simple quotas, with metadata{more}"
+                f"{printable(host or '')}: {format_size(alive)} of its data are in use by simple quotas, including metadata{more}"
             )
 
     return print_answer({**_fields(use, host), "alive": alive}, show, as_json=as_json)

@@ -63,9 +63,9 @@ def _look(context: PoolContext) -> str:
     if not read_errors.seen.unnamed or not read_errors.seen.since:
         return ""
     why = f" ({read_errors.why})" if read_errors.why else ""
-    errors = counted(read_errors.seen.unnamed, "error")
+    errors = counted(read_errors.seen.unnamed, "read error")
     return (
-        f"{errors} of reading were counted by the devices since {local_time(read_errors.seen.since)}, but the kernel's log does "
+        f"the devices have counted {errors} since {local_time(read_errors.seen.since)}, but the kernel's log does "
         f"not name the files{why}: `backupd scrub` finds them"
     )
 

@@ -179,7 +179,7 @@ def line(done: Scrubbed) -> str:
     """Formats the result."""
     head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
     if done.signal and done.outcome == "stopped":
-        head += "; the next dedupe continues from here"
+        head += "; the next scrub continues from here"
     part = " in all" if done.resumed else ""
     return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
 

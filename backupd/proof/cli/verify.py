@@ -134,9 +134,10 @@ class VerifyOptions:
 def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     """Read the files of backups from the disk, and compare them with their checksums from the last time.
 
-    All backups of all hosts, or those of each HOST, or HOST@BACKUP; those not verified for the longest time come first.
-    A file that several backups share is read once. The first reading of a file records its checksum; later readings are compared
-    with that. A file whose blocks do not match the checksums of btrfs is unreadable, also at the first reading.
+    Without arguments it reads all backups of all hosts, otherwise those of each HOST, or each HOST@BACKUP. Those not verified for
+    the longest time come first. A file that several backups share is read once. The first time a file is read, its checksum is
+    recorded; later, it is compared with that. A file whose blocks do not match the checksums of btrfs is unreadable, even the first
+    time.
 
     Ctrl-C, SIGTERM and --time stop it. The next `backupd verify` continues from there.
 
@@ -302,7 +303,7 @@ class _VerifyRun:
         files, size = (sum(getattr(verify_pass.count, name) for verify_pass in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
         answer = {"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found}
-        text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next dedupe continues" if is_over else "")
+        text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next verify continues" if is_over else "")
         print_answer(answer, [text], as_json=self.given.as_json)
         has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
         return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)

@@ -41,7 +41,7 @@ from btrkeep.units import counted, format_time
 @json_option
 @pass_context
 def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Take over HOSTs, whose backups were fetched from another pool: from now on this pool backs them up.
+    """Take over each HOST that was fetched from another pool: from now on, this server backs it up.
 
     Use it when the other backup server is lost. A HOST may be a pattern, such as '*' for all hosts fetched from any pool; with
     several replicas, --replica chooses one. The next run of a host continues from the newest copy, so existing data is not
@@ -94,7 +94,7 @@ def _print_promoted(chosen: list[str], missing: list[str], outcome: str, *, as_j
 @json_option
 @pass_context
 def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Fetch HOSTs from the pool of the replica NAME from now on, and no longer back them up here.
+    """Fetch each HOST from the pool of the replica NAME from now on, and no longer back it up here.
 
     Use it after `promote`: this server was away, and the other server made the backups. From now on, the retention of the
     replica decides what is kept here, instead of that of the host. `replicate` then fetches the backups made there, as

@@ -40,7 +40,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 @click.command("replicate")
 @click.argument("name", required=False, shell_complete=complete_replica)
 @click.argument("hosts", nargs=-1, metavar="[HOST]...")
-@click.option("--due", is_flag=True, help="Only replicas whose `every` has passed, within their window.")
+@click.option("--due", is_flag=True, help="Only replicas that are due (`every`), within their window.")
 @click.option("--damaged", is_flag=True, help="Fetch copies again that are damaged here; each replaces the damaged copy.")
 @dry_run_option("which backups would be fetched")
 @click.option(
@@ -81,7 +81,7 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
     With --damaged, the copies that `backupd damaged` lists here are fetched again, as the difference to an undamaged copy or as a
     whole. A copy that is being restored from waits for the next time.
 
-    It waits while backups are made, expired or balanced here. Exit status 0: all backups are here; 1: a host could not be
+    It waits while a backup, an expiry or a balance is running here. Exit status 0: all backups are here; 1: a host could not be
     fetched, or a pool on a removable disk was away for longer than `max_age`; 3: another replication of it is running; 4: this
     pool is unusable.
     """

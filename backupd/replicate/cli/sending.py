@@ -165,7 +165,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
                 raise OperatorError(f"{error.filename or folder}: {error.strerror}", hint) from None
             results.append(fields)
     size = sum(fields["bytes"] for fields in results)
-    text = f"{folder}: {counted(len(results), 'host')}, {format_size(size)} written; it is not encrypted"
+    text = f"{folder}: {counted(len(results), 'host')}, {format_size(size)} written, not encrypted"
     print_answer(results, [] if wanted.dry_run else [text], as_json=wanted.as_json)
     return status
 

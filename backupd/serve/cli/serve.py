@@ -74,21 +74,21 @@ class ServeOptions:
     metavar="PATH",
     help="The socket of `btrkeep-web logins`.  [default: /run/btrkeep/login-NAME.sock]",
 )
-@click.option("--restore-elsewhere", is_flag=True, help="Allow restores to other folders of their host, too.")
+@click.option("--restore-elsewhere", is_flag=True, help="Also allow restores into other folders of a host than the original ones.")
 @click.option(
     "--restore-below",
     multiple=True,
     type=Path,
     metavar="DIR",
-    help="Allow restores of this machine's files to their original place below DIR; repeatable. Without it none are allowed.",
+    help="Allow restores of this machine's own files to their original paths below DIR; repeatable. Without it, they are refused.",
 )
 @pass_context
 def command(ctx: click.Context, **options: Any) -> int:
     """Do the privileged work of the dashboard: list and stream files, hold, release, start runs and restores.
 
-    systemd starts it at a connection to btrkeep-serve@POOL.socket, and it exits after a while without requests. With
-    --socket it listens itself, until Ctrl-C. It answers root, and users who are logged in at the dashboard, for whom the user
-    btrkeep asks, or those that --allow names. `man backupd` names the description of the protocol.
+    systemd starts it when a program connects to btrkeep-serve@POOL.socket. It exits after a while without requests. With --socket
+    it listens itself, until Ctrl-C. It answers root, the users that --allow names, and the user btrkeep, which sends the requests
+    of users who are logged in at the dashboard. `man backupd` names the description of the protocol.
     """
     given, chosen = ServeOptions(**options), ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
