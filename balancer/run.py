@@ -243,7 +243,8 @@ class Balancing:
             count = counted(choice.candidates - choice.beyond, "block group")
             return Stop(StopReason.NO_SPACE, f"{count} worth balancing cannot be moved: {choice.no_place}")
         if worth := choice.beyond:
-            rest = "the only other block group worth it does not fit" if worth == 1 else f"none of {worth:,} others worth it fits"
+            others = "the only other block group" if worth == 1 else f"none of the {worth:,} other block groups"
+            rest = f"{others} worth balancing {'does not fit' if worth == 1 else 'fits'}"
             return Stop(StopReason.BUDGET, f"{format_size(self._moved)} moved, and {rest} into the rest of the budget")
         aside = f"; {counted(len(self._set_aside), 'block group')} failed and are skipped" if self._set_aside else ""
         return Stop(StopReason.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")

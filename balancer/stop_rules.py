@@ -63,7 +63,7 @@ def stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFact
 def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
     """Yields all reasons, the weightiest first."""
     if facts.signal is not None:
-        yield Stop(StopReason.SIGNAL, f"{signal.Signals(facts.signal).name} came")
+        yield Stop(StopReason.SIGNAL, f"received {signal.Signals(facts.signal).name}")
     # A balance needs room that no block group has: without any it fails, and then everything else does too.
     if facts.unallocated < (least := settings.min_unallocated.of(facts.total)):
         why = f"{format_size(facts.unallocated)} are unallocated, less than the limit of {format_given(least)}"

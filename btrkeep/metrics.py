@@ -41,7 +41,7 @@ CONFIG_FAULTS = Metric(
 CATALOGUE_USABLE = Metric(
     "btrkeep_catalogue_usable", "gauge", "1 if the catalogue can be read, else 0: then hosts have no samples."
 )
-POOL_LOOKED = Metric("btrkeep_pool_look_timestamp_seconds", "gauge", "When the pool itself could last be read.")
+POOL_LOOKED = Metric("btrkeep_pool_look_timestamp_seconds", "gauge", "When the pool could last be read.")
 
 HOST_INFO = Metric(
     "btrkeep_host_info", "gauge", "Always 1; its labels have the host's configuration.", ("host", "group", "enabled", "optional")
@@ -65,7 +65,9 @@ HOST_DURATION = Metric(
     "btrkeep_host_last_success_duration_seconds", "gauge", "How long the newest complete backup took.", ("host",)
 )
 HOST_SIZE = Metric("btrkeep_host_last_success_size_bytes", "gauge", "Size of all files in the newest complete backup.", ("host",))
-HOST_NEW = Metric("btrkeep_host_last_success_new_bytes", "gauge", "New data that rsync wrote for it.", ("host",))
+HOST_NEW = Metric(
+    "btrkeep_host_last_success_new_bytes", "gauge", "New data that rsync wrote for the newest complete backup.", ("host",)
+)
 HOST_FILES = Metric("btrkeep_host_last_success_files", "gauge", "Files in the newest complete backup.", ("host",))
 HOST_ALIVE = Metric(
     "btrkeep_host_alive_bytes",
@@ -73,7 +75,9 @@ HOST_ALIVE = Metric(
     "Existing bytes that a host wrote; no sample without simple quotas.",
     ("host",),
 )
-HOST_QUOTA = Metric("btrkeep_host_quota_bytes", "gauge", "The host's `quota` for them; no sample without one.", ("host",))
+HOST_QUOTA = Metric(
+    "btrkeep_host_quota_bytes", "gauge", "The host's `quota` for its existing bytes; no sample without one.", ("host",)
+)
 HOST_DAMAGED = Metric(
     "btrkeep_host_damaged_backups", "gauge", "Backups in which a verification or a scrub found damaged files.", ("host",)
 )
@@ -102,9 +106,14 @@ DEVICES_SIZE = Metric(
 DEVICES_ALLOCATED = Metric("btrkeep_devices_allocated_bytes", "gauge", "Bytes of all devices that are allocated to block groups.")
 DEVICES_USED = Metric("btrkeep_devices_used_bytes", "gauge", "Bytes of all devices that are used within block groups.")
 SPACE_ALLOCATED = Metric(
-    "btrkeep_space_allocated_bytes", "gauge", "Bytes in block groups of one type, as files have them.", ("type",)
+    "btrkeep_space_allocated_bytes",
+    "gauge",
+    "Bytes allocated to block groups of one type; data stored twice counts once.",
+    ("type",),
 )
-SPACE_USED = Metric("btrkeep_space_used_bytes", "gauge", "Bytes of them that are used.", ("type",))
+SPACE_USED = Metric(
+    "btrkeep_space_used_bytes", "gauge", "Used bytes in block groups of one type; data stored twice counts once.", ("type",)
+)
 COPIES = Metric(
     "btrkeep_stored_bytes",
     "gauge",
@@ -114,7 +123,7 @@ COPIES = Metric(
 DEVICE_ERRORS = Metric("btrkeep_device_errors_total", "counter", "Errors that btrfs has counted on a device.", ("devid", "error"))
 MISSING = Metric("btrkeep_devices_missing", "gauge", "Missing devices of the mounted pool.")
 ORPHANS = Metric("btrkeep_orphans", "gauge", "Deleted subvolumes that wait for the kernel's cleaner.")
-SAMPLED = Metric("btrkeep_pool_timestamp_seconds", "gauge", "When the numbers of devices, space and orphans were taken.")
+SAMPLED = Metric("btrkeep_pool_timestamp_seconds", "gauge", "When the numbers of devices, space and orphans were measured.")
 
 SCORE = Metric("btrkeep_free_space_score", "gauge", "Fragmentation of free space: the sum of all data block groups' scores.")
 BAD = Metric("btrkeep_free_space_bad_block_groups", "gauge", "Data block groups whose score is above 250.")
@@ -147,19 +156,26 @@ REPLICA_STATE = Metric(
 REPLICA_FETCHED = Metric(
     "btrkeep_replica_last_fetch_timestamp_seconds",
     "gauge",
-    "When it was last fetched, or sent to; no sample if never.",
+    "When a replica was last fetched, or an offsite repository last sent to; no sample if never.",
     ("replica",),
 )
-REPLICA_MAX_AGE = Metric("btrkeep_replica_max_age_seconds", "gauge", "The age at which it counts as late.", ("replica",))
+REPLICA_MAX_AGE = Metric(
+    "btrkeep_replica_max_age_seconds", "gauge", "The age at which a replica or repository counts as late.", ("replica",)
+)
 REPLICA_BYTES = Metric(
     "btrkeep_replica_last_fetch_bytes",
     "gauge",
-    "Bytes of all streams of the newest replication, or added in the repository.",
+    "Bytes of all streams of the newest replication, or added to the repository by the newest run.",
     ("replica",),
 )
-REPLICA_DURATION = Metric("btrkeep_replica_last_fetch_duration_seconds", "gauge", "How long it took.", ("replica",))
+REPLICA_DURATION = Metric(
+    "btrkeep_replica_last_fetch_duration_seconds", "gauge", "How long the newest replication or sending took.", ("replica",)
+)
 REPLICA_NEWEST = Metric(
-    "btrkeep_replica_host_newest_timestamp_seconds", "gauge", "When the newest copy of a host began.", ("replica", "host")
+    "btrkeep_replica_host_newest_timestamp_seconds",
+    "gauge",
+    "When the newest copied backup of a host started.",
+    ("replica", "host"),
 )
 REPLICA_GONE = Metric("btrkeep_replica_hosts_gone", "gauge", "Fetched hosts that the other pool no longer lists.", ("replica",))
 REPLICA_BEHIND = Metric("btrkeep_replica_hosts_behind", "gauge", "Hosts with incomplete copies.", ("replica",))

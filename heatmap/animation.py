@@ -148,7 +148,7 @@ def _compressed(rgba: Array) -> bytes:
         if name == b"VP8L":
             return data[at : at + 8 + size + size % 2]
         at += 8 + size + size % 2
-    raise ValueError("no VP8L in what Pillow wrote")
+    raise ValueError("Pillow wrote no VP8L chunk")
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

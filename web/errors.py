@@ -26,7 +26,7 @@ _WORDS = {
         "Not found",
         "It may have been deleted, or have another name. Hosts and backups that you may not see get the same message.",
     ),
-    405: ("Not possible this way", "This address accepts only other kinds of requests."),
+    405: ("Not possible this way", "This address does not accept this kind of request."),
     409: ("Not possible now", "Another job is running, or the state has changed. Check it, then try again."),
     413: ("Too large", "The request is larger than any page needs."),
     414: ("Address too long", "No path of a file is that long."),
@@ -84,7 +84,9 @@ def csrf_error_page(error: CSRFError) -> Response:
     if request.path.startswith("/api/"):
         return api.http_error_answer(error)
     return page(
-        400, "This form is too old, or was not sent from here. Nothing was done.", "Load the page again, and submit the form again."
+        400,
+        "This form has expired, or was not sent from this page. Nothing was done.",
+        "Load the page again, and submit the form again.",
     )
 
 

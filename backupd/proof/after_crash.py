@@ -1,4 +1,4 @@
-"""Reads, after a crash of this server, the backups that were written last before it, before another one is based on them.
+"""Reads, after a crash of this server, the backups that were written just before it, before another one is based on them.
 
 The first command of each boot finds out which these are, and notes them in the pool. A backup stays noted until it was read, so a
 kill loses none. A `.working` that was written last loses its mark, so the next run does not rely on its files.

@@ -102,7 +102,7 @@ def _score_words(score: float, before: float | None) -> str:
 
 def _change(first: "FreeSpaceScore", last: "FreeSpaceScore") -> str:
     if first is last:
-        return f"Of {counted(last.block_groups, 'block group')} {last.bad:,} score above {BAD:.0f}."
+        return f"{last.bad:,} of {counted(last.block_groups, 'block group')} score above {BAD:.0f}."
     share = f" ({_signed(last.score / first.score - 1)})" if first.score else ""
     return (
         f"From {local_day(first.taken)} to {local_day(last.taken)} the score went "

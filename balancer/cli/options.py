@@ -134,7 +134,7 @@ _CHOOSING = (
         "--min-score",
         type=click.FloatRange(min=0),
         metavar="S",
-        help="Only block groups that score S or more; less, in proportion, where none has 1 GiB.",
+        help="Only block groups with a score of at least S. If all are smaller than 1 GiB, S is reduced in proportion.",
     ),
     click.option(
         "--min-benefit",

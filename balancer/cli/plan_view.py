@@ -95,7 +95,7 @@ def _gains(now: SpaceNumbers, taken: Sequence[PlannedBlockGroup]) -> str:
     score, free = sum(group.score for group in taken), sum(group.length - group.used for group in taken)
     share = format_share(score / now.score) if now.score else "0%"
     removes = f"That would remove about {score:,.0f} of the score of {now.score:,.0f} ({share})"
-    return f"{removes}, and make {format_size(free)} unallocated that {_lies(sum(group.fragments for group in taken))}"
+    return f"{removes}. {format_size(free)} that {_lies(sum(group.fragments for group in taken))} would become unallocated"
 
 
 def _lies(holes: int) -> str:

@@ -57,7 +57,12 @@ def plan_command(path: Path | None, pool: str | None, config: Path | None, as_js
 @mount_point
 @choosing
 @click.option("--until", type=MOMENT, metavar="TIME", help="Stop at this time: 06:00 in the zone of the pool, or RFC 3339.")
-@click.option("--min-unallocated", type=ROOM, metavar="ROOM", help="Stop when less is unallocated: 10GiB, or 3% of the filesystem.")
+@click.option(
+    "--min-unallocated",
+    type=ROOM,
+    metavar="ROOM",
+    help="Stop when less than this is unallocated, such as 10GiB, or 3% of the filesystem.",
+)
 @click.option(
     "--no-yield",
     "yield_to_backups",

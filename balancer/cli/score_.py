@@ -84,7 +84,7 @@ def command(
     EXTENTS   extents in it, and
     REFS      references to them; both make moving slower (with --top)
 
-    Below it are the sizes of all free extents, and a judgement in one sentence.
+    Below the table are the sizes of all free extents, and a judgement in one sentence.
 
     \b
     Examples:

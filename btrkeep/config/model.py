@@ -52,7 +52,7 @@ class Retention:
     """
 
     daily: int = _period(lambda day: day.toordinal(), 1, "d", 28, "good", "14",
-        "For how many days, the newest ones with a complete backup, the first backup of the day is kept.")
+        "How many days keep a backup: of each of the newest days with a complete backup, the first one is kept.")
     weekly: int = _period(_week, 7, "W", 31, "busy", "13", "The same for ISO weeks, which begin on Monday.")
     monthly: int = _period(lambda day: day.year * 100 + day.month, 30, "M", 133, "odd", "12", "The same for months.")
     yearly: int = _period(lambda day: day.year, 365, "Y", 166, "odd", "3", "The same for years.")

@@ -59,7 +59,7 @@ STALL = ConfigKey(WITH_COPIES, kinds.DURATION, "30m", '"1h"',
     "A transfer without progress for this long is stopped. The same applies to fetching or sending a host's copies, and to "
     "restic reading from its repository.", shown=True)
 TIME = ConfigKey((BALANCE, DRILL), kinds.TIME_LIMIT, "2h", '"6h"',
-    'How long one run of the balancer, or one drill, takes at most. ``"none"``: no limit.')
+    'The maximum duration of one run of the balancer, or of one drill. ``"none"``: no limit.')
 PORT = ConfigKey((*SHARED, REPLICA, PUSH), kinds.PORT, None, "2222",
     "The port of ssh on the host, or on the other backup server. Without it: ssh's default, 22.")
 SSH_OPTIONS = ConfigKey((*SHARED, REPLICA, PUSH), kinds.SSH_OPTIONS, [], '["ProxyJump=gate.example.org"]',
@@ -189,12 +189,12 @@ class VerifySettings:
     """
 
     new_files: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "200", '"1%"',
-        "How many of a run's fetched files get checksums at once: so many, chosen at random, a share of them, or ``all``. Files "
-        "of 64 MiB or more always do. It takes at most 2% of the run's time. ``\"none\"``: no files.")
+        "How many of a run's fetched files get checksums at once: a number of files chosen at random, a share of them, or ``all``. "
+        "Files of 64 MiB or more always do. It takes at most 2% of the run's time. ``\"none\"``: no files.")
     against_source: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "none", '"1%"',
         "How many files of each complete host a night compares with the host at its end, by content. A share means the next "
-        "slice each night: with ``1%`` each file is compared once in a hundred nights. Or so many, chosen at random, or ``all``. "
-        'It takes half an hour at most. ``"none"``: no files.')
+        "slice each night: with ``1%`` each file is compared once in a hundred nights. A number means so many files, chosen at "
+        'random. It takes half an hour at most. ``"none"``: no files.')
     after_crash: float = entry((VERIFY,), kinds.DURATION, "10m", '"1h"',
         "After a crash of this server, data written within this time before it are read first. It is the time that the "
         "filesystem (mount option ``commit``), the disks and their controllers may need until data are on the disk.")
@@ -212,7 +212,7 @@ class DrillSettings:
 
     time: float | None = filled_by(TIME)
     sample: FileSample = entry((DRILL,), kinds.SAMPLE, "1000", '"5%"',
-        "How much of a backup a drill restores: so many names, chosen at random, a share of them, or ``all``.")
+        "How much of a backup a drill restores: a number of names chosen at random, a share of them, or ``all``.")
     boot_timeout: float = entry((DRILL,), kinds.DURATION, "5m", '"15m"',
         "How long a system may take to boot in ``backupd drill --boot``, including its ``boot_checks``.")
     max_age: float | None = filled_by(MAX_AGE)

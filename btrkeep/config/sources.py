@@ -27,7 +27,7 @@ def parse_ssh_file(value: Any) -> Path:
     """Parses the name of a file for ssh, whose options split at blanks and quotes and expand percent signs."""
     path = parse_path(value)
     if any(char.isspace() or char in "\"'%\\" for char in str(path)):
-        raise InvalidValue("ssh takes no file name with blanks, quotes, backslashes or percent signs")
+        raise InvalidValue("ssh does not accept a path with blanks, quotes, backslashes or percent signs")
     return path
 
 

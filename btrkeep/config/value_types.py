@@ -343,7 +343,7 @@ COPY_TARGET = ValueKind("address", 'an address such as "ssh://root@backup2.examp
 HOST_PATTERNS = ValueKind(
     "list of hosts",
     'a list of names or patterns such as ["web*", "db1"]',
-    _list_of(_host_pattern, "expected a host's name, or a pattern of such"),
+    _list_of(_host_pattern, "expected a host's name or a pattern"),
 )
 RESTIC_REPOSITORY = ValueKind(
     "restic repository", 'a repository such as "rest:https://copies.example.org/main"', _restic_repository

@@ -133,7 +133,7 @@ def _newest_failures(attempts: Sequence[StepAttempt], now: datetime) -> list[Ste
 def repeated_words(failure: RepeatedFailure) -> str:
     """Formats it in one line."""
     why = f": {printable(failure.text)}" if failure.text else ""
-    return f"{failure.subject}: not finished {counted(failure.times, 'time')} in a row, since {local_time(failure.since)}{why}"
+    return f"{failure.subject}: did not finish {counted(failure.times, 'time')} in a row, since {local_time(failure.since)}{why}"
 
 
 def repeated_object(failure: RepeatedFailure) -> dict[str, object]:

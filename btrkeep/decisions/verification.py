@@ -371,7 +371,7 @@ class WrittenBackup(NamedTuple):
 
 
 class BackupsInDoubt(NamedTuple):
-    """The backups, by host and name, that were written last before a crash and have not been read since. `since`: when the crash
+    """The backups, by host and name, that were written just before a crash and have not been read since. `since`: when the crash
     was noticed.
     """
 
@@ -429,6 +429,6 @@ def _backups_in_doubt(given: Mapping[str, Any]) -> BackupsInDoubt:
 def in_doubt_words(in_doubt: BackupsInDoubt) -> str:
     """In one line."""
     return (
-        f"{counted(len(in_doubt.backups), 'backup')} written last before a crash of this server, "
+        f"{counted(len(in_doubt.backups), 'backup')} written just before a crash of this server, "
         f"seen {local_time(in_doubt.since)}, not read since"
     )

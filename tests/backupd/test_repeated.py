@@ -75,7 +75,7 @@ def test_a_drill_that_is_never_finished_is_shown_everywhere_and_ends_with_one_th
             note_drill(catalogue, DrillResult("web1", "2026-11-20T220003Z", now - timedelta(hours=hours), outcome, text="no room"))
 
     def shown() -> list[bool]:
-        words = "drill: not finished 3 times in a row"
+        words = "drill: did not finish 3 times in a row"
         alarms = json.loads(nights.backupd("notify", "--json", check=False).stdout)["standing"]
         return [
             any(alarm["subject"] == "step drill" and words in alarm["text"] for alarm in alarms),

@@ -205,7 +205,7 @@ def test_the_sentence_counts_what_is_within_the_limits_only() -> None:
     text = sentence(numbers(score=10_000.0), plans, cut_of(plans, settings, NOON), "")
     assert text.startswith("2 of 3 block groups: 768 MiB would be moved, and about 6.00 MiB of metadata written, in about 20s.")
     assert "about 7,805 of the score of 10,000 (78%)" in text  # 2 * 3902.4
-    assert "make 1.25 GiB unallocated that are free in 24,690 pieces now" in text
+    assert "1.25 GiB that are free in 24,690 pieces now would become unallocated" in text
 
 
 def test_a_plan_of_nothing_says_why() -> None:
@@ -241,7 +241,7 @@ def test_a_pipe_gets_one_line_for_each_block_group_and_one_for_each_reason_to_wa
         sink(view(number))
         sink(BalanceProgress(0, 0, 1.0, 0, 0))
         sink(done(number))
-    sink(Cancelling("SIGTERM came", 46000000000000))
+    sink(Cancelling("received SIGTERM", 46000000000000))
     sink(Notice("a\x1bb"))
     text = capsys.readouterr()
     assert text.err == ""
@@ -311,12 +311,12 @@ def test_the_report_names_the_block_groups_that_did_not_go_well() -> None:
         done(2, BalanceOutcome.FAILED, error="Input/\noutput error"),
         done(3, BalanceOutcome.CANCELLED, error="Operation canceled"),
     ]
-    text = " ".join(" ".join(report_lines(report(*steps, reason=StopReason.SIGNAL, why="SIGINT came"))).split())
+    text = " ".join(" ".join(report_lines(report(*steps, reason=StopReason.SIGNAL, why="received SIGINT"))).split())
     assert "Block group 46000000000000: the kernel found no free space for its data (No space left on device)." in text
     assert r"failed (Input/\noutput error)" in text
     assert "cancelled." in text
     assert "per byte" not in text
-    assert text.endswith("It stopped: SIGINT came.")
+    assert text.endswith("It stopped: received SIGINT.")
     assert "Nothing was moved" in " ".join(report_lines(report()))
 
 
@@ -380,9 +380,9 @@ def test_the_picture_has_the_block_group_its_map_and_what_is_left_at_any_width(w
     sink(Waiting("backups come first: backupd\x1b[2J run"))
     assert r"waiting: backups come first: backupd\x1b[2J run" in " ".join(" ".join(picture(sink)).split())
     sink(view(2))
-    sink(Cancelling("SIGINT came", 46000000000000))
+    sink(Cancelling("received SIGINT", 46000000000000))
     output = " ".join(" ".join(picture(sink)).split())
-    assert "stopping: SIGINT came; the kernel cancels the block group at 46000000000000" in output
+    assert "stopping: received SIGINT; the kernel cancels the block group at 46000000000000" in output
     sink.close()
 
 

@@ -25,7 +25,7 @@ def test_with_nothing_in_the_way_it_goes_on() -> None:
 
 
 REASONS: list[tuple[dict[str, Any], StopReason, str, bool]] = [
-    ({"signal": signal.SIGTERM}, StopReason.SIGNAL, "SIGTERM came", True),
+    ({"signal": signal.SIGTERM}, StopReason.SIGNAL, "received SIGTERM", True),
     ({"unallocated": 4 * GIB - 1}, StopReason.UNALLOCATED, "4.00 GiB are unallocated, less than the limit of 4 GiB", False),
     (
         {"exclusive": "device add", "exclusive_by": "process 7: btrfs device add"},

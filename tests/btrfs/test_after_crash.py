@@ -122,13 +122,13 @@ def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Pat
     (damaged,) = [host for host in ("db", "web") if work("sha256sum", nights.data(host, tree) / "lost", check=False).returncode]
     reboot(nights)
     output = nights.backupd("run", damaged).stdout
-    assert "2 backups written last before a crash of this server" in output
+    assert "2 backups written just before a crash of this server" in output
     assert f"{damaged} {nights.names(damaged)[0]}: 1 file damaged" in output
     assert (nights.data(damaged, tree) / "lost").read_bytes() == lost
     (other,) = {"db", "web"} - {damaged}
     assert [host for host, _ in noted(nights)["unread"]] == [other]  # it was not asked for
     assert nights.json("status")["in_doubt"]["backups"] == [{"host": other, "name": nights.names(other)[0]}]
-    assert "written last before a crash of this server" in nights.backupd("status").stdout
+    assert "written just before a crash of this server" in nights.backupd("status").stdout
     assert "in doubt" in nights.backupd("list", other).stdout
     assert "1 backup written last" in nights.backupd("run", "--all").stdout
     assert noted(nights)["unread"] == []

@@ -275,8 +275,8 @@ def test_on_a_terminal_the_block_group_is_drawn_and_ctrl_c_ends_it_with_the_repo
     assert status == 130
     assert re.search(r"1: block group \d+  score [\d.]+", plain)
     assert "▏" in plain
-    assert "stopping: SIGINT came" in plain
-    assert plain.rstrip().endswith("It stopped: SIGINT came.")
+    assert "stopping: received SIGINT" in plain
+    assert plain.rstrip().endswith("It stopped: received SIGINT.")
     assert screen.rfind("\x1b[?25h") > screen.rfind("\x1b[?25l")  # the cursor is back
     nothing_is_left(bed)
 

@@ -215,7 +215,7 @@ def test_a_server_that_never_answers_ends_a_check_and_a_run_and_is_a_finding(far
             reported = far.offsite("check", status=1).stderr
             assert "far: restic: the repository has not answered for 1.0s" in " ".join(reported.split())
         checked = far.night.backupd("check", check=False).stdout
-        assert "offsite check far: not finished 3 times in a row" in " ".join(checked.split())
+        assert "offsite check far: did not finish 3 times in a row" in " ".join(checked.split())
         far.offsite("run", status=1)
         (copy,) = far.night.json("status")["copies"]
         assert "has not answered" in copy["error"]

@@ -158,7 +158,7 @@ def test_a_repository_that_could_not_be_reached_three_times_is_checked_once_it_i
         assert refused(pool, "offsite", "check", "far").returncode == 1
         time.sleep(1)  # attempts are told apart by the second
     checked = prints(pool, "check")
-    assert "offsite check far: not finished 3 times in a row" in " ".join(checked.stdout.split())
+    assert "offsite check far: did not finish 3 times in a row" in " ".join(checked.stdout.split())
     shutil.move(tmp_path / "unplugged", away)
     typist.follow(checked, "backupd offsite check {}")
     assert "not finished" not in prints(pool, "check").stdout

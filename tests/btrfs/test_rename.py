@@ -284,7 +284,7 @@ def test_a_backup_in_doubt_since_a_crash_stays_so_under_whichever_name_it_has(
     assert in_doubt() == [[new, name]]
     configure_new(pool, old, new)
     assert f"{old} {name}" not in (output := pool.backupd("run", new).stdout)
-    assert "1 backup written last before a crash of this server" in output
+    assert "1 backup written just before a crash of this server" in output
     assert in_doubt() == []
 
 

@@ -179,7 +179,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
         (f'{POOL}[backup]\nwindow = "22:00-22:00"', 'backup.window = "22:00-22:00": start and end are the same'),
         (f'{POOL}[backup]\nwindow = "00:00-24:00"', 'backup.window = "00:00-24:00": start and end are the same'),
         (f'{POOL}[ssh]\nkey = "id"', 'ssh.key = "id": expected an absolute path'),
-        (f'{POOL}[ssh]\nknown_hosts = "/a b"', 'ssh.known_hosts = "/a b": ssh takes no file name with blanks'),
+        (f'{POOL}[ssh]\nknown_hosts = "/a b"', 'ssh.known_hosts = "/a b": ssh does not accept a path with blanks'),
         (f"{POOL}[ssh]\ncommand = []", "ssh.command = []: expected a command on one line"),
         (f"{POOL}[ssh]\ncommand = \"ssh 'x\"", "ssh.command = \"ssh 'x\": expected a command on one line"),
         (f'path = "/x"\n{POOL}', 'path = "/x": belongs in [pool]'),

@@ -28,7 +28,7 @@ Path = Annotated[
 """A path within a backup, as bytes. In a body it is a string, in which a byte that is not UTF-8 is a lone surrogate (\\udcXX)."""
 Host = Annotated[str, Field(max_length=255, description="The host's name in the configuration.")]
 Which = Annotated[
-    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day: its last one.")
+    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day for its last backup.")
 ]
 Name = Annotated[
     str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")

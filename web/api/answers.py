@@ -155,7 +155,7 @@ _OF_BODY = (413,)
 _INTRODUCTION = """What the dashboard shows, for programs. Times are RFC 3339 in UTC ending in `Z`, sizes bytes, durations and
 ages seconds, rates bytes per second, shares fractions of one. `null` stands for unknown or missing values. A byte of a host
 that is not UTF-8 is a lone surrogate in a string (`\\udcXX`), and `%XX` in a query; beside such a string NAME is NAME_encoded, as
-a query takes it. A later version may add keys; those that are here stay."""
+a query takes it. A later version may add keys; existing keys stay."""
 
 
 def path_of(endpoint: Endpoint) -> str:
@@ -265,7 +265,7 @@ def _answer(endpoint: Endpoint, of_answer: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(endpoint.answer, Bytes):
         schema = {"type": "string", "format": "binary"}
         return {"description": endpoint.answer.meaning, "content": {endpoint.answer.media: {"schema": schema}}}
-    return {"description": "As asked for.", "content": {"application/json": {"schema": of_answer[endpoint.name]}}}
+    return {"description": "As requested.", "content": {"application/json": {"schema": of_answer[endpoint.name]}}}
 
 
 def _errors(endpoint: Endpoint) -> dict[str, Any]:

@@ -21,7 +21,7 @@ COMMANDS = {
     "serve": LazyCommand("web.cli.serve_", "serve the dashboard; the default command"),
     "user": LazyCommand("web.cli.user_:user_command", "manage users, their roles and the hosts that they see"),
     "token": LazyCommand("web.cli.user_:token_command", "manage tokens for scripts"),
-    "logins": LazyCommand("web.cli.logins_", "run the login service, which knows the users and sessions"),
+    "logins": LazyCommand("web.cli.logins_", "run the login service, which checks passwords and sessions"),
     "completion": LazyCommand("web.cli:completion", "print the completion script of a shell"),
 }
 completion = completion_command(NAME, "commands and options")

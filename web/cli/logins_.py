@@ -29,10 +29,10 @@ log = logging.getLogger("btrkeep.web")
 )
 @click.pass_context
 def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
-    """Answer questions of the dashboard and the root service about logins, until SIGTERM or Ctrl-C.
+    """Run the login service, which checks passwords, sessions and tokens for the dashboard and the root service.
 
-    It alone reads and writes the users, as the user who owns their folder. systemd starts it at a connection to
-    btrkeep-login@POOL.socket; by hand it listens at --login.
+    Only this service reads and writes the database of users. It runs as the owner of the folder of users. systemd starts it when a
+    program connects to btrkeep-login@POOL.socket. Started manually, it listens at --login until SIGTERM or Ctrl-C.
     """
     chosen = ctx.obj
     assert isinstance(chosen, GlobalOptions)

@@ -52,7 +52,7 @@ def filesystem() -> str:
     """Returns the UUID of the samples; aborts with 404 if it is unknown."""
     identifier = source().site.filesystem
     if identifier is None:
-        abort(404, f"the pool has no samples yet: `{backupd()} sample` takes the first look")
+        abort(404, f"the pool has no samples yet: `{backupd()} sample` takes the first one")
     return identifier
 
 

@@ -210,7 +210,7 @@ _AXES: Mapping[str, Callable[[float], str]] = {
 
 def page(result: RehearsalResult) -> str:
     """The whole document."""
-    title = ASKS[result.question] if result.question else "Settings, rehearsed"
+    title = ASKS[result.question] if result.question else "Settings compared in a rehearsal"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -262,7 +262,7 @@ def _changes(result: RehearsalResult) -> Iterator[str]:
         for each_of_all in zip(*(variant_judgement.comparisons for variant_judgement in variant_judgements), strict=True)
         for variant_judgement, each in zip(variant_judgements, each_of_all, strict=True)
     ]
-    yield f"<h2>Against {_text(first)}</h2>"
+    yield f"<h2>Compared with {_text(first)}</h2>"
     shown = [printable(name) for name in names]
     described = f"Changes of every measure against {printable(first)}"
     yield "<figure><figcaption>Further left is less, and better <span>(median, and the range of all seeds)</span></figcaption>"
@@ -349,7 +349,7 @@ def _timelapses(result: RehearsalResult) -> Iterator[str]:
     timelapses = {run.variant: run.timelapse for run in result.runs if run.timelapse}
     if not timelapses:
         return
-    yield '<h2>Heatmaps</h2><p class="grey">All block groups by virtual address, a night after the other, with the first '
+    yield '<h2>Heatmaps</h2><p class="grey">All block groups by virtual address, one night after the other, with the first '
     yield 'seed: white is data, blue metadata, black is free.</p><div class="charts">'
     for variant in result.plan.variants:
         if data := timelapses.get(variant.name):

@@ -62,7 +62,7 @@ def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: 
     default=20,
     show_default=True,
     metavar="N",
-    help="Unmeasured nights before, the same for all variants, because a new pool is not fragmented.",
+    help="Nights to run before measuring, the same for all variants, because a new pool is not fragmented yet.",
 )
 @click.option(
     "--seeds",

@@ -80,9 +80,7 @@ def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterato
     where = (
         f"the device {place.device}" if place.device else f"an image in {place.folder}, where {format_size(place.room)} are free"
     )
-    yield from wrapped(
-        f"Each pool would have {format_size(plan.size)}, on {printable(where)}; one at a time, thrown away afterwards."
-    )
+    yield from wrapped(f"Each pool would have {format_size(plan.size)}, on {printable(where)}; one at a time, deleted afterwards.")
     yield from wrapped(about_hosts(plan, facts))
     yield from _variant_table(plan.variants)
     yield from (line for text in caveats(plan, facts) for line in wrapped(f"note: {text}"))

@@ -38,7 +38,7 @@ LIMITS = (
     ),
     "The pool is small: its block groups are few, and smaller than 1 GiB. Shares and orders carry over, absolute numbers do not.",
     (
-        "Assumed are the sizes of files (log-normal around the known mean), the places of changes (random pieces of 16 KiB), and "
+        "It assumes the sizes of files (log-normal around the known mean), the places of changes (random pieces of 16 KiB), and "
         "that half of the data compresses."
     ),
     ("Data is stored once and on one device. Ownership, ACLs, hard links and quotas are not simulated; the pace of expiry is off."),
