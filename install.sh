@@ -460,7 +460,7 @@ step_catalogues() {
 OPEN_CATALOGUE='
 import sys
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli.progress import print_commands_as, with_calls
+from btrkeep.cli.output import print_commands_as, with_calls
 from btrkeep.config import load, point, publish
 from btrkeep.errors import OperatorError
 name, *shown = sys.argv[1:]

@@ -1,6 +1,6 @@
 """The data of a run: settings, the block group that is planned or under way, results, and events.
 
-`balancer.run` makes them; the command line shows them. Nothing here is read from a filesystem.
+`balancer.balancing` makes them; the command line shows them. Nothing here is read from a filesystem.
 """
 
 from dataclasses import dataclass, field
@@ -213,7 +213,7 @@ class SpaceNumbers:
     used: int
     """Bytes in use."""
     unallocated: int
-    """See `btrkeep.pool.model.Room`."""
+    """See `btrkeep.pool.space_by_profile.Room`."""
     fragments: int
     """Number of free extents."""
     score: float

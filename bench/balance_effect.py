@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from balancer.balance_plan import FilesystemReading, read_filesystem
 from balancer.cost_model import DEFAULT, MeasuredBalance, Model, fit
-from balancer.planning import FilesystemReading, read_filesystem
 from balancer.run_types import SpaceNumbers
 from balancer.survey import Cost
 from bench import common

@@ -126,7 +126,7 @@ def _run_inside(note: Path, words: Sequence[str]) -> None:
             file.write(json.dumps(told) + "\n")
 
     sys.argv = ["backupd", *words]
-    with patch("backupd.run.finishing.sum_fetched", timed_step):
+    with patch("backupd.run.finalisation.sum_fetched", timed_step):
         backupd_main()
 
 

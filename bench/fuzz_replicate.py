@@ -33,7 +33,7 @@ def _answer_seeds() -> Seeds:
 
 def _answers() -> Callable[[bytes], object]:
     """The input is all that another server answers. It is understood, or refused as OperatorError."""
-    from backupd.replicate.far_pool import OwnStreams, RemotePool
+    from backupd.replicate.remote_pool import OwnStreams, RemotePool
     from btrkeep.config.sources import name_fault
     from btrkeep.decisions.replication import Fetch, RemoteBackup
     from btrkeep.units import parse_backup_name

@@ -52,7 +52,7 @@ def request() -> Callable[[bytes], object]:
 
     from backupd.serve import request_checks, start_job
     from backupd.serve.answering import answer
-    from backupd.serve.context import RateLimit, ServiceContext
+    from backupd.serve.service_context import RateLimit, ServiceContext
     from btrkeep.clock import Clock
     from btrkeep.serving.viewer import ROLES, Viewer
 

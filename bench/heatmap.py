@@ -18,7 +18,7 @@ from PIL import Image
 
 from bench.common import Sides, alternate, own_folder, report, say, spread, timed, wait_for_quiet
 from bench.scan import filesystem, parser_with_filesystem
-from heatmap.reading import read_state
+from heatmap.state_reader import read_state
 
 PEER = "/usr/bin/btrfs-heatmap"
 OURS = (sys.executable, "-m", "heatmap")

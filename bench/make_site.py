@@ -19,7 +19,7 @@ from bench import make_catalogue, site_copies, site_history, site_pictures
 from bench.make_catalogue import add_runs
 from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Backup, Catalogue, Progress, Run, StoredAlarm
-from btrkeep.config.model import Config, HostConfig, Retention
+from btrkeep.config.config_model import Config, HostConfig, Retention
 from btrkeep.config.published import publish
 from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import Window

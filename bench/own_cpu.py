@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from backupd.cli import main
-from backupd.run import finishing
+from backupd.run import finalisation
 from backupd.run import work_subvolume as working
 from btrkeep.pool.syncfs import Syncfs
 
-_COMMITTING = ((working, "snapshot"), (Syncfs, "sync"), (finishing, "set_read_only"))
+_COMMITTING = ((working, "snapshot"), (Syncfs, "sync"), (finalisation, "set_read_only"))
 _spent: list[float] = []
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from balancer.balance_plan import Costs, FilesystemReading, choose, read_filesystem
 from balancer.choose import FLOORS, Floors
 from balancer.cost_model import MeasuredBalance
-from balancer.planning import Costs, FilesystemReading, choose, read_filesystem
 from balancer.run_types import RunSettings, SpaceNumbers
 from balancer.score import Array
 from bench.images import Mounted

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from bench import make_catalogue
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, Damage, VerifiedBackup
-from btrkeep.config.model import OffsiteSettings, PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import (
+from btrkeep.config.config_model import OffsiteSettings, PushSettings, ReplicaSettings
+from btrkeep.decisions.copy_status import (
     COPIED,
     COPIES,
     OFFSITE,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from heatmap.filesystem_state import DATA, METADATA, FilesystemState
 from heatmap.overview import VIRTUAL, overview, usage
 from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.recorded import automatic_name
 from heatmap.recorded import save as record
-from heatmap.state import DATA, METADATA, FilesystemState
 
 _GIB = 1 << 30
 _RAID1 = 16

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from backupd.rehearse.fill import BLOCK, Change, ChangeFile, DeleteFile, HostFiles, WriteFile
-from backupd.rehearse.model import HostModel
+from backupd.rehearse.rehearsal_types import HostModel
 from bench import cut_truth
 from bench.common import FAKESSH
 from bench.soak_held import HeldExtents

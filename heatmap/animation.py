@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import GifImagePlugin, Image
 
-from heatmap.state import Array
+from heatmap.filesystem_state import Array
 
 COLOURS = 255
 """Colours of a palette; one number more means "as before"."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_size, format_time, local_time, printable
-from heatmap.state import Array, FilesystemState
+from heatmap.filesystem_state import Array, FilesystemState
 
 FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
 

@@ -5,9 +5,9 @@ from PIL import Image
 
 from heatmap.colourings import Colour, ColourKey, qualitative_colours
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
+from heatmap.filesystem_state import Array, FilesystemState
 from heatmap.grid import Grid
 from heatmap.overview import PHYSICAL, CellColours, Drawing, common_scale, overview
-from heatmap.state import Array, FilesystemState
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
 _FAINTEST = 0.35

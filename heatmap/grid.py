@@ -26,7 +26,7 @@ import numpy as np
 
 from btrkeep.choices import CURVES
 from btrkeep.errors import OperatorError
-from heatmap.state import Array
+from heatmap.filesystem_state import Array
 
 HILBERT, LINEAR, SNAKE = CURVES
 

@@ -15,10 +15,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from btrkeep.units import counted, format_size, local_time, printable
 from heatmap.colourings import Colour, ColourKey, ColourScheme
+from heatmap.filesystem_state import Array, FilesystemState
 from heatmap.grid import Grid
 from heatmap.overview import VIRTUAL
-from heatmap.reading import TREES, WHITE
-from heatmap.state import Array, FilesystemState
+from heatmap.state_reader import TREES, WHITE
 
 GROUND, INK, FAINT = (0x18, 0x18, 0x18), (0xF2, 0xF2, 0xF2), (0xA8, 0xA8, 0xA8)
 _SMALLEST, _LARGEST, _PER_WIDTH = 11, 44, 62

@@ -19,8 +19,8 @@ import numpy as np
 from btrkeep.choices import SORTS
 from btrkeep.fs.output_file import whole_file
 from btrkeep.units import format_time
+from heatmap.filesystem_state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose
-from heatmap.state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 
 PHYSICAL, VIRTUAL = SORTS
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import require_own_links, whole_file
+from heatmap.filesystem_state import Array
 from heatmap.grid import HILBERT, Grid, Runs
-from heatmap.state import Array
 
 _LEVEL = 4
 """Of zlib: docs/decisions/0012 compares them."""

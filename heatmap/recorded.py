@@ -27,7 +27,7 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
-from heatmap.state import Array, FilesystemState
+from heatmap.filesystem_state import Array, FilesystemState
 
 MAGIC = b"\x89heatmap"
 FORMAT = 1

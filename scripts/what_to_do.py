@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from backupd.alarms import words
+from backupd.alarms import alarm_messages
 from backupd.alarms.send import Delivery
 from backupd.expire.report import expiry_words
 from btrkeep.backup_states import Cause, CauseCode, Condition, ConditionKey, ConditionKind
@@ -26,7 +26,7 @@ from btrkeep.decisions.repeated import RepeatedFailure, Step, repeated_words
 from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning
 from btrkeep.decisions.safety_limits import ClockBehind
 from btrkeep.decisions.schedule import ScheduleVerdict
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 
 GIB, DAY = 1 << 30, 86400.0
 STATE, TIMER = "/var/lib/btrkeep/main", "btrkeep-backup@main.timer"
@@ -56,16 +56,16 @@ def _messages() -> dict[tuple[str, str], tuple[str, ...]]:
     late = ScheduleVerdict(("web1",), "every 1d, window 22:00-06:00 UTC", None, (TIMER,))
     unreadable = Condition(ConditionKey(ConditionKind.UNREADABLE, "/srv", "/srv/x"), SINCE, 3)
     return {
-        (kinds.FAILURE, kinds.HOST): (words.failing("web1", "failed", "REASON"),),
-        (kinds.SUSPECT, kinds.HOST): (words.suspect("web1", "REASON"),),
-        (kinds.SILENT, kinds.HOST): (words.silent("web1", 3 * DAY), words.never_complete("web1", 3 * DAY)),
-        (kinds.FAILURE, kinds.POOL): (words.unusable("REASON"),),
-        (kinds.FAILURE, kinds.EXPIRY): (words.job_failed(kinds.EXPIRY, "failed", "REASON"),),
-        (kinds.FAILURE, kinds.BALANCE): (words.job_failed(kinds.BALANCE, "failed", "REASON"),),
-        (kinds.FAILURE, kinds.DRILL): (words.drills_are_late(40 * DAY), words.drills_fail(["REASON"])),
-        (kinds.FAILURE, kinds.VERIFICATION): (words.not_verified(["web1"], 90 * DAY),),
+        (kinds.FAILURE, kinds.HOST): (alarm_messages.failing("web1", "failed", "REASON"),),
+        (kinds.SUSPECT, kinds.HOST): (alarm_messages.suspect("web1", "REASON"),),
+        (kinds.SILENT, kinds.HOST): (alarm_messages.silent("web1", 3 * DAY), alarm_messages.never_complete("web1", 3 * DAY)),
+        (kinds.FAILURE, kinds.POOL): (alarm_messages.unusable("REASON"),),
+        (kinds.FAILURE, kinds.EXPIRY): (alarm_messages.job_failed(kinds.EXPIRY, "failed", "REASON"),),
+        (kinds.FAILURE, kinds.BALANCE): (alarm_messages.job_failed(kinds.BALANCE, "failed", "REASON"),),
+        (kinds.FAILURE, kinds.DRILL): (alarm_messages.drills_are_late(40 * DAY), alarm_messages.drills_fail(["REASON"])),
+        (kinds.FAILURE, kinds.VERIFICATION): (alarm_messages.not_verified(["web1"], 90 * DAY),),
         (kinds.FAILURE, kinds.READ_ONLY): of_pool(checks.READ_ONLY, read_only=True),
-        (kinds.FAILURE, kinds.CONFIGURATION): (words.configuration(["FILE:LINE: REASON"]),),
+        (kinds.FAILURE, kinds.CONFIGURATION): (alarm_messages.configuration(["FILE:LINE: REASON"]),),
         (kinds.FAILURE, kinds.CATALOGUE): of_pool(checks.CATALOGUE, lost=True),
         (kinds.FAILURE, kinds.STATE_FULL): (_FULL[1].format(path=f"{STATE}/catalogue.sqlite"),),
         (kinds.FAILURE, kinds.CLOCK): (expiry_words(ClockBehind(SINCE, SINCE.replace(day=23))).partition("; ")[0],),
@@ -77,19 +77,19 @@ def _messages() -> dict[tuple[str, str], tuple[str, ...]]:
         (kinds.FAILURE, kinds.SCHEDULE): of_pool(checks.SCHEDULE, schedule=late)
         + of_pool(checks.SCHEDULE, schedule=ScheduleVerdict(("web1",))),
         (kinds.ROOM, kinds.USED): with_room(checks.USED, 500, 300, 9),
-        (ANY, kinds.UNIT): (words.unit_failed("btrkeep-backup@main.service", "exit-code"),),
-        (kinds.SILENT, kinds.OFFSITE): (words.never_copied("offsite", "cloud", 7 * DAY),),
-        (ANY, kinds.OFFSITE): (words.copy_fails("offsite", "cloud", "REASON", []),),
-        (ANY, kinds.REPLICA): (words.copy_fails("replica", "second", "REASON", []),),
-        (ANY, kinds.PUSH): (words.copy_fails("push", "second", "REASON", []),),
-        (ANY, kinds.FETCHED_BY): (words.copy_is_late("fetched_by", "second", 7 * DAY),),
-        (ANY, kinds.DAMAGED): (words.damaged("web1", 3, 2),),
+        (ANY, kinds.UNIT): (alarm_messages.unit_failed("btrkeep-backup@main.service", "exit-code"),),
+        (kinds.SILENT, kinds.OFFSITE): (alarm_messages.never_copied("offsite", "cloud", 7 * DAY),),
+        (ANY, kinds.OFFSITE): (alarm_messages.copy_fails("offsite", "cloud", "REASON", []),),
+        (ANY, kinds.REPLICA): (alarm_messages.copy_fails("replica", "second", "REASON", []),),
+        (ANY, kinds.PUSH): (alarm_messages.copy_fails("push", "second", "REASON", []),),
+        (ANY, kinds.FETCHED_BY): (alarm_messages.copy_is_late("fetched_by", "second", 7 * DAY),),
+        (ANY, kinds.DAMAGED): (alarm_messages.damaged("web1", 3, 2),),
         (kinds.DEVICES, ANY): of_pool(checks.MISSING, missing=(2,), redundancy=Redundancy({"data": {1: GIB}}, 0, GIB, (2,)))
         + of_pool(checks.ERRORS, errors={1: {"read": 3}}),
         (ANY, kinds.CONDITION): (host_words("web1", [unreadable], "backupd"),),
-        (ANY, kinds.HOST_KEY): (words.other_key("web1", "").removesuffix(" Now: "),),
+        (ANY, kinds.HOST_KEY): (alarm_messages.other_key("web1", "").removesuffix(" Now: "),),
         (ANY, kinds.STEP): (repeated_words(RepeatedFailure(Step.SCRUB, "", "scrub", 3, SINCE, "REASON")),),
-        (kinds.SERVICE, ANY): (words.service_broken(str(Delivery(1, "E-Mail", False)), "REASON"),),
+        (kinds.SERVICE, ANY): (alarm_messages.service_broken(str(Delivery(1, "E-Mail", False)), "REASON"),),
     }
 
 

@@ -23,7 +23,7 @@ import pytest
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-from btrkeep.cli.progress import print_commands_as
+from btrkeep.cli.output import print_commands_as
 from btrkeep.units import show_times_in
 from tests.beds import anyone, backupd_start, btrfs, cli, dealing, leftout, session, ssh
 from tests.beds.badssh import FAKESSH

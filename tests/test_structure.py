@@ -175,7 +175,7 @@ def test_no_public_class_has_the_name_of_another() -> None:
         for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 where.setdefault(node.name, []).append(dotted(path))
-    assert where["Retention"] == ["btrkeep.config.model"]
+    assert where["Retention"] == ["btrkeep.config.config_model"]
     assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
 
 
@@ -298,7 +298,7 @@ WORDS_OF_TIMES = {
     "btrkeep.units": "the functions that all others use",
     "btrkeep.config.values": "a window as the configuration writes it",
     "btrkeep.decisions.trend": "an axis of times, in the zone that it is given",
-    "backupd.observe.picture": "the title of a day's picture, named with its zone",
+    "backupd.observe.graph_pictures": "the title of a day's picture, named with its zone",
     "btrkeep.charts.day": "the words of a day's chart, in the zone that it is given",
     "btrkeep.charts.trend": "the words of a trend's chart, by days",
     "backupd.offsite.repository": "restic's --time",

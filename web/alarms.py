@@ -9,8 +9,8 @@ from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SERVICE, SILEN
 from btrkeep.decisions.alarm_advice import Advice, AlarmPatience, advice
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
+from web.mapping import from_row
 from web.redaction import host_alarm
-from web.same_names import from_row
 from web.source import RequestContext
 
 _BAD = (DEVICES, ROOM, FAILURE)

@@ -14,7 +14,7 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
-from web import account, copies, doctor, endpoints, errors, filters, health, log, overview
+from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview
 from web.auth import sessions
 from web.auth.sessions import cookie_key
 from web.files import page as files
@@ -23,9 +23,9 @@ from web.jobs import page as jobs
 from web.pool import balance, expiry, heatmap
 from web.pool import page as pool
 from web.restore import page as restore
-from web.server import require_read
 from web.settings import Settings
 from web.source import Caches, close_source, is_public, logged_in_viewer, source
+from web.waitress_server import require_read
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -98,7 +98,7 @@ def create_app(settings: Settings) -> Flask:
     _every_request(app, settings)
     filters.register(app)
     app.context_processor(_names)
-    errors.register(app)
+    error_pages.register(app)
     for page in PAGES:
         app.register_blueprint(page.blueprint)
     app.register_blueprint(endpoints.blueprint)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from flask import Blueprint, render_template
 
-from btrkeep.decisions.copies import (
+from btrkeep.decisions.copy_status import (
     COPIES,
     FETCHED_BY,
     OFFSITE,

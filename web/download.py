@@ -16,7 +16,7 @@ from waitress import channel
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import NoPlace, Places, Viewer
 from btrkeep.units import printable
-from web.server import mark_stream
+from web.waitress_server import mark_stream
 
 KINDS = ("file", "tar", "zip")
 AT_ONCE = 4

@@ -15,10 +15,10 @@ from btrkeep.errors import UsageError
 from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import parse_time, seconds_between
 from web.api import JOBS, ApiRequest, Endpoint, IdParameter, Moment, OneOf
+from web.mapping import from_row
 from web.redaction import host_error, host_line
 from web.request_values import choice, moment, number
 from web.running import is_alive
-from web.same_names import from_row
 from web.source import source, viewer, visible_hosts
 
 OUTCOMES = (*RUN_OUTCOMES, "unfinished")

@@ -22,10 +22,10 @@ from web.hosts import data as hosts
 from web.hosts import night_sum
 from web.hosts.data import bad_backups
 from web.hosts.night_sum import NightSum
+from web.mapping import from_row
 from web.pool.data import Outlook, PoolHealth, outlooks, pool_health, trend
 from web.pool.page import painter
 from web.running import RunningNow, alive_runs, running
-from web.same_names import from_row
 from web.source import RequestContext, source, stale_after, viewer
 
 

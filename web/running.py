@@ -12,7 +12,7 @@ from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
 from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
-from web.same_names import from_row
+from web.mapping import from_row
 from web.source import RequestContext
 
 _SILENT = timedelta(minutes=10)

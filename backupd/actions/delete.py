@@ -1,7 +1,7 @@
 """Deletes backups by name. They are checked under their host's lock, and the request is written to the host's notes.
 
 This makes them expire, with the operator's reason: until their grace is over they can be restored and taken back, and `backupd
-expire` does the rest (expire/run.py), at once if that was requested.
+expire` does the rest (expire/expiry_runner.py), at once if that was requested.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from backupd.actions.hold import DayMeaning, resolve_name
-from backupd.expire.context import ExpiryContext
-from backupd.expire.look import HostOnPool, candidate_of, read_host_from_pool
+from backupd.expire.expiry_context import ExpiryContext
+from backupd.expire.host_backups import HostOnPool, candidate_of, read_host_from_pool
 from backupd.expire.mark import write_many
 from backupd.expire.trust import judge_clock, read_clocks
 from backupd.repo.actions_log import UserAction, record_action

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from backupd.actions.hold import holds
-from backupd.expire.look import forgotten_at
+from backupd.expire.host_backups import forgotten_at
 from backupd.repo.actions_log import UserAction
 from backupd.repo.notes_json import ASKED, BY, RULES, read_notes, write_with_action
 from backupd.repo.reconcile import follow_notes

@@ -1,4 +1,5 @@
-"""Notifications: `events` finds alarms, `deduplication` what is new among them, `words` makes messages, `send` sends them.
+"""Notifications: `events` finds alarms, `deduplication` what is new among them, `alarm_messages` writes the
+messages, `send` sends them.
 
-All are pure functions but `send`, `notifier`, `alarm_memory` and the ping in `night`.
+All are pure functions but `send`, `notifier`, `alarm_memory` and the ping of `dead_man_switch`.
 """

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from backupd.alarms.alarm_memory import AlarmMemory, alone
+from backupd.alarms.alarm_messages import summarised
 from backupd.alarms.notifier import (
     NotifyReport,
     looked_at,
@@ -18,14 +19,13 @@ from backupd.alarms.notifier import (
     require_own_catalogue,
     validate_unit,
 )
-from backupd.alarms.words import summarised
-from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
+from backupd.cli.command_context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.pool_facts import read_pool_facts
 from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.dashboard_copy import report_trouble
 from btrkeep.cli import json_option, print_answer, print_error
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config import ReportingConfig, page
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.process.progress import is_service, tell

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
-from backupd.alarms.words import Message, alarm_lines, harmless, listed, section, sender
+from backupd.alarms.alarm_messages import Message, alarm_lines, harmless, listed, section, sender
 from backupd.health.status_report import StatusReport
 from btrkeep.catalogue import RunTotals, StoredAlarm
 from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY

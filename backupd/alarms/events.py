@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from backupd.alarms import words
+from backupd.alarms import alarm_messages
 from backupd.health.status_report import StatusReport
-from backupd.hosts.keys import other_key_hint
+from backupd.hosts.ssh_keys import other_key_hint
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue import model_alarm as kinds
 from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SILENT, SUSPECT, AlarmSubject
@@ -19,7 +19,7 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.alarm_advice import message_from
 from btrkeep.decisions.cause_words import altered_words
-from btrkeep.decisions.copies import CopyState
+from btrkeep.decisions.copy_status import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
 from btrkeep.decisions.host_state import COPY, HostStatus, has_other_key
@@ -140,7 +140,7 @@ class UnitFailure:
 
 def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
     """Returns the alarm for a unit that systemd reports as failed. A higher exit status is worse: 1, some host; 4, the pool."""
-    text = words.unit_failed(failure.unit, failure.result)
+    text = alarm_messages.unit_failed(failure.unit, failure.result)
     return Alarm(FAILURE, AlarmSubject(kinds.UNIT, failure.unit), text, now, failure.status)
 
 
@@ -161,8 +161,10 @@ def _verdict(report: StatusReport, recorded: Known) -> PoolVerdict:
 def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
     """Finds what other alarms depend on: the configuration, the catalogue and the clock."""
     if report.faults:
-        text = words.configuration(report.faults, backupd_command(report.config.name, report.config.file))
-        topics = report.faults if len(report.faults) <= words.MISTAKES else report.faults[:1]  # of more, the text has no others
+        text = alarm_messages.configuration(report.faults, backupd_command(report.config.name, report.config.file))
+        topics = (
+            report.faults if len(report.faults) <= alarm_messages.MISTAKES else report.faults[:1]
+        )  # of more, the text has no others
         yield Alarm(FAILURE, AlarmSubject(kinds.CONFIGURATION), text, report.now, len(report.faults), topics=tuple(topics))
     if report.catalogue_fault:
         subject = (
@@ -179,7 +181,7 @@ def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
 def _pool(verdict: PoolVerdict, now: datetime) -> Iterator[Alarm]:
     for finding in verdict.findings:
         event, kind = _OF_CHECK[finding.check]
-        text = words.unusable(finding.text) if finding.check == health.UNUSABLE else finding.text
+        text = alarm_messages.unusable(finding.text) if finding.check == health.UNUSABLE else finding.text
         grade = finding.count or (finding.check == health.UNALLOCATED and finding.level == health.ERROR)
         yield Alarm(event, AlarmSubject(kind, "" if finding.device is None else str(finding.device)), text, now, int(grade))
 
@@ -202,9 +204,9 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
     since = facts.last_run_started or report.now
     reason = status.error or facts.last_run_error or "no reason is known"
     if status.state == "suspect":
-        yield Alarm(SUSPECT, AlarmSubject(kinds.HOST, status.host), words.suspect(status.host, reason), since)
+        yield Alarm(SUSPECT, AlarmSubject(kinds.HOST, status.host), alarm_messages.suspect(status.host, reason), since)
     elif status.state == "failing" or (status.state == "never" and facts.last_run_outcome in ("failed", "partial")):
-        text = words.failing(status.host, facts.last_run_outcome, reason)
+        text = alarm_messages.failing(status.host, facts.last_run_outcome, reason)
         yield Alarm(FAILURE, AlarmSubject(kinds.HOST, status.host), text, since)
 
 
@@ -213,7 +215,7 @@ def _host_key(host: HostConfig, report: StatusReport) -> Iterator[Alarm]:
     facts = report.facts.get(host.name)
     if facts and has_other_key(facts):
         command = backupd_command(report.config.name, report.config.file)
-        text = words.other_key(host.name, other_key_hint(host, [report.config.ssh.known_hosts], command))
+        text = alarm_messages.other_key(host.name, other_key_hint(host, [report.config.ssh.known_hosts], command))
         yield Alarm(FAILURE, AlarmSubject(kinds.HOST_KEY, host.name), text, facts.last_run_started or report.now)
 
 
@@ -241,12 +243,12 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded
     subject, zone, wait = AlarmSubject(kinds.HOST, host.name), report.config.pool.zone, report.config.notify.silent
     if status.last_complete is not None:
         if report.now > message_from(status.last_complete, host, zone, wait):
-            text = words.silent(host.name, (report.now - status.last_complete).total_seconds())
+            text = alarm_messages.silent(host.name, (report.now - status.last_complete).total_seconds())
             yield Alarm(SILENT, subject, text, status.last_complete)
         return
     before = recorded.get((SILENT, str(subject)))
     since = before.since if before and before.recovered is None else report.now
-    text = words.never_complete(host.name, seconds_between(since, report.now) or 0.0)
+    text = alarm_messages.never_complete(host.name, seconds_between(since, report.now) or 0.0)
     yield Alarm(SILENT, subject, text, since, is_due=report.now > message_from(since, host, zone, wait))
 
 
@@ -262,12 +264,14 @@ def _copies(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
             since = before.since if before and before.recovered is None else report.now
             waited = report.now - since
             ripe = waited > timedelta(seconds=copy.replica.oldest)
-            yield Alarm(SILENT, subject, words.never_copied(kind, name, waited.total_seconds()), since, is_due=ripe)
+            yield Alarm(SILENT, subject, alarm_messages.never_copied(kind, name, waited.total_seconds()), since, is_due=ripe)
         elif copy.state == CopyState.FAILING and copy.session:
-            text = words.copy_fails(kind, name, copy.error, [(host_behind.host, host_behind.error) for host_behind in copy.behind])
+            text = alarm_messages.copy_fails(
+                kind, name, copy.error, [(host_behind.host, host_behind.error) for host_behind in copy.behind]
+            )
             yield Alarm(FAILURE, subject, text, copy.session.at or copy.session.tried, len(copy.behind))
         elif copy.state == CopyState.LATE and copy.session and copy.session.at:
-            yield Alarm(FAILURE, subject, words.copy_is_late(kind, name, copy.age or 0.0), copy.session.at)
+            yield Alarm(FAILURE, subject, alarm_messages.copy_is_late(kind, name, copy.age or 0.0), copy.session.at)
 
 
 def _drills(report: StatusReport) -> Iterator[Alarm]:
@@ -275,10 +279,10 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
     drills = report.drills
     if drills and drills.state == DrillState.FAILING:
         texts = [failure_words(drill) for drill in drills.failed]
-        yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), words.drills_fail(texts), drills.failed[0].at, len(texts))
+        yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), alarm_messages.drills_fail(texts), drills.failed[0].at, len(texts))
     elif drills and drills.state == DrillState.LATE:
         since = drills.last.at if drills.last else report.now
-        yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), words.drills_are_late(drills.age), since)
+        yield Alarm(FAILURE, AlarmSubject(kinds.DRILL), alarm_messages.drills_are_late(drills.age), since)
 
 
 def _repeated(report: StatusReport) -> Iterator[Alarm]:
@@ -293,7 +297,7 @@ def _unverified(report: StatusReport) -> Iterator[Alarm]:
     """Returns one alarm for all hosts, because the usual reason is that the timer is not running."""
     if report.unverified:
         last_looks = [last for host in report.unverified if (last := report.looks[host])]
-        text = words.not_verified(report.unverified, report.config.verify.oldest)
+        text = alarm_messages.not_verified(report.unverified, report.config.verify.oldest)
         yield Alarm(FAILURE, AlarmSubject(kinds.VERIFICATION), text, min(last_looks, default=report.now), len(report.unverified))
 
 
@@ -304,7 +308,7 @@ def _damages(report: StatusReport) -> Iterator[Alarm]:
     """
     for host, (backups, files) in sorted(report.damaged.items()):
         grade = (backups * files).bit_length()
-        yield Alarm(DEVICES, AlarmSubject(kinds.DAMAGED, host), words.damaged(host, backups, files), report.now, grade)
+        yield Alarm(DEVICES, AlarmSubject(kinds.DAMAGED, host), alarm_messages.damaged(host, backups, files), report.now, grade)
 
 
 def _altered(report: StatusReport) -> Iterator[Alarm]:
@@ -316,8 +320,8 @@ def _altered(report: StatusReport) -> Iterator[Alarm]:
 def _jobs(report: StatusReport) -> Iterator[Alarm]:
     expiry, balance = report.expiry, report.balance
     if expiry and (expiry.finished is None or expiry.outcome in ("failed", "stopped", "killed")):
-        text = words.job_failed(kinds.EXPIRY, expiry.outcome, expiry.error)
+        text = alarm_messages.job_failed(kinds.EXPIRY, expiry.outcome, expiry.error)
         yield Alarm(FAILURE, AlarmSubject(kinds.EXPIRY), text, expiry.finished or expiry.updated)
     if balance and (balance.finished is None or balance.outcome in ("failed", "killed")):
-        text = words.job_failed(kinds.BALANCE, balance.outcome, balance.why)
+        text = alarm_messages.job_failed(kinds.BALANCE, balance.outcome, balance.why)
         yield Alarm(FAILURE, AlarmSubject(kinds.BALANCE), text, balance.finished or balance.updated)

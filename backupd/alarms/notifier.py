@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from backupd.alarms import digest, words
+from backupd.alarms import alarm_messages, digest
 from backupd.alarms.alarm_memory import AlarmMemory
+from backupd.alarms.alarm_messages import Message
 from backupd.alarms.deduplication import by_key, changes, remembered
 from backupd.alarms.events import Key, UnitFailure, find, unit_failed
 from backupd.alarms.send import Delivery, send, service_of
-from backupd.alarms.words import Message
 from backupd.health.status_report import StatusReport, read_status
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import FAILURE, SERVICE, UNIT
@@ -72,7 +72,7 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
     with_digest = want_digest or (is_due and bool(config.notify.urls) and not can_wait)
     messages = (
-        [words.changes_message(config.name, _machine(), alarm_changes.alarms, alarm_changes.recoveries, _call(config))]
+        [alarm_messages.changes_message(config.name, _machine(), alarm_changes.alarms, alarm_changes.recoveries, _call(config))]
         if alarm_changes.any
         else []
     )
@@ -128,7 +128,9 @@ def notify_failure(
     for.
     """
     config = memory.config
-    message = words.unit_message(config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults, _call(config))
+    message = alarm_messages.unit_message(
+        config.name, _machine(), failure.unit, failure.result, failure.lines, now, faults, _call(config)
+    )
     alarm = unit_failed(failure, now)
     every = memory.rows()
     others = [row for row in every if row.what != SERVICE and row.key != alarm.key]
@@ -150,7 +152,7 @@ def notify_failure(
 
 def notify_test(config: Config, *, dry_run: bool) -> NotifyReport:
     """Sends a test message that says that nothing is wrong."""
-    message = words.test_message(config.name, _machine())
+    message = alarm_messages.test_message(config.name, _machine())
     return NotifyReport(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
 
 
@@ -170,7 +172,7 @@ def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[S
     begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
     if begun and working and memory.writable:  # which remembers that it was told
-        send(working, words.broken_services_message(config.name, _machine(), begun))
+        send(working, alarm_messages.broken_services_message(config.name, _machine(), begun))
     return deliveries
 
 
@@ -197,7 +199,15 @@ def _log_what_is_new(
         elif not delivery.arrived and str(delivery) not in broken:
             begun.append(
                 StoredAlarm(
-                    SERVICE, str(delivery), words.service_broken(str(delivery), delivery.reason), 0, now, 1, now, None, None
+                    SERVICE,
+                    str(delivery),
+                    alarm_messages.service_broken(str(delivery), delivery.reason),
+                    0,
+                    now,
+                    1,
+                    now,
+                    None,
+                    None,
                 )
             )
             log.warning("%s", begun[-1].text)

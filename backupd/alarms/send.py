@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from backupd.alarms.words import Message
+from backupd.alarms.alarm_messages import Message
 from btrkeep.config import Url
 
 _LOGGERS = ("apprise", "requests", "urllib3", "asyncio", "oauthlib", "requests_oauthlib", "markdown", "MARKDOWN", "slixmpp", "paho")

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from btrkeep.cli import CONTEXT_SETTINGS, run_command_line, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
-from btrkeep.cli.progress import print_commands_as
+from btrkeep.cli.output import print_commands_as
 from btrkeep.errors import UsageError
 
 COMMANDS = {
@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": LazyCommand("backupd.doctor.cli.doctor", "find problems of the filesystem, and how to fix them"),
     "run": LazyCommand("backupd.run.cli.run", "back up the hosts that are due"),
     "status": LazyCommand("backupd.health.cli.status", "show the state of every host"),
-    "list": LazyCommand("backupd.health.cli.list_", "list the backups"),
+    "list": LazyCommand("backupd.health.cli.list", "list the backups"),
     "browse": LazyCommand("backupd.files.cli.browse", "list the files of a backup"),
     "versions": LazyCommand("backupd.files.cli.versions", "list every version of a file or folder, over all backups"),
     "compare": LazyCommand("backupd.files.cli.compare", "show the differences between two backups"),

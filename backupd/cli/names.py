@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import no_host, opened
-from backupd.repo.context import PoolContext, open_configured, writing
+from backupd.cli.command_context import no_host, opened
 from backupd.repo.final_backups import LATEST
 from backupd.repo.notes_json import HOLD, read_notes
+from backupd.repo.pool_context import PoolContext, open_configured, writing
 from backupd.repo.pool_files import hosts_of, names_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.arguments import ParsedType

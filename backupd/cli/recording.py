@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from backupd.repo.actions_log import UserAction, record_action
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool

@@ -12,18 +12,18 @@ from datetime import datetime, timedelta
 
 import click
 
-from backupd.cli.context import dry_run_option, opened, pace_option, pass_context, time_option
+from backupd.cli.command_context import dry_run_option, opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
-from backupd.dedupe.work import Deduper, Pacer, SharedBackup, SharingPlan
+from backupd.dedupe.deduper import Deduper, Pacer, SharedBackup, SharingPlan
 from backupd.files.backup_selector import named
 from backupd.proof.after_crash import read_before_waiting
-from backupd.repo.context import PoolContext, writing
+from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import ParsedType
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config import HostConfig
 from btrkeep.pool.allocation import Space, read_allocation
 from btrkeep.pool.locks import Lock, take_lock

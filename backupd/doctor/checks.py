@@ -14,14 +14,14 @@ from shutil import which
 
 from backupd.actions.discard import Unfinished, all_unfinished, room_hint
 from backupd.alarms.send import service_of
-from backupd.doctor.copies import check_copies, check_steps
+from backupd.doctor.copy_checks import check_copies, check_steps
 from backupd.doctor.host_checks import crowded, made_by_hook, mount_findings
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.rules.state import idle_quotas
-from backupd.doctor.site import read_key_file
+from backupd.doctor.site_facts import read_key_file
 from backupd.expire.trust import TrustCheck, check_trust, clock_synchronised
 from backupd.health.pool_facts import read_pool_facts
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from backupd.repo.publish import publish_to_dashboard
 from backupd.rsync.cell import confinement_hint
 from backupd.rsync.command import OLDEST, SAFE, rsync_version

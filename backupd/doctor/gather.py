@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from backupd.actions.discard import all_unfinished
-from backupd.doctor.facts import DeviceFacts, DoctorFacts, FilesystemFacts, Layer, Machine, Scrub
-from backupd.doctor.site import read_site
+from backupd.doctor.doctor_facts import DeviceFacts, DoctorFacts, FilesystemFacts, Layer, Machine, Scrub
+from backupd.doctor.site_facts import read_site
 from backupd.expire.trust import clock_synchronised
 from backupd.health.pool_facts import device_errors, read_redundancy
 from backupd.rsync.command import rsync_version

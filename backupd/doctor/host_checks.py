@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from backupd.doctor.mounted_twice import hidden_mounts, is_excluded, mounted_twice, places_of
-from backupd.hosts.keys import files_with_key, other_key_hint
+from backupd.hosts.ssh_keys import files_with_key, other_key_hint
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.host_answers import is_expected, left_out_words, own_address, read_host_mounts, read_sshd_limits, sshd_advice

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backupd.drill.context import DrillContext, NotFinished
+from backupd.drill.drill_context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import Tree, look
 from backupd.repo.backup_json import DATA

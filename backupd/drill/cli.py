@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, opened, pass_context
+from backupd.cli.command_context import dry_run_option, opened, pass_context
 from backupd.cli.names import backups_argument
 from backupd.drill.boot import BootDrill, require_bootable, run_boot_drill
-from backupd.drill.context import DrillContext
+from backupd.drill.drill_context import DrillContext
 from backupd.drill.restore_drill import RestoreDrill, restore_plan, run_restore_drill
 from backupd.files.backup_selector import NEWEST, Restorable, expand_which, find, restorable
 from backupd.files.cli.opened_backup import reading
 from backupd.files.cli.restore_view import RestoreProgressPrinter
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import ParsedType
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config.values import FileSample, parse_sample
 from btrkeep.decisions.drills import (
     DrillKind,

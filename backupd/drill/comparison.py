@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backupd.drill.context import NotFinished
+from backupd.drill.drill_context import NotFinished
 from backupd.files.conflict_policy import differs_words
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import ENDS_WITH_US, Group

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from backupd.drill.comparison import FoundDifferences, compare, write_names
-from backupd.drill.context import DrillContext, NotFinished
+from backupd.drill.drill_context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
 from backupd.files.restore_types import Restored, RestoreProgress, RestoreRequest, Tell
 from backupd.files.to_folder import LocalRestore

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from backupd.expire.context import ExpiryContext
-from backupd.expire.look import forgotten_at, gone_names, policy_of
+from backupd.expire.expiry_context import ExpiryContext
+from backupd.expire.host_backups import forgotten_at, gone_names, policy_of
 from backupd.expire.queue import CleanerQueue
 from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
 from backupd.repo.final_backups import LATEST, delete_working, point_latest, unfinished

@@ -2,8 +2,8 @@
 
 - A backup: `backup_selector` finds the one that is meant, `tree` opens it and never leaves it, `walking` and `listing` go through
   its names; `suggestions` shows why a path is not in it.
-- Several backups: `versions` has one path in all of them, `comparing` what differs between two, `sameness` whether one name is the
-  same in both.
+- Several backups: `versions` has one path in all of them, `backup_differences` what differs between two, `sameness` whether one
+  name is the same in both.
 - A restore (its data are in `restore_types`): `restore_request` prepares it `to_folder`, `to_host` (by `host_rsync`) or `to_tar`.
   Into a folder, `placing` says where names go, `conflict_policy` what may be overwritten, `privileged_attributes` what is withheld;
   `destination` is the folder, `writing` makes one name, `place_comparer` compares it. `group_writer` and `result_comparer` do the

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.destination import existing_folder, require_destination
+from backupd.files.entry_words import shown
 from backupd.files.placing import place_path, placed
 from backupd.files.restore_types import ORIGINAL, RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld, target_of
 from backupd.files.suggestions import entry_at
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree, require_nothing_mounted
-from backupd.files.words import shown
 from backupd.repo.verification_files import forgotten_damages
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError

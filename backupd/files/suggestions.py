@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
+from backupd.files.entry_words import shown
 from backupd.files.tree import NOT_THERE, Entry, Tree, components, joined, look
-from backupd.files.words import shown
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.fs.openat import FOLDER
 from btrkeep.units import printable

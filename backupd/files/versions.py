@@ -20,11 +20,11 @@ from typing import Any
 
 from backupd.files.attributes import attributes
 from backupd.files.backup_selector import Restorable
+from backupd.files.entry_words import entry_object, named_entry_object
 from backupd.files.sameness import Pulse, TimeBudgetUsedUp, same_data, sha256, steady, untouched
 from backupd.files.suggestions import deepest
 from backupd.files.tree import NOT_THERE, Entry, Tree, components
 from backupd.files.walking import entries, parent_of
-from backupd.files.words import entry_object, named_entry_object
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
 from btrkeep.units import format_time

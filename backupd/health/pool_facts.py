@@ -5,11 +5,11 @@ from pathlib import Path
 
 from backupd.expire.trust import has_backups, is_lost
 from backupd.health.starters import read_schedule
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.config import Config
-from btrkeep.decisions.copies import COPIES, copies_of
+from btrkeep.decisions.copy_status import COPIES, copies_of
 from btrkeep.decisions.pool_health import CatalogueFacts, PoolFacts, Redundancy, noted_redundancy, redundancy
 from btrkeep.decisions.schedule import CALLERS_FACT, NOTHING_MISSED, ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
@@ -17,8 +17,8 @@ from btrkeep.hung_storage import answers
 from btrkeep.pool.allocation import Allocation, read_allocation, read_room
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.model import DEVICE_ERRORS, ChunkUse
 from btrkeep.pool.mounts import machine_mount, mount_of
+from btrkeep.pool.space_by_profile import DEVICE_ERRORS, ChunkUse
 from btrkeep.pool.temporary_devices import left_devices
 
 _FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used

@@ -12,7 +12,7 @@ from pathlib import Path
 from backupd.expire.report import expiry_words
 from backupd.expire.trust import clock_doubt
 from backupd.health.pool_facts import read_pool_facts
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from btrkeep.catalogue import (
     Balance,
     BalanceTotals,
@@ -28,8 +28,8 @@ from btrkeep.catalogue import (
     RunTotals,
 )
 from btrkeep.config import Config
-from btrkeep.config.model import CopySettings
-from btrkeep.decisions.copies import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses
+from btrkeep.config.config_model import CopySettings
+from btrkeep.decisions.copy_status import COPIES, CopyStatus, RunningFetch, copies_of, copy_statuses
 from btrkeep.decisions.drills import DrillStatus, drill_status, read_drills
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import FACT, PoolVerdict, from_text
@@ -48,8 +48,8 @@ from btrkeep.decisions.verification import (
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool import quota
 from btrkeep.pool.allocation import Allocation, read_allocation
-from btrkeep.pool.model import Room
 from btrkeep.pool.orphans import count_orphans
+from btrkeep.pool.space_by_profile import Room
 from btrkeep.process.proc import start_time
 
 _FRESH = timedelta(minutes=15)  # three samples

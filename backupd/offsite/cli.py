@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 import click
 
-from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
-from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
+from backupd.cli.command_context import completing_config, dry_run_option, opened, pass_context
+from backupd.cli.copy_commands import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.report import expiry_words, left_out_words
+from backupd.offsite.offsite_run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.offsite.repository import KnownRepository, check_sample, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, restic_of
-from backupd.offsite.run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer, print_error, print_listing
 from btrkeep.cli.arguments import ParsedType
-from btrkeep.cli.progress import ProgressLine, SaidOnce, notices_on_stderr, print_wrapped, say_wait, survive_closed_stdout
-from btrkeep.cli.tables import Column
-from btrkeep.config.model import OffsiteSettings
-from btrkeep.decisions.copies import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.cli.listings import Column
+from btrkeep.cli.output import ProgressLine, SaidOnce, notices_on_stderr, print_wrapped, say_wait, survive_closed_stdout
+from btrkeep.config.config_model import OffsiteSettings
+from btrkeep.decisions.copy_status import OFFSITE, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.offsite import OffsiteSnapshot
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.safety_limits import Forced

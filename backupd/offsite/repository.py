@@ -29,7 +29,7 @@ from backupd.repo.pool_files import hosts_of
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
-from btrkeep.decisions.copies import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
+from btrkeep.decisions.copy_status import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
 from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, left_by_tag, newest_there, placed, tagged_incomplete
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock

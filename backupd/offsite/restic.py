@@ -23,7 +23,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from btrkeep.config.model import OffsiteSettings
+from btrkeep.config.config_model import OffsiteSettings
 from btrkeep.config.values import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import bytes_read_below

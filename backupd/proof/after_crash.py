@@ -15,7 +15,7 @@ from backupd.files.backup_selector import Restorable, find
 from backupd.files.tree import DataUnreadable
 from backupd.proof.verify import Verifier
 from backupd.proof.verify_pass import ReadCount, ReadScope
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import BootRecord, has_backups_in_doubt, read_boot, write_boot
 from backupd.repo.reconcile import reconcile
 from backupd.repo.synced import remove_mark

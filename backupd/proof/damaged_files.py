@@ -22,7 +22,7 @@ from backupd.files.walking import entries
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, key_of, read_sums
 from backupd.repo.common_backups import CommonBackups, common_backups
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import names_of
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.backup_states import COMPLETE

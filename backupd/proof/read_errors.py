@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
@@ -41,7 +41,7 @@ from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grow
 from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.kernel_log import SPAN, KernelLog, ReadFailure, TreeBlock, filesystem_devices, read_failures
-from btrkeep.pool.model import DEVICE_ERRORS
+from btrkeep.pool.space_by_profile import DEVICE_ERRORS
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import boot_id
 

@@ -19,7 +19,7 @@ from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.balance import missing_devices
 from btrkeep.pool.kernel_log import KernelLog, ScrubFaults, faults, filesystem_devices
-from btrkeep.pool.model import ChunkUse
+from btrkeep.pool.space_by_profile import ChunkUse
 from btrkeep.process.group import Group
 from btrkeep.process.programs import run
 from btrkeep.process.progress import Cancellation, ProgressSink

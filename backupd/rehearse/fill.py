@@ -18,7 +18,7 @@ from itertools import accumulate
 from math import log
 from pathlib import Path
 
-from backupd.rehearse.model import HostModel
+from backupd.rehearse.rehearsal_types import HostModel
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
 from backupd.repo.catalogue_row import backup_row

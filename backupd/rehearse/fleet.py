@@ -16,7 +16,7 @@ from math import log
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from backupd.rehearse.model import Fleet, HostModel
+from backupd.rehearse.rehearsal_types import Fleet, HostModel
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Backup
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.rehearse.model import VariantSettings
+from backupd.rehearse.rehearsal_types import VariantSettings
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, UsageError

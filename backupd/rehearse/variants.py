@@ -15,10 +15,10 @@ from math import comb
 from statistics import fmean, median
 from typing import Any
 
-from backupd.rehearse.model import NightReading, RehearsedBalance, RehearsedRun, Variant, VariantSettings
+from backupd.rehearse.rehearsal_types import NightReading, RehearsedBalance, RehearsedRun, Variant, VariantSettings
 from btrkeep.choices import ALLOCATORS, BALANCE_POLICIES, IN_PLACE
 from btrkeep.config import Retention
-from btrkeep.config.model import PERIOD_NAMES
+from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
 

@@ -8,26 +8,26 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
+from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import backups_argument, confirmed, require_host_or_folder
 from backupd.expire.cli.expire import expiry_sinks
-from backupd.expire.context import ExpiryContext
+from backupd.expire.expiry_context import ExpiryContext
 from backupd.expire.trust import lost_catalogue
 from backupd.files.backup_selector import find, parse_which
 from backupd.proof.cli.damaged import ranges
 from backupd.proof.read_errors import OwnReads
 from backupd.repair.plan import DamagedPath, FileFate, RepairPlan, RepairPlanner, RepairProof
-from backupd.repair.work import RepairDone, repair
-from backupd.repo.context import PoolContext, writing
+from backupd.repair.repaired_copy import RepairDone, repair
 from backupd.repo.final_backups import is_unreadable
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import names_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import WHOLE
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
+from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.progress import Cancellation, Cancelled

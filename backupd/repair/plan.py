@@ -15,7 +15,7 @@ from backupd.files.file_digest import FileRead, PlainSum, read_file
 from backupd.files.tree import Entry, Tree
 from backupd.proof.read_errors import OwnReads
 from backupd.repo.checksums import NO_DIGEST, Checksums, Key, ReadBefore, key_of, read_sums
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import names_of
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.descriptors import ClosingFd

@@ -1,8 +1,8 @@
 """A second copy: backups of another pool fetched by btrfs send and receive, over ssh or from a disk of this machine.
 
-- Here: `planning` compares the other pool with this one, `run` fetches what is planned, some hosts at a time, `host_copies` one
-  host. `receiver` takes a stream that `stream_guard` has checked, `naming` checks the result and gives it its name, `finishing`
-  does the rest beside. `outcome` has the plan and the results.
-- There: `sender` lists and sends. `far_pool` is the connection to it, `wire` the format of what is said.
+- Here: `fetch_plan` compares the other pool with this one, `fetch_hosts` fetches what is planned, some hosts at a time,
+  `host_copies` one host. `receiver` takes a stream that `stream_guard` has checked, `naming` checks the result and gives it its
+  name, `finisher` does the rest while the next one is fetched. `outcome` has the plan and the results.
+- There: `sender` lists and sends. `remote_pool` is the connection to it, `wire` the format of its messages.
 - `push` connects from the sending server. `seed` is the newest backups as files on a disk.
 """

@@ -7,20 +7,20 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from backupd.replicate.far_pool import RemotePool
+from backupd.replicate.fetch_plan import require_marked, take_notes
 from backupd.replicate.naming import Expected, NotReceived, still_damaged
 from backupd.replicate.outcome import (
     Fetched,
     ReplicationContext,
 )
-from backupd.replicate.planning import require_marked, take_notes
 from backupd.replicate.receiver import Receiving, newest_received
+from backupd.replicate.remote_pool import RemotePool
 from backupd.replicate.wire import Refused, UnreadableThere
 from backupd.repo.backup_json import Record
-from backupd.repo.context import require_room
 from backupd.repo.final_backups import is_unreadable, point_latest, read_if_ours
 from backupd.repo.leftovers import discard_received, drop_empty_mark
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_context import require_room
 from backupd.repo.reconcile import final_row
 from backupd.repo.seals import is_original, sealed_row
 from backupd.repo.verification_files import forget_gone, forget_recorded, read_damaged

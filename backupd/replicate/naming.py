@@ -22,7 +22,7 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from backupd.files.comparing import compare
+from backupd.files.backup_differences import compare
 from backupd.files.sameness import Pulse, equal_data, steady
 from backupd.files.tree import Tree
 from backupd.files.walking import entries, walk

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from backupd.replicate.far_pool import RemotePool
+from backupd.replicate.remote_pool import RemotePool
 from btrkeep.catalogue import Catalogue, CatalogueBusy, Damage
 from btrkeep.config import Config
-from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import RunningFetch, note_running
+from btrkeep.config.config_model import ReplicaSettings
+from btrkeep.decisions.copy_status import RunningFetch, note_running
 from btrkeep.decisions.replication import HostFetches, Obstacle
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from btrkeep.pool.allocation import profile_of, type_of
-from btrkeep.pool.model import ChunkUse
+from btrkeep.pool.space_by_profile import ChunkUse
 from btrkeep.pool.subvolume import opened
 from btrkeep.treescan.block_groups import block_groups, chunks
 

@@ -12,7 +12,7 @@ from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish
 from btrkeep.config.published import ALIVE
-from btrkeep.decisions.copies import COPIED, COPIES, KnownCopies, copies_of, copies_text
+from btrkeep.decisions.copy_status import COPIED, COPIES, KnownCopies, copies_of, copies_text
 from btrkeep.pool import quota
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable

@@ -21,7 +21,7 @@ from backupd.files.tree import Entry, Tree, joined
 from backupd.files.walking import walk
 from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.repo.pool_files import NOT_UNDERSTOOD
-from backupd.run.finishing import WorkSubvolume
+from backupd.run.finalisation import WorkSubvolume
 from backupd.run.interrupted import settings_of
 from btrkeep.backup_states import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig

@@ -9,10 +9,10 @@ from functools import partial
 
 from backupd.expire.report import names_in_words
 from backupd.repo import backup_json as records
-from backupd.run.context import BestEffortCatalogue, HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
-from backupd.run.host import HostRun
-from backupd.run.planning import PlannedHost
+from backupd.run.host_order import PlannedHost
+from backupd.run.host_run import HostRun
 from backupd.run.room import NoRoom, OthersFirst, RoomMaker, Scarcity
+from backupd.run.run_context import BestEffortCatalogue, HostResult, NightEnded, NightStarted, RunContext, RunningTransfer
 from backupd.run.slots import CONFINED, OPEN, HeldSlots, has_files_for, possible_at_once, slots_of
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Progress

@@ -20,8 +20,8 @@ from backupd.rsync.host_answers import is_expected, left_out_words
 from backupd.rsync.probe import HostAccess, left_empty
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
-from backupd.run.context import RunContext
-from backupd.run.finishing import WorkSubvolume
+from backupd.run.finalisation import WorkSubvolume
+from backupd.run.run_context import RunContext
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
 from btrkeep.pool.subvolume import commit, describe, opened

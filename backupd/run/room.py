@@ -19,13 +19,13 @@ from pathlib import Path
 
 from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
 from backupd.rsync.process import RunCancellation
-from backupd.run.context import RunContext
+from backupd.run.run_context import RunContext
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import for_metadata, lacks_room, least_metadata
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import take_lock
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from btrkeep.process.proc import members
 from btrkeep.units import format_size, format_time
 

@@ -19,9 +19,9 @@ from backupd.rsync.probe import HostAccess, size_on_host
 from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.arriving_zeros import ArrivingZeros
-from backupd.run.context import RunContext, RunningTransfer
-from backupd.run.finishing import WorkSubvolume
+from backupd.run.finalisation import WorkSubvolume
 from backupd.run.limits import HostQuota, LimitWatch
+from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.unlisted import NOTHING, Contents, contents_of, files_below, stored_bytes
 from backupd.run.verdict import (
     PathEvidence,

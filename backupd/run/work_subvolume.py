@@ -27,7 +27,7 @@ from backupd.repo.hardlinks import split_hard_links
 from backupd.repo.leftovers import remove_tree
 from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.synced import remove_mark
-from backupd.run.finishing import DataLost, WorkSubvolume, leave_after_error, mark_unsynced, sync
+from backupd.run.finalisation import DataLost, WorkSubvolume, leave_after_error, mark_unsynced, sync
 from backupd.run.interrupted import LeftWork, drop_damaged_working, left_by_earlier_run, settings_of
 from backupd.run.limits import join_quota, lift_left_quota
 from btrkeep.backup_states import RUNNING

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from backupd.serve.context import Call, ServiceContext, in_words
 from backupd.serve.request_checks import ROOT, checked, require, require_switched_on, viewer_of
+from backupd.serve.service_context import Call, ServiceContext, in_words
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.choices import SERVICE_VERBS
 from btrkeep.errors import OperatorError

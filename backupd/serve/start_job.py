@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from backupd.serve.context import ServiceContext
 from backupd.serve.jobs import (
     FAILED,
     PREVIEW,
@@ -29,6 +28,7 @@ from backupd.serve.jobs import (
     request_exists,
     write_request,
 )
+from backupd.serve.service_context import ServiceContext
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.locks import read_holder
 from btrkeep.pool.marker import Pool

@@ -11,10 +11,10 @@ from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 
 NAME = "btrfs-balancer"
 COMMANDS = {
-    "score": LazyCommand("balancer.cli.score_", "show how fragmented the free space of each block group is"),
-    "plan": LazyCommand("balancer.cli.run_:plan_command", "show what would be balanced, in which order and at which cost"),
-    "run": LazyCommand("balancer.cli.run_:run_command", "balance the block groups that are worth it, one at a time"),
-    "history": LazyCommand("balancer.cli.history_", "show the scores and balances of past months"),
+    "score": LazyCommand("balancer.cli.score", "show how fragmented the free space of each block group is"),
+    "plan": LazyCommand("balancer.cli.run:plan_command", "show what would be balanced, in which order and at which cost"),
+    "run": LazyCommand("balancer.cli.run:run_command", "balance the block groups that are worth it, one at a time"),
+    "history": LazyCommand("balancer.cli.history", "show the scores and balances of past months"),
     "completion": LazyCommand("balancer.cli:completion", "make a shell complete commands, options and mount points"),
 }
 completion = completion_command(NAME, "commands, options and mount points")

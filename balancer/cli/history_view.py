@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from balancer.balance_history import HistoryLine, shown, sums
 from balancer.cli.score_view import bar, has_blocks
-from balancer.history import HistoryLine, shown, sums
 from balancer.score import BAD
-from btrkeep.cli.progress import text_width
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
+from btrkeep.cli.output import text_width
 from btrkeep.units import (
     counted,
     format_duration,

@@ -161,7 +161,7 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that choose what is balanced, and how much: those of `planning.settings_of`, and `as_json`.
+    """Adds the options that choose what is balanced, and how much: those of `plan_and_run.settings_of`, and `as_json`.
 
     In the command's help, the policies replace the word POLICIES.
     """

@@ -14,7 +14,7 @@ import click
 from balancer.cli.score_view import benefit_words, score_words
 from balancer.explain import profile
 from balancer.run_types import PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, local_minute
 
 _PAPER = 80

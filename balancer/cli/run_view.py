@@ -16,8 +16,8 @@ from balancer.run_types import (
     SpaceNumbers,
     StepDone,
 )
-from btrkeep.cli.progress import notices_on_stderr, say
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
+from btrkeep.cli.output import notices_on_stderr, say
 from btrkeep.process.progress import Notice, Status, Waiting
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute, printable
 

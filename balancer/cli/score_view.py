@@ -17,7 +17,7 @@ from balancer.explain import ASCII, HALVES, ExplainedBlockGroup, rows
 from balancer.score import BAD, Array, judgement
 from balancer.survey import Cost, Survey
 from btrkeep.cli import stream_json
-from btrkeep.cli.tables import Column, listing, table
+from btrkeep.cli.listings import Column, listing, table
 from btrkeep.units import counted, format_share, format_size
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

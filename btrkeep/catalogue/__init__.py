@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from btrkeep.catalogue.backups import BackupStateStore, BackupStore
 from btrkeep.catalogue.facts import HistoryStore
 from btrkeep.catalogue.hosts import HostStore
-from btrkeep.catalogue.model import (
+from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.model_backup import (
     EXPIRY_OUTCOMES,
     KILLED,
     RUN_OUTCOMES,
@@ -37,7 +38,6 @@ from btrkeep.catalogue.model import (
     RunTotals,
     StateFromNotes,
 )
-from btrkeep.catalogue.model_alarm import StoredAlarm
 from btrkeep.catalogue.model_pool import (
     BALANCE_OUTCOMES,
     SPANS,

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from btrkeep.catalogue import hosts
 from btrkeep.catalogue.facts import POOL_ID, AboutStore
-from btrkeep.catalogue.model import Backup, BackupState, StateFromNotes
+from btrkeep.catalogue.model_backup import Backup, BackupState, StateFromNotes
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session, Values, document_in
 from btrkeep.catalogue.tables import NOTED, backup

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin
 
 from btrkeep.backup_states import Cause
 from btrkeep.catalogue import hosts, tables
-from btrkeep.catalogue.model import DEDUPE_OUTCOMES, EXPIRY_OUTCOMES, RUN_OUTCOMES
+from btrkeep.catalogue.model_backup import DEDUPE_OUTCOMES, EXPIRY_OUTCOMES, RUN_OUTCOMES
 from btrkeep.catalogue.model_pool import BALANCE_OUTCOMES, SPANS, STEP_OUTCOMES, read_space_name
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session, cause_out
 from btrkeep.catalogue.sqlite import moment as moment_text

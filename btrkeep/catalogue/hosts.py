@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from btrkeep.catalogue.model import HostFacts
+from btrkeep.catalogue.model_backup import HostFacts
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.catalogue.tables import backup, run

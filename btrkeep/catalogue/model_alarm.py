@@ -1,4 +1,4 @@
-"""The catalogue's data types for alarms. See model.py for conventions."""
+"""The catalogue's data types for alarms. See model_backup.py for conventions."""
 
 from dataclasses import dataclass
 from datetime import datetime

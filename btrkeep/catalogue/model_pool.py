@@ -1,4 +1,4 @@
-"""The catalogue's data types for the pool: scores of free space, balances, samples, and jobs. See model.py for conventions.
+"""The catalogue's data types for the pool: scores of free space, balances, samples, and jobs. See model_backup.py for conventions.
 
 Addresses and sizes are bytes, `seconds` durations, scores those of balancer/score.py. Fields are in the order of the columns.
 """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from btrkeep.catalogue.model import Dedupe, Expiry
+from btrkeep.catalogue.model_backup import Dedupe, Expiry
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Job, Sample, SampleMark
 from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Json, Session

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from btrkeep.catalogue import backups, hosts
-from btrkeep.catalogue.model import (
+from btrkeep.catalogue.model_backup import (
     RUN_OUTCOMES,
     Backup,
     BackupOutcome,

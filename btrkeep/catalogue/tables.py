@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar, get_origin
 
 from btrkeep.backup_states import Cause
 from btrkeep.catalogue import sqlite
-from btrkeep.catalogue.model import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_alarm import StoredAlarm
+from btrkeep.catalogue.model_backup import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_verification import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values

@@ -17,8 +17,8 @@ import click
 import orjson
 
 from btrkeep import __version__
-from btrkeep.cli.progress import hang_up, lost_output, print_wrapped, with_calls_in
-from btrkeep.cli.tables import Column, Row, listing, objects
+from btrkeep.cli.listings import Column, Row, listing, objects
+from btrkeep.cli.output import hang_up, lost_output, print_wrapped, with_calls_in
 from btrkeep.errors import ERROR_MARK, ConfigError, Exit, OperatorError, UsageError, did_you_mean, report_error
 from btrkeep.units import format_time, printable, with_encoded
 

@@ -6,7 +6,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from btrkeep.cli.progress import terminal
+from btrkeep.cli.output import terminal
 
 _WIDEST_BAR, _BESIDE = 40, 60
 

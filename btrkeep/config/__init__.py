@@ -1,16 +1,16 @@
 """The configuration of a pool: /etc/btrkeep/POOL.toml and its drop-ins.
 
 `load` reads, checks and merges it into frozen dataclasses, or reports all mistakes at once. A key, its type, default and
-meaning are declared at the field that it fills, in `settings` or `model`. `keys` collects them; docs/configuration.rst
+meaning are declared at the field that it fills, in `settings` or `config_model`. `keys` collects them; docs/configuration.rst
 and man/btrkeep.toml.5 are made from that table.
 """
 
+from btrkeep.config.config_model import Config, HostConfig, Retention
 from btrkeep.config.for_reports import ReportingConfig, load_for_reports, point, state_of
-from btrkeep.config.model import Config, HostConfig, Retention
 from btrkeep.config.problems import page
 from btrkeep.config.published import Published, publish, published
 from btrkeep.config.reading import keep_valid, load, load_usable, other_pools
-from btrkeep.config.sample import example, is_example
+from btrkeep.config.sample_config import example, is_example
 from btrkeep.config.settings import BalanceSettings, ExpirySettings, NotifySettings, PoolSettings, SshSettings
 from btrkeep.config.values import Listen, Pace, Url, Window
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from btrkeep.config import model, settings
+from btrkeep.config import config_model, settings
 from btrkeep.config.config_key import (
     BACKUP,
     BALANCE,
@@ -24,10 +24,10 @@ from btrkeep.config.config_key import (
     VERIFY,
     WEB,
 )
+from btrkeep.config.config_model import Retention
 from btrkeep.config.exclusion import NOTHING_EXCLUDED, Exclusion
 from btrkeep.config.keys import DEFAULTS, LEGAL, default_zone
 from btrkeep.config.merge import Sections, TomlSection
-from btrkeep.config.model import Retention
 from btrkeep.config.problems import InvalidValue, Problems, dotted, nearest, quoted, reference, show
 from btrkeep.config.self_exclusion import SelfExclusion, self_exclusions
 from btrkeep.errors import ConfigError
@@ -69,7 +69,9 @@ class Policies:
         return self._made[key]
 
 
-def build(file: Path, name: str, sections: Sections, problems: Problems, excluding: Excluding = exclude_nothing) -> model.Config:
+def build(
+    file: Path, name: str, sections: Sections, problems: Problems, excluding: Excluding = exclude_nothing
+) -> config_model.Config:
     """The whole configuration. Raises ConfigError with every problem, those found before included.
 
     `excluding` decides whether the problems concern only some hosts and copies, which are then left out.
@@ -87,7 +89,7 @@ def build(file: Path, name: str, sections: Sections, problems: Problems, excludi
     if exclusion is None or "path" not in pool:
         raise ConfigError(problems.merged(), f"{reference()} explains every key", problems.located())
     backup = {key: value for key, value in sections.single[BACKUP].items() if key not in _INHERITED}
-    return model.Config(
+    return config_model.Config(
         file=file,
         name=name,
         pool=settings.PoolSettings(**pool),
@@ -134,8 +136,10 @@ def _pool(file: Path, name: str, given: Mapping[str, Any], problems: Problems) -
     return values
 
 
-def _group(name: str, values: Mapping[str, Any], policies: Policies) -> model.GroupSettings:
-    return model.GroupSettings(name, values.get("concurrency"), values.get("bandwidth"), _shared(values), policies.of(values))
+def _group(name: str, values: Mapping[str, Any], policies: Policies) -> config_model.GroupSettings:
+    return config_model.GroupSettings(
+        name, values.get("concurrency"), values.get("bandwidth"), _shared(values), policies.of(values)
+    )
 
 
 def _shared(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def _everybody(backup: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hosts(
     sections: Sections, kept: list[SelfExclusion], policies: Policies, problems: Problems
-) -> Iterator[tuple[str, model.HostConfig]]:
+) -> Iterator[tuple[str, config_model.HostConfig]]:
     everybody = _everybody(sections.single[BACKUP])
     groups = sections.named[GROUP]
     shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
@@ -177,10 +181,10 @@ def _hosts(
         values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
-        yield name, model.HostConfig(name, **values)
+        yield name, config_model.HostConfig(name, **values)
 
 
-def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Iterator[tuple[str, model.ReplicaSettings]]:
+def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Iterator[tuple[str, config_model.ReplicaSettings]]:
     for name, table in sections.named[REPLICA].items():
         values = dict(table.values)
         source = values.pop("from", None)
@@ -189,10 +193,10 @@ def _replicas(sections: Sections, policies: Policies, problems: Problems) -> Ite
             problems.add(table.file, dotted(REPLICA, name, "from"), reason, (REPLICA, name))
         where = {"folder": source} if isinstance(source, Path) else {"address": source} if isinstance(source, str) else {}
         values[RETENTION] = policies.of(table.values)
-        yield name, model.ReplicaSettings(name, **where, **values)
+        yield name, config_model.ReplicaSettings(name, **where, **values)
 
 
-def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.PushSettings]]:
+def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, config_model.PushSettings]]:
     for name, table in sections.named[PUSH].items():
         values = dict(table.values)
         address = values.pop("to", None)
@@ -200,13 +204,13 @@ def _pushes(sections: Sections, problems: Problems) -> Iterator[tuple[str, model
             reason = 'missing: the other server, such as to = "ssh://root@backup2"'
             problems.add(table.file, dotted(PUSH, name, "to"), reason, (PUSH, name))
         _require_other_name(PUSH, name, table, sections, problems)
-        yield name, model.PushSettings(name, address=address or "", **values)
+        yield name, config_model.PushSettings(name, address=address or "", **values)
 
 
-def _fetched_by(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.FetchedBySettings]]:
+def _fetched_by(sections: Sections, problems: Problems) -> Iterator[tuple[str, config_model.FetchedBySettings]]:
     for name, table in sections.named[FETCHED_BY].items():
         _require_other_name(FETCHED_BY, name, table, sections, problems)
-        yield name, model.FetchedBySettings(name, **table.values)
+        yield name, config_model.FetchedBySettings(name, **table.values)
 
 
 def _require_other_name(section: str, name: str, table: TomlSection, sections: Sections, problems: Problems) -> None:
@@ -218,7 +222,7 @@ def _require_other_name(section: str, name: str, table: TomlSection, sections: S
             problems.add(table.file, dotted(section, name), _SAME_NAME.format(kind), (section, name))
 
 
-def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, model.OffsiteSettings]]:
+def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, config_model.OffsiteSettings]]:
     for name, table in sections.named[OFFSITE].items():
         values = dict(table.values)
         retention = values.pop(RETENTION, None)
@@ -227,7 +231,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, mod
                 if key not in table.given:
                     problems.add(table.file, dotted(OFFSITE, name, key), f"missing: such as {key} = {example}", (OFFSITE, name))
         _require_other_name(OFFSITE, name, table, sections, problems)
-        yield name, model.OffsiteSettings(name, retention=Retention(**retention) if retention else None, **values)
+        yield name, config_model.OffsiteSettings(name, retention=Retention(**retention) if retention else None, **values)
 
 
 def _tables(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -295,7 +299,7 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
                 problems.say(file, where, f"{quoted(path)} is backed up as an empty folder: {quoted(pattern)} excludes its content")
 
 
-def _say_who_keeps_everything(file: Path, hosts: Iterable[model.HostConfig], problems: Problems) -> None:
+def _say_who_keeps_everything(file: Path, hosts: Iterable[config_model.HostConfig], problems: Problems) -> None:
     """Adds one notice for all hosts without a retention policy: they keep everything, until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:

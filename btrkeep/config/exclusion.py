@@ -24,8 +24,8 @@ from btrkeep.config.config_key import (
     VERIFY,
     WEB,
 )
+from btrkeep.config.config_model import Config, HostConfig
 from btrkeep.config.merge import Sections
-from btrkeep.config.model import Config, HostConfig
 from btrkeep.config.problems import Problem, Problems, headers
 
 _COPIES = (REPLICA, PUSH, FETCHED_BY, OFFSITE)

@@ -18,10 +18,10 @@ from typing import Any
 
 from btrkeep.config.build import STATE
 from btrkeep.config.config_key import NOTIFY, POOL
-from btrkeep.config.files import Document, documents
+from btrkeep.config.config_model import Config
+from btrkeep.config.documents import Document, documents
 from btrkeep.config.keys import default_zone
 from btrkeep.config.merge import Sections, merged
-from btrkeep.config.model import Config
 from btrkeep.config.problems import InvalidValue, Problems
 from btrkeep.config.reading import FOLDER, LastValid, keep_valid, last_valid, load_usable, main_and_name
 from btrkeep.config.settings import NotifySettings, PoolSettings

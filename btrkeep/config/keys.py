@@ -8,14 +8,14 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from btrkeep.config import model, settings
+from btrkeep.config import config_model, settings
 from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import KEY, NAMED, POOL, SECTIONS, WITHIN, ConfigKey
 
 
 def declared_keys() -> Iterator[ConfigKey]:
     """Yields the key of each field of the settings classes. One that fills fields of several classes comes several times."""
-    classes = [value for module in (settings, model) for value in vars(module).values() if is_dataclass(value)]
+    classes = [value for module in (settings, config_model) for value in vars(module).values() if is_dataclass(value)]
     for of in classes:
         for name in of.__annotations__:
             declared = of.__dataclass_fields__[name].metadata.get(KEY)

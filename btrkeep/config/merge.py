@@ -7,7 +7,7 @@ from string import ascii_letters
 from typing import Any
 
 from btrkeep.config.config_key import NAMED, NOTIFY, OFFSITE, SECTIONS, SINGLE, WITHIN
-from btrkeep.config.files import Document
+from btrkeep.config.documents import Document
 from btrkeep.config.keys import LEGAL, SECRET, WRITTEN
 from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, nearest_of, quoted, show
 from btrkeep.config.sources import name_fault

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.config_key import KEY
+from btrkeep.config.config_model import Config, HostConfig, Retention
 from btrkeep.config.keys import DEFAULTS
-from btrkeep.config.model import Config, HostConfig, Retention
 from btrkeep.config.reading import backupd_command
 from btrkeep.config.settings import ExpirySettings, WebSettings
 from btrkeep.config.values import Listen, Window, parse_listen, parse_window

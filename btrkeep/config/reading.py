@@ -17,10 +17,10 @@ from typing import Any
 
 from btrkeep.config.build import STATE, build
 from btrkeep.config.config_key import POOL
+from btrkeep.config.config_model import Config
+from btrkeep.config.documents import documents, documents_of_texts
 from btrkeep.config.exclusion import excluding
-from btrkeep.config.files import documents, documents_of_texts
 from btrkeep.config.merge import merged
-from btrkeep.config.model import Config
 from btrkeep.config.problems import Problems, quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import ConfigError

@@ -13,7 +13,7 @@ from datetime import date, timedelta
 from itertools import groupby
 
 from btrkeep.backup_states import COMPLETE
-from btrkeep.config.model import PERIODS
+from btrkeep.config.config_model import PERIODS
 from btrkeep.decisions.retention import RetentionCode
 
 NONE = "."

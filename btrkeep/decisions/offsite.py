@@ -7,7 +7,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import COMPLETE
-from btrkeep.config.model import Retention
+from btrkeep.config.config_model import Retention
 from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
 

@@ -18,7 +18,7 @@ from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
-from btrkeep.pool.model import ChunkUse, Room
+from btrkeep.pool.space_by_profile import ChunkUse, Room
 from btrkeep.units import counted, format_share, format_size
 
 LEAST_METADATA = 32 << 20

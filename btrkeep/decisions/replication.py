@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import ALTERED
 from btrkeep.config import Retention
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.units import parse_backup_name

@@ -19,8 +19,8 @@ from zoneinfo import ZoneInfo
 from btrkeep.backup_states import ALTERED, COMPLETE, FAILED, SUSPECT
 from btrkeep.config import Retention
 from btrkeep.config.config_key import RETENTION
+from btrkeep.config.config_model import PERIOD_NAMES, PERIODS
 from btrkeep.config.keys import TABLE
-from btrkeep.config.model import PERIOD_NAMES, PERIODS
 from btrkeep.config.problems import InvalidValue, nearest
 from btrkeep.decisions.due import latest
 

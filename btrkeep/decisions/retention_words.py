@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.backup_states import GOING
 from btrkeep.config import Retention
-from btrkeep.config.model import PERIOD_NAMES
+from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.decisions.calendar_strip import StripBackup, kind_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups

@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue.model_pool import Sample, read_space_name
-from btrkeep.pool.model import DEVICE_ERRORS
+from btrkeep.pool.space_by_profile import DEVICE_ERRORS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import btrfs
 from btrfs import ctree, ioctl
 
-from btrkeep.pool.model import PROFILES, Room, data_that_fits, space_for_chunks
+from btrkeep.pool.space_by_profile import PROFILES, Room, data_that_fits, space_for_chunks
 from btrkeep.pool.subvolume import opened
 
 _TYPES = {

@@ -21,7 +21,7 @@ from btrkeep.pool.marker import MARKER
 from btrkeep.pool.subvolume import commit
 
 if TYPE_CHECKING:
-    from btrkeep.pool.model import Room
+    from btrkeep.pool.space_by_profile import Room
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ sys.path.insert(0, str(TOP))  # the pages are made in a bare checkout
 from heatmap.colourings import COLOUR_SCHEMES  # noqa: E402
 from heatmap.diff_picture import image_of as changes_image  # noqa: E402
 from heatmap.diff_picture import key, picture  # noqa: E402
+from heatmap.filesystem_state import FilesystemState  # noqa: E402
 from heatmap.legend import add_below, band, how, legend, title  # noqa: E402
 from heatmap.overview import overview  # noqa: E402
 from heatmap.picture import image_of, save  # noqa: E402
 from heatmap.recorded import save as record  # noqa: E402
-from heatmap.state import FilesystemState  # noqa: E402
 from heatmap.timelapse import timelapse  # noqa: E402
 from tests.heatmap.states import TIB, Pool  # noqa: E402
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))  # the pictures are made in a bare checkout
 
-from backupd.observe.picture import (  # noqa: E402
+from backupd.observe.graph_pictures import (  # noqa: E402
     TrendData,
     day_picture,
     save,

@@ -12,7 +12,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.units import local_time
 
 if TYPE_CHECKING:
-    from heatmap.state import FilesystemState
+    from heatmap.filesystem_state import FilesystemState
 
 
 @click.command("diff")
@@ -77,7 +77,7 @@ def _state(path: Path) -> "FilesystemState":
 
         return load(path)
     from btrkeep.pool.mounts import open_btrfs
-    from heatmap.reading import read_state
+    from heatmap.state_reader import read_state
 
     with open_btrfs(path, OperatorError) as fd:
         return read_state(fd)

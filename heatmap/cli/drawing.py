@@ -14,11 +14,11 @@ from btrkeep.treescan.block_groups import chunks, filesystem
 from btrkeep.treescan.extents import Extents
 from btrkeep.units import format_size, printable
 from heatmap.cli.request import STDOUT, PictureRequest
+from heatmap.filesystem_state import DATA, METADATA, PROFILES, SYSTEM, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS, Grid
 from heatmap.overview import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, usage
 from heatmap.picture import image_of, name_parts, output_name, save
-from heatmap.reading import by_tree, draw_extents, read_state
-from heatmap.state import DATA, METADATA, PROFILES, SYSTEM, Array, FilesystemState
+from heatmap.state_reader import by_tree, draw_extents, read_state
 
 
 def draw(request: PictureRequest) -> None:
@@ -39,7 +39,7 @@ def _draw_filesystem(request: PictureRequest) -> None:
 def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
     if not generations:
         return read_state(fd, scores=scores)
-    from btrkeep.cli.progress import ProgressLine
+    from btrkeep.cli.output import ProgressLine
 
     with ProgressLine() as line:
         return read_state(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 
 STDOUT = "-"
 

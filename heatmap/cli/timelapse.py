@@ -7,7 +7,7 @@ import click
 
 from btrkeep.choices import COLOURS, SORTS
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import ProgressLine
+from btrkeep.cli.output import ProgressLine
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, local_minute, printable
 

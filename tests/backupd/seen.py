@@ -11,7 +11,7 @@ from btrkeep.config import Config, HostConfig, NotifySettings, PoolSettings
 from btrkeep.decisions.host_state import host_status
 from btrkeep.decisions.pool_health import PoolFacts
 from btrkeep.decisions.trend import PoolNumbers
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from tests.backupd.facts import NOW
 
 GIB = 1 << 30

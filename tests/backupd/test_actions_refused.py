@@ -14,7 +14,7 @@ from backupd.actions import rename as rename_module
 from backupd.actions.discard import Unfinished, give_up
 from backupd.actions.rename import require_renameable, validate_names
 from backupd.dedupe.cli import noted
-from backupd.dedupe.work import Pacer
+from backupd.dedupe.deduper import Pacer
 from backupd.proof import verify_pass
 from backupd.proof.verify_pass import ReadScope, VerifyPass
 from backupd.repo import final_backups

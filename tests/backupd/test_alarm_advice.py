@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from backupd.alarms import words
+from backupd.alarms import alarm_messages
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import AlarmSubject
 from btrkeep.decisions.alarm_advice import ELSE, TABLE, advice, command_for
@@ -18,7 +18,7 @@ def alarm(subject: str, text: str, name: str = "failure") -> StoredAlarm:
 
 
 def body(*alarms: StoredAlarm, pool: str = "main") -> list[str]:
-    return words.changes_message(pool, "machine", alarms, []).body.splitlines()
+    return alarm_messages.changes_message(pool, "machine", alarms, []).body.splitlines()
 
 
 def test_a_message_says_since_when_what_to_do_and_the_command() -> None:
@@ -48,12 +48,12 @@ def test_commands_name_the_pool() -> None:
 def test_commands_name_a_configuration_that_is_elsewhere() -> None:
     call = "backupd --config '/srv/my pool.toml'"
     rows = [alarm("host web1", "web1: failed"), *[alarm(f"host web{number}", f"failed: {number}") for number in range(30)]]
-    text = words.changes_message("archive", "machine", rows, [], call).body
+    text = alarm_messages.changes_message("archive", "machine", rows, [], call).body
     assert f"{call} log web1)" in text
     assert f"more: {call} status" in text
     assert (
         f"; {call} status)"
-        in words.changes_message("archive", "machine", [alarm(f"host web{n}", "failed") for n in range(9)], [], call).body
+        in alarm_messages.changes_message("archive", "machine", [alarm(f"host web{n}", "failed") for n in range(9)], [], call).body
     )
     assert "--pool" not in text
     assert advice(alarm("balance", "x"), "archive", call).command == "btrfs-balancer plan --config '/srv/my pool.toml'"
@@ -62,16 +62,16 @@ def test_commands_name_a_configuration_that_is_elsewhere() -> None:
 
 def test_the_name_of_our_unit_can_be_copied_and_no_other_text_is_left_as_it_is() -> None:
     unit = "btrkeep-backup@main.service"
-    message = words.changes_message("main", "machine", [alarm(f"unit {unit}", f"{unit} failed: exit-code")], [])
+    message = alarm_messages.changes_message("main", "machine", [alarm(f"unit {unit}", f"{unit} failed: exit-code")], [])
     assert message.title == f"btrkeep main: {unit} failed: exit-code"
     assert f"- {unit} failed: exit-code (since 2026-11-20T22:00:00Z; journalctl -u {unit} -n 50)" in message.body
-    message = words.unit_message("main", "machine", unit, "exit-code", ["mail @here"], SINCE)
+    message = alarm_messages.unit_message("main", "machine", unit, "exit-code", ["mail @here"], SINCE)
     assert message.body.splitlines()[0] == f"{unit} failed: exit-code."
     assert f"    journalctl -u {unit} -n 50\n    systemctl start {unit}" in message.body
     assert "mail (at)here" in message.body
     for name in ("x@everyone.service", "btrkeep-x@a b.service", "btrkeep-x@<!here>.service"):
-        assert name not in words.changes_message("main", "machine", [alarm(f"unit {name}", f"{name} failed: x")], []).body
-        assert name not in words.unit_message("main", "machine", name, "x", [], SINCE).body
+        assert name not in alarm_messages.changes_message("main", "machine", [alarm(f"unit {name}", f"{name} failed: x")], []).body
+        assert name not in alarm_messages.unit_message("main", "machine", name, "x", [], SINCE).body
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,17 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from backupd.alarms.dead_man_switch import judge_night
 from backupd.alarms.events import Known, find
-from backupd.alarms.night import judge_night
 from backupd.health.status_report import with_trouble
 from btrkeep.catalogue import CatalogueDamaged, CatalogueFull, HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.decisions.alarm_advice import AlarmPatience, advice
-from btrkeep.decisions.copies import HostBehind, ReplicaSession, copy_status
+from btrkeep.decisions.copy_status import HostBehind, ReplicaSession, copy_status
 from btrkeep.decisions.host_state import host_status
 from btrkeep.decisions.pool_health import PoolFacts
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from tests.backupd.facts import NOW, ago, facts
 from tests.backupd.seen import GIB, balance, config, expiry, seen, well
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from backupd.alarms.night import Ping, send
+from backupd.alarms.dead_man_switch import Ping, send
 from btrkeep.config import Url
 from tests.beds.receivers import Web, web
 

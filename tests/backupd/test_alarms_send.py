@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from backupd.alarms import words
+from backupd.alarms import alarm_messages
 from backupd.alarms.send import Delivery, reason_of, send, service_of
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config import Url
@@ -40,8 +40,8 @@ def alarms(*texts: str, subject: str = "failure") -> list[StoredAlarm]:
     return [StoredAlarm(subject, f"host h{number}", text, 0, NOW, 1, None, NOW, None) for number, text in enumerate(texts)]
 
 
-def evil_message() -> words.Message:
-    return words.changes_message("main", "machine", alarms(f"web1: the backup failed: {EVIL}"), [])
+def evil_message() -> alarm_messages.Message:
+    return alarm_messages.changes_message("main", "machine", alarms(f"web1: the backup failed: {EVIL}"), [])
 
 
 class Tags(HTMLParser):
@@ -98,7 +98,7 @@ def test_a_webhook_gets_title_text_and_kind(server: Web) -> None:
     assert got["type"] == "failure"
     title, line, *_ = got["message"].splitlines()
     assert title == "Failed:"
-    assert line.startswith(f"- web1: the backup failed: {words.harmless(EVIL, 266)} (since ")
+    assert line.startswith(f"- web1: the backup failed: {alarm_messages.harmless(EVIL, 266)} (since ")
     assert not re.search(r"[<>@`\x1b]|\]\(", got["message"] + got["title"])
 
 
@@ -112,7 +112,7 @@ def test_one_that_does_not_work_keeps_no_other_from_being_told_and_the_reason_is
         f"mailto://127.0.0.1:{mailbox.port}?from=a@b.de&to=a@b.de",
     ]
     server.status = 503
-    deliveries = send([Url(url) for url in urls], words.test_message("main", "machine"))
+    deliveries = send([Url(url) for url in urls], alarm_messages.test_message("main", "machine"))
     assert [(delivery.number, delivery.service, delivery.arrived, delivery.reason) for delivery in deliveries] == [
         (1, "JSON", False, "connection refused"),
         (2, "nonsense", False, "it is not a URL that apprise understands"),
@@ -135,7 +135,7 @@ def test_nothing_of_a_url_gets_out_whatever_is_logged(
         Url(f"mailto://user:hunter2@127.0.0.1:{closed}?to=hunter2@example.org"),
         Url("slack://hunter2"),
     ]
-    deliveries = send(urls, words.test_message("main", "machine"))
+    deliveries = send(urls, alarm_messages.test_message("main", "machine"))
     assert [delivery.arrived for delivery in deliveries] == [False] * 4
     out = capfd.readouterr()
     assert "hunter2" not in caplog.text + out.out + out.err + repr(deliveries) + " ".join(map(str, deliveries)) + repr(urls)
@@ -164,7 +164,7 @@ def test_apprise_is_loaded_only_when_something_is_sent() -> None:
 
 
 def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
-    message = words.changes_message(
+    message = alarm_messages.changes_message(
         "main", "machine", alarms(*(f"h{n}: broke {n}" for n in range(500))), alarms("h7: broke", subject="silent")
     )
     assert message.title == "btrkeep main: 500 alarms, 1 resolved"
@@ -175,7 +175,7 @@ def test_a_message_about_five_hundred_hosts_is_one_that_can_be_read() -> None:
 
 
 def test_somebody_elses_text_is_cut_and_made_harmless() -> None:
-    assert words.harmless("a\n\tb  c") == "a b c"
-    assert words.harmless("x" * 1000) == "x" * 297 + "..."
-    assert words.harmless("\udcff\x00") == "\\xff\\x00"
-    assert words.harmless("root@web1") == "root(at)web1"
+    assert alarm_messages.harmless("a\n\tb  c") == "a b c"
+    assert alarm_messages.harmless("x" * 1000) == "x" * 297 + "..."
+    assert alarm_messages.harmless("\udcff\x00") == "\\xff\\x00"
+    assert alarm_messages.harmless("root@web1") == "root(at)web1"

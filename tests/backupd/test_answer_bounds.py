@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from backupd.serve import answering, verbs
-from backupd.serve.context import Call, ConcurrencyLimit, ServiceContext
 from backupd.serve.jobs import JobStore, ServeJob, new_id
 from backupd.serve.request_checks import Right, checked
+from backupd.serve.service_context import Call, ConcurrencyLimit, ServiceContext
 from backupd.serve.verbs import VERBS, Verb, tasks
 from btrkeep.clock import Clock
 from btrkeep.serving.protocol import encoded

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from backupd.serve.context import AnswerCache
+from backupd.serve.service_context import AnswerCache
 from btrkeep.serving.protocol import RequestRefused
 
 
 def test_what_was_worked_out_is_given_again_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, made, clock = AnswerCache(kept=30), count(1), [1000.0]
-    monkeypatch.setattr("backupd.serve.context.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("backupd.serve.service_context.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def get(key: str) -> int:
         return cache.get("doctor", key, lambda: next(made), lambda: False)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backupd.hosts import files
+from backupd.hosts import config_files
 from backupd.hosts.edit import new_host, with_keys, without_host
 from btrkeep.errors import LockHeld
 from btrkeep.process.proc import flock_holders
@@ -276,7 +276,7 @@ def test_who_may_only_read_the_folder_keeps_nobody_from_changing_the_configurati
 
 
 def test_a_process_that_keeps_the_lock_is_named(main: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(config_files, "LOCK_PATIENCE", 0.1)
     before = main.read_text()
     lock = main.with_name(".main.lock")
     with subprocess.Popen(["flock", "--no-fork", lock, "sleep", "60"]) as holder:
@@ -284,7 +284,7 @@ def test_a_process_that_keeps_the_lock_is_named(main: Path, monkeypatch: pytest.
             while not flock_holders(lock.stat()) if lock.exists() else True:
                 time.sleep(0.01)
             with pytest.raises(LockHeld, match=rf"another process \(.*\b{holder.pid}\b"):
-                files.set_hosts(files.Files.of("main", str(main)), ["new"], {"every": "2d"}, write=True)
+                config_files.set_hosts(config_files.Files.of("main", str(main)), ["new"], {"every": "2d"}, write=True)
         finally:
             holder.kill()
     assert main.read_text() == before

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from backupd.alarms.words import changes_message
+from backupd.alarms.alarm_messages import changes_message
 from backupd.cli.names import expand_hosts
 from backupd.doctor.cli.check import merged
 from backupd.health.cli.status_view import show_all
 from backupd.hosts.assigning import ListedHost, read_host_list
 from backupd.run.cli.night_view import NightLines
-from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
+from backupd.run.run_context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.config.problems import Problems, dotted
 from btrkeep.decisions.cause_words import without_host

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from btrkeep.cli import print_answer, print_listing, stream_json
-from btrkeep.cli.tables import Column, listing, objects, table
+from btrkeep.cli.listings import Column, listing, objects, table
 
 HEADERS = ["HOST", "AGE", "STARTED", "REMARK"]
 ROWS = [

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from backupd.cli import COMMANDS, group
 from btrkeep.cli import echo_json, stream_json
-from btrkeep.cli.progress import print_commands_as
+from btrkeep.cli.output import print_commands_as
 from tests.beds import TOP, backupd
 from tests.beds.cli import BACKUPD
 from tests.beds.completing import completing_bash

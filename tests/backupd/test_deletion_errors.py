@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from backupd.actions.rename import _nobody_reads
-from backupd.expire import delete as module
+from backupd.expire import delete_backups as module
 from backupd.expire import mark
-from backupd.expire.context import ExpiryContext
-from backupd.expire.delete import Deleter
+from backupd.expire.delete_backups import Deleter
+from backupd.expire.expiry_context import ExpiryContext
 from backupd.expire.mark import write_many
 from backupd.expire.queue import CleanerQueue
 from backupd.repo.backup_json import Record

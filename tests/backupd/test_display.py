@@ -11,8 +11,8 @@ from rich.console import Console
 
 from backupd.rsync.messages import MessageClass, classify
 from backupd.run.cli.night_live import NightDisplay
-from backupd.run.context import RunningTransfer
-from btrkeep.cli.tables import table
+from backupd.run.run_context import RunningTransfer
+from btrkeep.cli.listings import table
 from btrkeep.units import counted
 
 HEADERS = ["HOST", "STATE", "STARTED", "NEW", "REMARK"]

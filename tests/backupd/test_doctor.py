@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backupd.doctor.cli.doctor import show_finding
-from backupd.doctor.facts import (
+from backupd.doctor.doctor_facts import (
     SEVERITIES,
     DeviceFacts,
     DoctorFacts,
@@ -32,7 +32,7 @@ from btrkeep.decisions.findings import NEEDS, Finding, FixCommand, Remedy, Write
 from btrkeep.decisions.pool_health import CatalogueFacts, HealthLimits
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from btrkeep.procfs import Capabilities
 from btrkeep.trusted_path import UntrustedStep
 from tests.beds import work

@@ -2,7 +2,7 @@
 
 import pytest
 
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from tests.backupd.test_doctor import FILESYSTEM, GIB, TIB, findings_of, fs
 
 TIGHT = Room(40 * TIB, 10 * TIB, 0, 10 * GIB)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from backupd.doctor.facts import Layer, Scrub
+from backupd.doctor.doctor_facts import Layer, Scrub
 from backupd.doctor.gather import device, read_scrub, stacks
-from backupd.doctor.site import scheduled_by
+from backupd.doctor.site_facts import scheduled_by
 from tests.beds import TOP, work
 
 

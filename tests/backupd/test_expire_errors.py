@@ -14,14 +14,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from backupd.expire import expiry_runner as module
 from backupd.expire import queue as queue_module
-from backupd.expire import run as module
-from backupd.expire.context import ExpiryContext
-from backupd.expire.look import read_host_from_pool, read_hosts
+from backupd.expire.expiry_context import ExpiryContext
+from backupd.expire.expiry_runner import EVERYTHING, ExpiryRunner, dry_run_plan
+from backupd.expire.host_backups import read_host_from_pool, read_hosts
 from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue
-from backupd.expire.run import EVERYTHING, ExpiryRunner, dry_run_plan
 from backupd.repo.notes_json import Notes, write_notes
 from backupd.repo.reconcile import Reconciled
 from btrkeep.catalogue import Catalogue, CatalogueBusy

@@ -15,14 +15,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from backupd.expire.context import ExpiryContext, RowWriter
-from backupd.expire.delete import Deleter, _shared_before
-from backupd.expire.look import _with_seal, asked_of, forgotten_at, gone_names
+from backupd.expire.delete_backups import Deleter, _shared_before
+from backupd.expire.expiry_context import ExpiryContext, RowWriter
+from backupd.expire.expiry_runner import LONGEST_YIELD, ExpiryRunner, ExpiryScope, _named
+from backupd.expire.host_backups import _with_seal, asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
 from backupd.expire.mount_option import Switched, read_record, record_path
 from backupd.expire.queue import CleanerQueue, Governor
 from backupd.expire.report import ExpiryProgress, Pause, Summary
-from backupd.expire.run import LONGEST_YIELD, ExpiryRunner, ExpiryScope, _named
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
@@ -271,7 +271,7 @@ def test_a_backup_whose_seal_cannot_be_compared_counts_as_altered(
             raise OSError(error, "x")
         return SimpleNamespace(state=SealState.UNCHANGED)
 
-    monkeypatch.setattr("backupd.expire.look.check_seal", check_seal)
+    monkeypatch.setattr("backupd.expire.host_backups.check_seal", check_seal)
     candidate = Candidate("own", NOON, "complete")
     assert _with_seal(candidate, final("own"), {}).state == ("altered" if is_altered else "complete")
     error = errno.EACCES
@@ -297,9 +297,9 @@ def test_days_are_those_of_the_zone_of_the_pool(context: ExpiryContext) -> None:
 @pytest.fixture
 def runner(context: ExpiryContext, monkeypatch: pytest.MonkeyPatch) -> ExpiryRunner:
     """On a pool with room, whose devices' counters stand still."""
-    monkeypatch.setattr("backupd.expire.run.read_room", lambda _path: None)
-    monkeypatch.setattr("backupd.expire.run.lacks_room", lambda _room, _least: False)
-    monkeypatch.setattr("backupd.expire.run.written_bytes", lambda _path: 0)
+    monkeypatch.setattr("backupd.expire.expiry_runner.read_room", lambda _path: None)
+    monkeypatch.setattr("backupd.expire.expiry_runner.lacks_room", lambda _room, _least: False)
+    monkeypatch.setattr("backupd.expire.expiry_runner.written_bytes", lambda _path: 0)
     context.config = Config(Path("/etc/x"), "main", PoolSettings(context.pool.path, Path("/state"), ZoneInfo("UTC")))
     return ExpiryRunner(context, Forced(), None, wait=False)
 
@@ -318,9 +318,9 @@ def test_an_expiry_waits_for_a_running_backup_but_not_for_a_dead_one_nor_for_eve
     runner._yielded = LONGEST_YIELD
     assert not runner._is_to_yield()
     runner._yielded = 0.0
-    monkeypatch.setattr("backupd.expire.run.lacks_room", lambda _room, _least: True)
+    monkeypatch.setattr("backupd.expire.expiry_runner.lacks_room", lambda _room, _least: True)
     assert not runner._is_to_yield()
-    monkeypatch.setattr("backupd.expire.run.lacks_room", lambda _room, _least: False)
+    monkeypatch.setattr("backupd.expire.expiry_runner.lacks_room", lambda _room, _least: False)
     runner.context.rows.trouble = CatalogueUnusable("full", "x")
     assert not runner._is_to_yield()
 
@@ -352,7 +352,7 @@ def test_the_history_has_how_many_hosts_an_expiry_was_limited_to(
 def test_rows_that_could_be_reconciled_need_no_catalogue_in_memory(runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = runner.context.catalogue
     for done in (Reconciled(Counter({"added": 1})), Reconciled()):
-        monkeypatch.setattr("backupd.expire.run.reconcile", lambda *_, done=done: done)
+        monkeypatch.setattr("backupd.expire.expiry_runner.reconcile", lambda *_, done=done: done)
         with ExitStack() as held:
             assert runner._reconcile(held) is done
             assert runner.context.catalogue is catalogue
@@ -371,7 +371,7 @@ def test_a_batch_has_no_more_backups_than_the_pace_and_the_queue_allow(
     pace = Governor(50, None, None)
     pace.width = width
     monkeypatch.setattr(runner.queue, "wait_for_room", lambda *_: room)
-    monkeypatch.setattr("backupd.expire.run.governor", lambda *_: pace)
+    monkeypatch.setattr("backupd.expire.expiry_runner.governor", lambda *_: pace)
     monkeypatch.setattr(runner.option, "switch", lambda: None)
     monkeypatch.setattr(Deleter, "batch", batch)
     runner.context.pool.locks.mkdir(parents=True, exist_ok=True)
@@ -398,7 +398,7 @@ def test_while_a_backup_runs_the_mount_option_is_back_and_what_was_read_ahead_is
         if clock[0] > 1010:
             catalogue.finish_run(backup, finished=NOON, outcome="complete")
 
-    monkeypatch.setattr("backupd.expire.run.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("backupd.expire.expiry_runner.time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(runner.context.cancellation, "sleep", sleep)
     monkeypatch.setattr(runner.option, "switch", note("switch"))
     monkeypatch.setattr(runner.option, "put_back", note("put back"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.comparing import TEXT_LIMIT, DifferenceTotals, NoText, PathDifference, compare, text_difference
+from backupd.files.backup_differences import TEXT_LIMIT, DifferenceTotals, NoText, PathDifference, compare, text_difference
 from backupd.files.tree import Tree
 from tests.beds import work
 from tests.beds.leftout import needs_program

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from backupd.files.backup_selector import Restorable
+from backupd.files.entry_words import shown
 from backupd.files.suggestions import entry_at, missing, nearest_paths, path_given, path_in, resolved
 from backupd.files.tree import Tree
 from backupd.files.versions import versions
-from backupd.files.words import shown
 from backupd.repo.backup_json import Record
 from btrkeep.errors import OperatorError, UsageError
 from tests.beds import work

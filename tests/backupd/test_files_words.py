@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from backupd.files.entry_words import entry_object, mode_words, shown, time_words
 from backupd.files.listing import listing, page
 from backupd.files.tree import Entry, Tree
-from backupd.files.words import entry_object, mode_words, shown, time_words
 from tests.beds import work
 
 FILE = Entry(b"/etc/passwd", "file", 1234, 4096, 0o644, 0, 42, 1_700_000_000_123_456_789, 257, 1, 40)

@@ -10,7 +10,7 @@ from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import CHECKS, PoolVerdict, StoredVerdict, as_text, from_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.schedule import ScheduleVerdict
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from tests.backupd.facts import NOW
 from tests.backupd.seen import GIB, well
 

@@ -17,12 +17,12 @@ from backupd.observe.cli.metrics import samples_of
 from btrkeep import metrics as table
 from btrkeep.catalogue import FreeSpaceScore, StoredAlarm
 from btrkeep.config import HostConfig
-from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import COPIES, KnownCopies, ReplicaSession, copies_text, copy_statuses, note_session
+from btrkeep.config.config_model import ReplicaSettings
+from btrkeep.decisions.copy_status import COPIES, KnownCopies, ReplicaSession, copies_text, copy_statuses, note_session
 from btrkeep.decisions.drills import DrillOutcome, DrillResult, drill_status
 from btrkeep.decisions.pool_health import PoolFacts, redundancy
 from btrkeep.metrics import METRICS, Metric, MetricSamples
-from btrkeep.pool.model import ChunkUse
+from btrkeep.pool.space_by_profile import ChunkUse
 from btrkeep.units import backup_name
 from tests.backupd.facts import NOW, ago, facts
 from tests.backupd.seen import balance, config, expiry, numbers, seen, well

@@ -10,9 +10,9 @@ import pytest
 
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import Confinement
-from backupd.run.context import HostResult, RunContext
+from backupd.run.host_order import PlannedHost
 from backupd.run.night import NightRunner
-from backupd.run.planning import PlannedHost
+from backupd.run.run_context import HostResult, RunContext
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load

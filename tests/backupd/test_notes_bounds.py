@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from backupd.replicate.planning import take_notes
+from backupd.replicate.fetch_plan import take_notes
 from backupd.replicate.wire import StreamInfo
 from backupd.repo import notes_json, pool_files
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import HOLD, NOTES, RULES, Notes, NotesFull, hold_of, read_notes, write_notes
 from backupd.repo.pool_files import LARGEST
 from btrkeep.backup_states import EXPIRED
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.decisions.retention import Hold
 from btrkeep.units import parse_time
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from backupd.offsite.offsite_run import OffsiteRun, OffsiteSummary
 from backupd.offsite.restic import Restic
-from backupd.offsite.run import OffsiteRun, OffsiteSummary
 from btrkeep.config import keep_valid, load_usable
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import ConfigError

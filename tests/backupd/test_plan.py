@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.run.planning import PlannedHost, plan
+from backupd.run.host_order import PlannedHost, plan
 from backupd.run.room import too_little_room
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import HostFacts
@@ -17,7 +17,7 @@ from btrkeep.config import Config, HostConfig, Window
 from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import parse_min_free, parse_window
 from btrkeep.errors import Exit, UsageError
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from tests.backupd.facts import NOW, ago, facts
 
 POOL = PoolSettings(Path("/srv/backup"), Path("/var/lib/btrkeep/main"), ZoneInfo("UTC"))

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.rehearse.cli.page import COLOURS, look_of
-from backupd.rehearse.cli.words import RehearsalResult, conclusion, range_words
+from backupd.rehearse.cli.rehearsal_page import COLOURS, look_of
+from backupd.rehearse.cli.rehearsal_words import RehearsalResult, conclusion, range_words
 from backupd.rehearse.fill import ChangeFile, DeleteFile, HostFiles, WriteFile, new_bytes
 from backupd.rehearse.fleet import MOST_FILES, MOST_HOSTS, TYPICAL, expected_bytes, learned, scaled
-from backupd.rehearse.model import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
+from backupd.rehearse.rehearsal_types import Fleet, HostModel, NightReading, RehearsedBalance, RehearsedRun, VariantSettings
 from backupd.rehearse.variants import (
     CONFIGURED,
     FEWEST,

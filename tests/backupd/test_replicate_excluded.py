@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backupd.replicate.planning import other_replica
+from backupd.replicate.fetch_plan import other_replica
 from btrkeep.config import keep_valid, load_usable
 from btrkeep.decisions.replication import ReplicaMark
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backupd.replicate.far_pool import OwnStreams, RemotePool
+from backupd.replicate.remote_pool import OwnStreams, RemotePool
 from backupd.replicate.wire import END, PROTOCOL, ConnectionBroken, object_frame, write_all
 from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.units import backup_name, format_size

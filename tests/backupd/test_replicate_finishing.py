@@ -3,7 +3,7 @@
 import threading
 import time
 
-from backupd.replicate.finishing import Finisher, HostProgress
+from backupd.replicate.finisher import Finisher, HostProgress
 
 
 def guarded(host: str, work: object) -> bool:

@@ -25,7 +25,7 @@ from backupd.doctor.room_plan import (
     plan,
 )
 from btrkeep.decisions.pool_health import Shortage, shortage
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 
 MIB, GIB = 1 << 20, 1 << 30
 FLOOR = 200 * MIB

@@ -11,7 +11,7 @@ import pytest
 
 from backupd.observe.chart import ASCII, BLOCKS, Axis, axis_for, bars, filled, labelled, strip, under
 from backupd.observe.cli.trend import lines
-from backupd.observe.picture import TrendData, save, trend_picture
+from backupd.observe.graph_pictures import TrendData, save, trend_picture
 from btrkeep.decisions.trend import Point, data_factor, date_ticks, metadata_share, points, step_for
 from btrkeep.errors import OperatorError
 from tests.backupd.made_samples import GIB, START, TIB, every_five_minutes, sample

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import Confinement
-from backupd.run.context import RunContext
-from backupd.run.host import HostRun
+from backupd.run.host_run import HostRun
 from backupd.run.night import NightRunner
 from backupd.run.room import Level, Scarcity, TransferGrowth, fastest, next_level, next_look, running_out
+from backupd.run.run_context import RunContext
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import HostConfig, load
 from btrkeep.pool.marker import Pool
-from btrkeep.pool.model import Room
+from btrkeep.pool.space_by_profile import Room
 from btrkeep.process.progress import ProgressSinks
 
 GIB, MIB = 1 << 30, 1 << 20

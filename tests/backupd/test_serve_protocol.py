@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from backupd.serve import answering, verbs
 from backupd.serve.answering import answer
-from backupd.serve.context import Call, ConcurrencyLimit, Frames, ServiceContext
 from backupd.serve.request_checks import ROOT, Right
+from backupd.serve.service_context import Call, ConcurrencyLimit, Frames, ServiceContext
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.clock import Clock
 from btrkeep.serving.client import Absent, RootServiceClient

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.serve import context
-from backupd.serve.context import RateLimit, VerbLimits
+from backupd.serve import service_context
 from backupd.serve.request_checks import Right, require, viewer_of
+from backupd.serve.service_context import RateLimit, VerbLimits
 from backupd.serve.verbs import VERBS
 from btrkeep.choices import SERVICE_VERBS
 from btrkeep.clock import Clock
@@ -152,7 +152,7 @@ def test_a_change_of_the_configuration_that_comes_while_it_is_read_is_not_missed
         return config
 
     write(5)
-    monkeypatch.setattr(context, "load_usable", read_and_change)
-    service = context.ServiceContext("main", file, Clock(), systemd=False)
+    monkeypatch.setattr(service_context, "load_usable", read_and_change)
+    service = service_context.ServiceContext("main", file, Clock(), systemd=False)
     assert service.config().serve.rates["retention"] == 5
     assert service.config().serve.rates["retention"] == 10

@@ -9,7 +9,7 @@ import pytest
 from backupd.expire.cli.expire import expiry_sinks
 from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.run.cli.run import night_sinks
-from backupd.run.context import HostResult, NightEnded, NightStarted, RunningTransfer
+from backupd.run.run_context import HostResult, NightEnded, NightStarted, RunningTransfer
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan, UnreadableHost
 from btrkeep.decisions.safety_limits import DeletedShare
 from tests.beds.notified import Said, notified

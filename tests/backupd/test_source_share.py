@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from backupd.repo.verification_files import Comparison, HostComparisons, write_compared
-from backupd.run import run as module
-from backupd.run.context import HostResult
-from backupd.run.run import LONGEST, compare_share
+from backupd.run import run_hosts as module
+from backupd.run.run_context import HostResult
+from backupd.run.run_hosts import LONGEST, compare_share
 from btrkeep.config import HostConfig
 from btrkeep.config.values import FileSample
 from btrkeep.errors import OperatorError

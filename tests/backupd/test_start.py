@@ -33,7 +33,7 @@ def test_no_command_of_backupd_begins_with_a_large_library() -> None:
         "backupd.health.cli.status",
         "backupd.health.cli.log",
         "backupd.expire.cli.progress",
-        "backupd.health.cli.list_",
+        "backupd.health.cli.list",
         "backupd.files.cli.restore",
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from balancer.cli import COMMANDS, group
-from balancer.cli.score_ import SORTS
+from balancer.cli.score import SORTS
 from tests.balancer.program import balancer
 from tests.beds import TOP, work
 from tests.beds.completing import completing_bash

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from balancer.cli import COMMANDS, group
-from balancer.cli.score_ import SORTS
+from balancer.cli.score import SORTS
 from balancer.cli.score_view import block_groups
 from balancer.score import BAD, GIB, SIZES, FreeExtents, tent
 from balancer.survey import Survey, surveyed

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from balancer.balance_history import shown, sums, thinned
 from balancer.cli import history_view
-from balancer.history import shown, sums, thinned
 from btrkeep.catalogue import Balance, BalanceStep, Catalogue, FreeSpaceScore
 from tests.balancer.program import balancer
 from tests.beds import TOP, btrfs, session, work

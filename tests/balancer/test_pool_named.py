@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.choose import FLOORS
-from balancer.cli.planning import settings_of
+from balancer.cli.plan_and_run import settings_of
 from balancer.run_types import RoomFloor, RunSettings
 from btrkeep.cli import arguments
 from btrkeep.config import BalanceSettings

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from balancer.cli import score_
+from balancer.balance_history import Recorder, catalogue_of, measured, needed_catalogue_of, recorded_outcome, sample
+from balancer.cli import score
 from balancer.cost_model import Estimate, MeasuredBalance
-from balancer.history import Recorder, catalogue_of, measured, needed_catalogue_of, recorded_outcome, sample
 from balancer.run_types import (
     BalanceOutcome,
     BalanceStarted,
@@ -208,7 +208,7 @@ def test_recording_where_there_is_no_catalogue_is_a_wrong_word_with_a_hint(night
 
 def scored(nights: Nights) -> Result:
     """`score --record` within this process."""
-    return CliRunner().invoke(score_.command, [str(nights.source), "--record", "--config", str(nights.config)])
+    return CliRunner().invoke(score.command, [str(nights.source), "--record", "--config", str(nights.config)])
 
 
 def is_told_and_scored(result: Result, words: str) -> bool:
@@ -285,7 +285,7 @@ def test_a_rebuilt_catalogue_has_all_scores_and_balances_still(nights: Nights) -
 
 def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
     """`plan` and `run` look for it at every filesystem."""
-    script = "import sys, balancer.history, balancer.history; print(*sys.modules)"
+    script = "import sys, balancer.balance_history, balancer.balance_history; print(*sys.modules)"
     output = work(sys.executable, "-c", script, cwd=TOP).stdout
     assert "balancer.run_types" in output.split()
     assert not re.search(r"btrkeep\.(config|catalogue)", output)

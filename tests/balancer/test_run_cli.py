@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from balancer import choose
-from balancer.cli import COMMANDS, group, live
-from balancer.cli.live import BalanceDisplay, RunPace
+from balancer.cli import COMMANDS, balance_live, group
+from balancer.cli.balance_live import BalanceDisplay, RunPace
 from balancer.cli.options import moment, pressure, size_or_share
+from balancer.cli.plan_and_run import exit_status, settings_of
 from balancer.cli.plan_view import cut_of, lines, plan_as_json, report_as_json, sentence
-from balancer.cli.planning import exit_status, settings_of
-from balancer.cli.run_ import run_command
+from balancer.cli.run import run_command
 from balancer.cli.run_view import BalanceLines, report_lines, step_line, warnings_on_stderr
 from balancer.run_types import (
     INTENDED,
@@ -393,7 +393,7 @@ def test_without_colours_the_map_is_drawn_in_half_blocks_and_in_an_old_locale_in
     cells = [line for line in picture(sink) if line.startswith("▏")]
     assert [set(line[1:-1]) for line in cells] == [{" "}, {"█"}]  # from free to used
     sink.close()
-    monkeypatch.setattr(live, "has_blocks", lambda: False)
+    monkeypatch.setattr(balance_live, "has_blocks", lambda: False)
     sink, _ = shown(80, colour=False)
     sink(BalanceStarted(numbers(), RunSettings()))
     sink(view())

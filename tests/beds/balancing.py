@@ -19,10 +19,10 @@ from typing import Any
 
 import btrfs as python_btrfs
 
-from balancer import planning, relocation, run
+from balancer import balance_plan, balancing, relocation
+from balancer.balancing import Balancing
 from balancer.choose import Floors
 from balancer.cost_model import DEFAULT, Model, Rates
-from balancer.run import Balancing
 from balancer.run_types import (
     BalanceEvent,
     BalanceProgress,
@@ -111,8 +111,8 @@ def cleaned(point: Path) -> bool:
 
 def planned(point: Path, **settings: Any) -> list[PlannedBlockGroup]:
     with python_btrfs.FileSystem(str(point)) as filesystem:
-        return planning.planned(
-            filesystem.fd, planning.read_filesystem(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT
+        return balance_plan.planned(
+            filesystem.fd, balance_plan.read_filesystem(filesystem.fd, point), RunSettings(**{**QUICK, **settings}), DEFAULT
         )
 
 
@@ -254,7 +254,7 @@ def arm(when: str, number: int, count: int) -> None:
     if when in ("before", "after"):
         setattr(relocation, BALANCE, signalling(getattr(relocation, BALANCE), number, count, after=when == "after"))
     elif when == "look":
-        setattr(run, LOOK, signalling(getattr(run, LOOK), number, count))
+        setattr(balancing, LOOK, signalling(getattr(balancing, LOOK), number, count))
     else:
         setattr(Teller, when, signalling(getattr(Teller, when), number, count))
 
@@ -267,7 +267,7 @@ def main(path: str, *words: str) -> None:
     given = dict(QUICK)
     given.update((name, json.loads(value)) for name, _, value in (word.partition("=") for word in words if "=" in word))
     assert given.keys() <= {field.name for field in fields(RunSettings)}
-    balancing = run.Balancing(Path(path), RunSettings(**given), sinks=[Teller()])
+    balancing = Balancing(Path(path), RunSettings(**given), sinks=[Teller()])
     with balancing.cancellation.listening():
         balancing.run()
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # one that comes now finds everything done

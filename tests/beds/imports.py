@@ -40,7 +40,7 @@ BELOW = {
 # A door leads to pure code (docs/decisions/0015-doors.rst); what it leads to is given without what stands after it.
 DOORS = {
     ("heatmap", "balancer.score", ()),  # to colour by fragmentation
-    ("web", "heatmap", ("heatmap.cli", "heatmap.reading")),  # to draw a recorded state
+    ("web", "heatmap", ("heatmap.cli", "heatmap.state_reader")),  # to draw a recorded state
     ("btrkeep.pool", "btrkeep.process.proc", ()),  # a lock names its holder beyond doubt, also one that left no text
 }
 

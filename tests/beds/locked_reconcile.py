@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import backupd.cli
-from backupd.expire import run
+from backupd.expire import expiry_runner
 from btrkeep.catalogue import sqlite
 
 if __name__ == "__main__":
     assert hasattr(sqlite, "BUSY_TIMEOUT")
     sqlite.BUSY_TIMEOUT = 0.5
-    reconcile: Callable[..., Any] = vars(run)["reconcile"]
+    reconcile: Callable[..., Any] = vars(expiry_runner)["reconcile"]
     writer = sqlite3.connect(sys.argv.pop(1), isolation_level=None)
 
     def locked(*given: Any) -> Any:
@@ -23,5 +23,5 @@ if __name__ == "__main__":
             writer.execute("BEGIN IMMEDIATE")
         return reconcile(*given)
 
-    vars(run)["reconcile"] = locked
+    vars(expiry_runner)["reconcile"] = locked
     backupd.cli.main()

@@ -18,11 +18,11 @@ from typing import Any
 
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement
-from backupd.run.context import HostResult, RunContext
+from backupd.run.host_order import plan
 from backupd.run.night import NightRunner
-from backupd.run.planning import plan
+from backupd.run.run_context import HostResult, RunContext
 from btrkeep.catalogue import Catalogue
-from btrkeep.cli.progress import notices_on_stderr
+from btrkeep.cli.output import notices_on_stderr
 from btrkeep.clock import Clock
 from btrkeep.config import load
 from btrkeep.decisions.due import latest

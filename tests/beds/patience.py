@@ -15,19 +15,19 @@ Wait = tuple[str, str, float]
 _SOON = 0.1
 PAUSES: tuple[Wait, ...] = (
     ("backupd.actions.discard", "_LOOK", _SOON),
-    ("backupd.offsite.run", "_PAUSE", _SOON),
+    ("backupd.offsite.offsite_run", "_PAUSE", _SOON),
     ("backupd.replicate.push", "_PAUSE", _SOON),
-    ("backupd.replicate.run", "_LOOK_AROUND", _SOON),
-    ("backupd.replicate.run", "_PAUSE", _SOON),
+    ("backupd.replicate.fetch_hosts", "_LOOK_AROUND", _SOON),
+    ("backupd.replicate.fetch_hosts", "_PAUSE", _SOON),
     ("backupd.proof.against_source", "_PAUSE", 0.2),
     ("backupd.run.night", "_LOOK", _SOON),
     ("backupd.proof.after_crash", "_PAUSE", _SOON),
-    ("balancer.run", "_LOOK_AGAIN", 0.5),
-    ("balancer.run", "_SHORTEST_QUIET", 0.05),
+    ("balancer.balancing", "_LOOK_AGAIN", 0.5),
+    ("balancer.balancing", "_SHORTEST_QUIET", 0.05),
 )
 _LITTLE = 0.5
 PATIENCE: tuple[Wait, ...] = (
-    ("backupd.cli.context", "WORK_PATIENCE", _LITTLE),
+    ("backupd.cli.command_context", "WORK_PATIENCE", _LITTLE),
     ("backupd.alarms.cli", "_PATIENCE", _LITTLE),
     ("backupd.rsync.process", "PATIENCE", _LITTLE),
     ("backupd.run.interrupted", "_LOOKS", 5),

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     from btrkeep.process import group
 
     group.PATIENCE = _LONG  # before others import it
-    from backupd.run.context import RunContext
+    from backupd.run.run_context import RunContext
 
     first, *others = RunContext.__init__.__defaults__  # type: ignore[misc]
     assert first == 10.0, "no longer the pause between attempts"

@@ -21,13 +21,13 @@ COMMANDS = {"backupd": {*BACKUPD, *HIDDEN}, "btrfs-balancer": {*BALANCER}, "btrf
 OURS = ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web")
 _PLACES = ("backupd", "btrkeep", "balancer", "heatmap", "web")
 _NO_ADVICE = (
-    "btrkeep/config/model.py",  # the manual's text of each key
+    "btrkeep/config/config_model.py",  # the manual's text of each key
     "btrkeep/config/settings.py",
     "btrkeep/metrics.py",
-    "btrkeep/config/sample.py",
+    "btrkeep/config/sample_config.py",
     "backupd/drill/boot.py",  # a script for a machine of its own
     "backupd/rehearse/",
-    "btrkeep/cli/progress.py",
+    "btrkeep/cli/output.py",
     # tests/btrfs/test_doctor_commands.py types all of these, and fails for a rule that it does not
     *(f"backupd/doctor/rules/{module}.py" for module in ("mount", "site", "state", "storage")),
 )

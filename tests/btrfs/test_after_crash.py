@@ -18,9 +18,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.proof.after_crash import in_doubt_verifier, read_in_doubt, read_last_written, record_boot
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.pool_files import has_backups_in_doubt
-from backupd.run.run import due_now
+from backupd.run.run_hosts import due_now
 from btrkeep.catalogue import Catalogue
 from btrkeep.clock import Clock
 from btrkeep.config import load

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import btrfs as python_btrfs
 import pytest
 
-from balancer import relocation, run
+from balancer import balancing, relocation
 from balancer import stop_rules as stops
+from balancer.balancing import Balancing
 from balancer.contention import backups_at_work, lock_folders
-from balancer.run import Balancing
 from balancer.run_types import BalanceOutcome, RoomFloor, RunSettings, StopReason
 from btrkeep.errors import LockHeld
 from btrkeep.pool.balance import balance_block_group, exclusive_operation
@@ -150,8 +150,8 @@ def from_outside(point: Path, verb: str) -> None:
 def test_time_and_window_cancel_what_is_under_way(bed: Path, monkeypatch: pytest.MonkeyPatch, ending: StopReason) -> None:
     """When the first block group begins to move, its clock goes on by two hours."""
     later = [0.0]
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later[0]))
-    monkeypatch.setattr(run, "datetime", SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=later[0])))
+    monkeypatch.setattr(balancing, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later[0]))
+    monkeypatch.setattr(balancing, "datetime", SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=later[0])))
     limit = {"time": 3600.0} if ending is StopReason.TIME else {"until": datetime.now(UTC) + timedelta(hours=1)}
     begins = Seen("step_begins", lambda: later.append(later.pop() + 7200))
     report = Balancing(bed, RunSettings(**QUICK, **limit), NO_TIME, [begins]).run()
@@ -204,7 +204,7 @@ def test_a_paused_balance_of_somebody_else_is_refused_in_one_line_and_left_alone
 
 
 def test_a_running_balance_of_somebody_else_is_refused_and_named_or_waited_for(bed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_LOOK_AGAIN", 0.1)
+    monkeypatch.setattr(balancing, "_LOOK_AGAIN", 0.1)
     other = foreign(bed, fullest(bed))
     with pytest.raises(LockHeld, match=rf"balance is running, by process {other.pid}: btrfs balance start"):
         balance(bed)
@@ -248,7 +248,7 @@ def test_two_runs_do_not_meet(bed: Path) -> None:
 
 
 def test_backups_that_begin_cancel_it_and_a_lock_of_a_moment_does_not(bed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_LOOK_FOR_OTHERS", 0.05)
+    monkeypatch.setattr(balancing, "_LOOK_FOR_OTHERS", 0.05)
     locks = bed / ".btrkeep" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     assert backups_at_work(lock_folders(bed, work("findmnt", "-no", "UUID", bed).stdout.strip())) is None
@@ -265,7 +265,7 @@ def test_backups_that_begin_cancel_it_and_a_lock_of_a_moment_does_not(bed: Path,
         assert balance(bed).steps == ()
         assert balance(bed, yield_to_backups=False, budget=1).reason is StopReason.BUDGET
         with monkeypatch.context() as patched:
-            patched.setattr(run, "_LOOK_AGAIN", 0.05)
+            patched.setattr(balancing, "_LOOK_AGAIN", 0.05)
             report = balance(bed, seen := Seen(), wait_for_others=True, patience=0.2)
             assert (report.reason, report.steps) == (StopReason.BACKUPS, ())
             assert set(seen.events()) == {"begins", "waits", "ends"}
@@ -277,7 +277,7 @@ def test_pressure_on_the_disks_is_waited_for_and_then_ends_it(bed: Path, tmp_pat
     path = tmp_path / "io"
     total = iter(range(0, 10**12, 10**9))  # much more each time it is read: far beyond all of the time
     monkeypatch.setattr(IoPressure, "total", lambda _self: next(total))
-    monkeypatch.setattr(run, "_LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(balancing, "_LOOK_AGAIN", 0.05)
     report = balance(bed, seen := Seen(), max_pressure=0.4, patience=0.2)
     assert (report.reason, report.steps) == (StopReason.PRESSURE, ())
     assert "waits" in seen.events()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from backupd.repo.backup_json import Record
-from backupd.run import finishing
-from backupd.run import host as hostrun
+from backupd.run import finalisation
+from backupd.run import host_run as hostrun
 from backupd.run import work_subvolume as working
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool
@@ -203,21 +203,23 @@ def test_hosts_in_a_long_step_do_not_keep_another_from_its_own(nights: Nights, t
         nights.host(host, tree)
     nights.settings("backup", concurrency=len(slow) + 1)
     quick_is_done, in_time = threading.Event(), []
-    prepare, finalise = working.recover_and_prepare, finishing.finalise
+    prepare, finalise = working.recover_and_prepare, finalisation.finalise
 
     def prepared(wanted: working.WorkRequest) -> object:
         if wanted.host.name in slow:
             in_time.append(quick_is_done.wait(20))
         return prepare(wanted)
 
-    def finalised(pool: Pool, prepared: finishing.WorkSubvolume, record: Record, disk: Syncfs, *rest: Any, **more: Any) -> object:
+    def finalised(
+        pool: Pool, prepared: finalisation.WorkSubvolume, record: Record, disk: Syncfs, *rest: Any, **more: Any
+    ) -> object:
         done = finalise(pool, prepared, record, disk, *rest, **more)
         if record.host == "zz-quick":
             quick_is_done.set()
         return done
 
     monkeypatch.setattr(working, "recover_and_prepare", prepared)
-    monkeypatch.setattr(finishing, "finalise", finalised)
+    monkeypatch.setattr(finalisation, "finalise", finalised)
     assert {result.outcome for result in nights.night()} == {"complete"}
     assert in_time == [True] * len(slow)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from backupd.dedupe.work import Deduper, Pacer, SharedBackup
+from backupd.dedupe.deduper import Deduper, Pacer, SharedBackup
 from backupd.files.backup_selector import restorable
 from backupd.repo.checksums import NO_DIGEST, Checksums, ReadBefore, key_of
 from btrkeep.catalogue import Catalogue

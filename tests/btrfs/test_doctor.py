@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from backupd.doctor.facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
+from backupd.doctor.doctor_facts import DoctorFacts, FilesystemFacts, Machine, Scrub, SiteFacts
 from backupd.doctor.gather import FOLDER, read_filesystem, read_scrub
 from backupd.doctor.rules import examine
 from btrkeep.config.values import SizeOrShare

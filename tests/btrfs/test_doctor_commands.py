@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.doctor.facts import DoctorFacts, KeyFile, Layer, SiteFacts
+from backupd.doctor.doctor_facts import DoctorFacts, KeyFile, Layer, SiteFacts
 from backupd.doctor.gather import FOLDER, read_scrub
 from backupd.doctor.rules import RULES, examine
 from btrkeep.decisions.findings import Finding

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from balancer.balancing import Balancing
 from balancer.contention import alone, backups_at_work
-from balancer.run import Balancing
 from balancer.run_types import RunSettings, StopReason
 from btrkeep.errors import LockHeld
 from btrkeep.pool.locks import BALANCE_LOCK, take_lock

@@ -251,7 +251,7 @@ def test_it_waits_for_no_backup_while_the_pool_has_less_than_min_free(pool: Expi
 
 
 def test_it_waits_for_backups_only_so_long(pool: Expiries) -> None:
-    program = "import backupd.expire.run as r; from backupd.cli import main; r.LONGEST_YIELD = 1.5; main()"
+    program = "import backupd.expire.expiry_runner as r; from backupd.cli import main; r.LONGEST_YIELD = 1.5; main()"
     words = ["--config", str(pool.config), "expire", "--yield-to-backups", "--json", *at(LATER)]
     with running_backup(pool):
         done = work(sys.executable, "-P", "-c", program, *words, env={"PYTHONPATH": str(TOP)})

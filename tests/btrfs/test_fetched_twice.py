@@ -15,7 +15,7 @@ import pytest
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.run import fetched_twice
 from backupd.run.fetched_twice import own_place, with_fetched_twice
-from backupd.run.finishing import WorkSubvolume
+from backupd.run.finalisation import WorkSubvolume
 from btrkeep.config import HostConfig
 from btrkeep.pool.marker import MARKER, open_pool
 from btrkeep.process.progress import Cancellation

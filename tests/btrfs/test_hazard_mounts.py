@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from backupd.repo.backup_json import Record
-from backupd.run import finishing
+from backupd.run import finalisation
 from backupd.run.emptied import judged
-from backupd.run.finishing import WorkSubvolume
+from backupd.run.finalisation import WorkSubvolume
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation
 from tests.beds import work
@@ -217,7 +217,7 @@ def test_a_run_that_is_stopped_after_its_rsync_is_never_complete_without_the_com
 ) -> None:
     a_night_with_a_mount(nights)
     monkeypatch.setattr("backupd.run.emptied.AFTER_STOP", seconds)
-    finalise = finishing.finalise
+    finalise = finalisation.finalise
 
     def stopped(pool: Pool, prepared: WorkSubvolume, record: Record, *args: Any, judge: Any, **keys: Any) -> tuple[Path, Record]:
         base = prepared.base
@@ -231,7 +231,7 @@ def test_a_run_that_is_stopped_after_its_rsync_is_never_complete_without_the_com
 
         return finalise(pool, prepared, record, *args, judge=judge_after, **keys)
 
-    monkeypatch.setattr(finishing, "finalise", stopped)
+    monkeypatch.setattr(finalisation, "finalise", stopped)
     (result,) = nights.night("web")
     assert (result.outcome, words in str(result.error)) == ("suspect", True)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from backupd.offsite.restic import Restic, ResticFailed, restic_of
-from btrkeep.config.model import OffsiteSettings
+from btrkeep.config.config_model import OffsiteSettings
 from tests.beds.cli import backupd_start
 from tests.beds.faults import damage
 from tests.beds.watch import wait_for

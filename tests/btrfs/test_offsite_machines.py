@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from backupd.offsite.offsite_run import OffsiteEvent, OffsiteRun
 from backupd.offsite.restic import restic_of
-from backupd.offsite.run import OffsiteEvent, OffsiteRun
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from backupd.rehearse.fill import HostFiles, NightWriter
-from backupd.rehearse.model import HostModel
 from backupd.rehearse.pool import PREFIX, remove_left
+from backupd.rehearse.rehearsal_types import HostModel
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import load
 from btrkeep.pool.marker import open_pool

@@ -122,7 +122,8 @@ def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_fe
     two = Pushing(make_btrfs(), make_btrfs())
     large(two)
     script = (
-        "import sys; from backupd.replicate import far_pool; far_pool.KEEPALIVE_TIMEOUT = 4.0; from backupd.cli import main; main()"
+        "import sys; from backupd.replicate import remote_pool; remote_pool.KEEPALIVE_TIMEOUT = 4.0; "
+        "from backupd.cli import main; main()"
     )
     short = shlex.join([sys.executable, "-c", script, *two.forced[3:]])
     two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" stop 400000 | "$@"', answers=short)
@@ -255,7 +256,7 @@ def test_a_server_that_gives_way_to_its_night_says_so_and_is_waited_for(make_btr
     two.night("2026-03-01T22:00:00Z", "a")
     two.first.tables["push.backup2"]["stall"] = SILENCE
     two.first.write()
-    often = "import backupd.replicate.run as run; run._TELL_WAIT = 1.0; from backupd.cli import main; main()"
+    often = "import backupd.replicate.fetch_hosts as run; run._TELL_WAIT = 1.0; from backupd.cli import main; main()"
     two.over('exec "$@"', answers=shlex.join([sys.executable, "-c", often, *two.forced[3:]]))
     command = [sys.executable, "-m", "backupd", "--config", str(two.first.config), "replicate", "--now", NOW]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from balancer.cli import score_
-from balancer.cli.score_ import SORTS, ordered
+from balancer.cli import score
+from balancer.cli.score import SORTS, ordered
 from balancer.explain import ExplainedBlockGroup, NoSuchBlockGroup, explain
 from balancer.survey import survey
 from btrkeep.pool.mounts import open_btrfs
@@ -290,10 +290,10 @@ def test_the_table_has_the_worst_first_and_says_how_many_more_there_are(shape: C
 
 
 def test_without_top_the_table_has_twenty_lines(shape: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert score_.TOP == 20
-    monkeypatch.setattr(score_, "TOP", 3)  # as many block groups as that need no large filesystem
+    assert score.TOP == 20
+    monkeypatch.setattr(score, "TOP", 3)  # as many block groups as that need no large filesystem
     mount = shape("bitmaps")
-    lines = CliRunner().invoke(score_.command, [str(mount)]).output.splitlines()
+    lines = CliRunner().invoke(score.command, [str(mount)]).output.splitlines()
     at = next(number for number, line in enumerate(lines) if line.split()[:1] == ["VADDR"])
     truth = by_address(theirs(mount), KEYS["score"])
     assert [int(line.split()[0]) for line in lines[at + 1 : at + 4]] == [seen.vaddr for seen in truth[:3]]

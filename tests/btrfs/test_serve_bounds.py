@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from backupd.serve.context import Call, ServiceContext
 from backupd.serve.request_checks import checked
+from backupd.serve.service_context import Call, ServiceContext
 from backupd.serve.verbs import VERBS, files
 from btrkeep.clock import Clock
 from btrkeep.serving.protocol import RequestRefused, encoded

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.run.finishing import SharedData, ShareWith, share_written
+from backupd.run.finalisation import SharedData, ShareWith, share_written
 from btrkeep.clock import Clock
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.progress import Cancellation

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from backupd.cli import group
-from backupd.files.words import shown
+from backupd.files.entry_words import shown
 from tests.beds.history import every, moment
 from tests.beds.lineage import make_lineage
 from tests.beds.nights import Nights

@@ -13,7 +13,7 @@ import pytest
 
 from backupd.proof.read_errors import record_scrub_damage
 from backupd.proof.scrub import Scrubbed
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.clock import Clock
 from btrkeep.config import load

@@ -45,7 +45,7 @@ from btrkeep.catalogue import (
     migrate,
     tables,
 )
-from btrkeep.catalogue.model import DEDUPE_OUTCOMES, Dedupe
+from btrkeep.catalogue.model_backup import DEDUPE_OUTCOMES, Dedupe
 from btrkeep.catalogue.sqlite import meaning_of
 from btrkeep.errors import OperatorError
 from tests.beds import TOP

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import (
+from btrkeep.config.config_model import ReplicaSettings
+from btrkeep.decisions.copy_status import (
     CopyState,
     HostBehind,
     ReplicaSession,

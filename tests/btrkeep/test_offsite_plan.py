@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from btrkeep.config.model import Retention
+from btrkeep.config.config_model import Retention
 from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there, placed, to_remove, to_send
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.units import backup_name

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from backupd.files.cli.restore_view import restic_line
-from btrkeep.config.model import CopySettings, OffsiteSettings, PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import KnownCopies, other_copies
+from btrkeep.config.config_model import CopySettings, OffsiteSettings, PushSettings, ReplicaSettings
+from btrkeep.decisions.copy_status import KnownCopies, other_copies
 
 NEWEST = "2026-03-20T220000Z"
 BOTH = {"web1": NEWEST}

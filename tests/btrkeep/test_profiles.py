@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from btrkeep.pool.model import PROFILES, data_that_fits, devices_needed
+from btrkeep.pool.space_by_profile import PROFILES, data_that_fits, devices_needed
 
 GIB = 1 << 30
 

@@ -7,7 +7,7 @@ import pytest
 
 from btrkeep.decisions.pool_health import copies_left, redundancy, redundancy_words
 from btrkeep.decisions.scrub import DeviceScrub, UnreadReason, begun_of, is_resumable, unread_devices, unread_words
-from btrkeep.pool.model import ChunkUse
+from btrkeep.pool.space_by_profile import ChunkUse
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BEGUN = NOW - timedelta(hours=3)

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from btrkeep.config import Retention
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.decisions.replication import (
     Fetch,
     HostFetches,

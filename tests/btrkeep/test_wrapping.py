@@ -9,7 +9,7 @@ from tests.beds import TOP
 from tests.beds.terminal import at_a_terminal
 
 TEXT = " ".join(["the source is missing, or cannot be entered:", "/srv/" + "a" * 90] * 2)
-LINE = [sys.executable, "-c", f"from btrkeep.cli.progress import print_wrapped; print_wrapped('    ' + {TEXT!r}, '      ')"]
+LINE = [sys.executable, "-c", f"from btrkeep.cli.output import print_wrapped; print_wrapped('    ' + {TEXT!r}, '      ')"]
 
 
 def test_prose_is_broken_between_words_at_a_terminal_and_a_long_word_is_left_whole() -> None:

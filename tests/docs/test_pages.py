@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from backupd.rsync.command import passes, rsync_command, ssh_command
-from btrkeep.catalogue.model import RUN_OUTCOMES
+from btrkeep.catalogue.model_backup import RUN_OUTCOMES
 from btrkeep.config import HostConfig, load
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.config.settings import SshSettings

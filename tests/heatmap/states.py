@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from heatmap.filesystem_state import DATA, METADATA, SYSTEM, Array, FilesystemState
 from heatmap.grid import HILBERT, SNAKE
-from heatmap.state import DATA, METADATA, SYSTEM, Array, FilesystemState
 
 GIB, TIB = 1 << 30, 1 << 40
 FIRST_DAY = datetime(2025, 11, 21, 22, tzinfo=UTC)

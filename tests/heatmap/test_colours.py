@@ -23,8 +23,8 @@ from heatmap.colourings import (
     sequential_colours,
     simulated,
 )
+from heatmap.filesystem_state import PROFILES
 from heatmap.overview import overview
-from heatmap.state import PROFILES
 from tests.heatmap.states import GIB, Pool
 
 STATE = Pool((64 * GIB,)).state()

@@ -15,8 +15,8 @@ from btrkeep.errors import OperatorError
 from heatmap.colourings import VISIONS, distances
 from heatmap.diff import as_json, difference, lines
 from heatmap.diff_picture import colours, picture
+from heatmap.filesystem_state import FilesystemState
 from heatmap.recorded import save
-from heatmap.state import FilesystemState
 from tests.beds import work
 from tests.beds.shapes import MIB
 from tests.heatmap.program import heatmap

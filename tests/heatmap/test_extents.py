@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from btrkeep.treescan.extents import SHARED, Extents
-from heatmap.reading import FS_TREE, TREES, WHITE, by_tree
+from heatmap.state_reader import FS_TREE, TREES, WHITE, by_tree
 
 SUBVOLUME = TREES[FS_TREE][1]
 CHECKSUMS = TREES[7][1]

@@ -16,9 +16,9 @@ import pytest
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
 from heatmap import recorded
+from heatmap.filesystem_state import FilesystemState
 from heatmap.picture import output_name
 from heatmap.recorded import FORMAT, MAGIC, Unreadable, load, packed, read_header, save, unpacked
-from heatmap.state import FilesystemState
 from tests.heatmap.states import GIB, TIB, Pool
 
 GOLDEN = Path(__file__).with_name("golden") / "state-1.heatmap"

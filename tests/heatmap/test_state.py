@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heatmap.reading import read_state
-from heatmap.state import DATA, FilesystemState
+from heatmap.filesystem_state import DATA, FilesystemState
+from heatmap.state_reader import read_state
 from tests.balancer.program import score_of
 from tests.beds import work
 from tests.beds.shapes import MIB, SHAPES, Read, rows, settled, take_turns

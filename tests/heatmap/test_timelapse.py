@@ -19,10 +19,10 @@ from PIL import Image
 from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
 from heatmap.colourings import COLOUR_SCHEMES
+from heatmap.filesystem_state import FilesystemState
 from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
-from heatmap.state import FilesystemState
 from heatmap.timelapse import TimelapseSummary, frame_sequence, gather, timelapse
 from tests.beds import TOP, work
 from tests.heatmap.program import heatmap

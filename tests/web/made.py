@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Backup, Catalogue, Run
-from btrkeep.config.model import Config, HostConfig
+from btrkeep.config.config_model import Config, HostConfig
 from btrkeep.config.published import publish
 from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.findings import FACT, PoolVerdict, StoredVerdict, as_text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.web.made import client, write
-from web.cli.serve_ import warm
+from web.cli.serve import warm
 from web.settings import Settings
 from web.source import Caches, RequestContext
 

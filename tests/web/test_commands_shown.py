@@ -13,7 +13,7 @@ from bench.site_history import FILESYSTEM, POOL
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.model_alarm import FAILURE
 from btrkeep.config import publish
-from btrkeep.config.model import Config, HostConfig
+from btrkeep.config.config_model import Config, HostConfig
 from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.alarm_advice import ANY, TABLE
 from tests.beds import TOP

@@ -13,7 +13,7 @@ import pytest
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.config.published import FACT
-from btrkeep.decisions.copies import (
+from btrkeep.decisions.copy_status import (
     COPIES,
     HostBehind,
     KnownCopies,

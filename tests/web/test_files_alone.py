@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from btrkeep.config.model import HostConfig
+from btrkeep.config.config_model import HostConfig
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 from tests.web.made import NOW, backup, client, write

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from balancer.score import BAD
+from heatmap.filesystem_state import DATA
 from heatmap.recorded import save
-from heatmap.state import DATA
 from tests.beds.cli import TOP
 from tests.heatmap.states import FIRST_DAY, FSID, GIB, growing
 from web.pool.pictures import LARGEST, DrawingRequest, Painter, RecordedStates, wish_of
@@ -30,7 +30,7 @@ import sys
 import web.pool.pictures, web.pool.scores
 held = ("btrfs", "click", "rich", "flask", "backupd")
 held += ("btrkeep.pool", "btrkeep.process", "btrkeep.treescan")
-pure = ("btrkeep.pool", "btrkeep.pool.model")
+pure = ("btrkeep.pool", "btrkeep.pool.space_by_profile")
 print([name for name in sys.modules if name not in pure and name.startswith(held)])
 """
 

@@ -15,7 +15,7 @@ import pytest
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
-from btrkeep.config.model import Config
+from btrkeep.config.config_model import Config
 from btrkeep.config.published import publish
 from btrkeep.config.settings import NotifySettings, PoolSettings
 from btrkeep.errors import OperatorError

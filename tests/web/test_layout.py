@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageStat
 from playwright.sync_api import Browser, Locator, Page
 
-from backupd.observe.picture import TrendData, day_picture, trend_picture
+from backupd.observe.graph_pictures import TrendData, day_picture, trend_picture
 from bench.make_site import ZONE
 from btrkeep.charts.day import day_chart
 from btrkeep.charts.svg import ChartStyle

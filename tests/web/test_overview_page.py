@@ -13,7 +13,7 @@ from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Balance, Catalogue, ComparedBackup, Damage, Progress, Run, Sample, StoredAlarm, VerifiedBackup
 from btrkeep.catalogue.dashboard_copy import report_trouble
 from btrkeep.config import HostConfig, Window
-from btrkeep.config.model import Config
+from btrkeep.config.config_model import Config
 from btrkeep.config.published import publish
 from btrkeep.config.settings import PoolSettings
 from btrkeep.config.values import parse_window

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from btrkeep.config.model import HostConfig
+from btrkeep.config.config_model import HostConfig
 from btrkeep.serving.protocol import RequestRefused
 from tests.web.made import NOW, backup, client, token, write
 

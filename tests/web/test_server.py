@@ -15,7 +15,7 @@ from werkzeug.exceptions import TooManyRequests
 
 from btrkeep.serving.viewer import Viewer
 from tests.beds.watch import wait_for
-from web import server as ours
+from web import waitress_server as ours
 from web.settings import Settings
 
 ENDLESS = ("/endless", "/endless/stream")

@@ -16,8 +16,8 @@ from waitress import wasyncore
 
 from tests.beds.watch import wait_for
 from tests.web.gate import Gate, add_user, dashboard, made
-from web.server import server_of
 from web.settings import Settings
+from web.waitress_server import server_of
 
 
 class Mute:

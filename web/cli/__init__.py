@@ -12,16 +12,16 @@ from click.core import ParameterSource
 from btrkeep.cli import CONTEXT_SETTINGS, run_command_line, version_words
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
-from btrkeep.cli.progress import print_commands_as
+from btrkeep.cli.output import print_commands_as
 from btrkeep.process.progress import exit_on_sigterm
 from web.settings import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {
-    "serve": LazyCommand("web.cli.serve_", "serve the dashboard; the default command"),
-    "user": LazyCommand("web.cli.user_:user_command", "manage users, their roles and the hosts that they see"),
-    "token": LazyCommand("web.cli.user_:token_command", "manage tokens for scripts"),
-    "logins": LazyCommand("web.cli.logins_", "run the login service, which checks passwords and sessions"),
+    "serve": LazyCommand("web.cli.serve", "serve the dashboard; the default command"),
+    "user": LazyCommand("web.cli.user:user_command", "manage users, their roles and the hosts that they see"),
+    "token": LazyCommand("web.cli.user:token_command", "manage tokens for scripts"),
+    "logins": LazyCommand("web.cli.logins", "run the login service, which checks passwords and sessions"),
     "completion": LazyCommand("web.cli:completion", "print the completion script of a shell"),
 }
 completion = completion_command(NAME, "commands and options")
@@ -65,7 +65,7 @@ def group(ctx: click.Context, /, listen: str | None, **options: Any) -> None:
     print_commands_as(NAME, _call(ctx))
     ctx.obj = GlobalOptions(**options)
     if ctx.invoked_subcommand is None:
-        from web.cli.serve_ import serve
+        from web.cli.serve import serve
 
         serve(ctx.obj, listen)
     else:

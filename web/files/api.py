@@ -11,7 +11,7 @@ from web.api import FILES, ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path,
 from web.files import data
 from web.files.data import FolderPage
 from web.files.differences import LIMIT, Compared, HistoryPage, compare_at, history
-from web.same_names import from_row
+from web.mapping import from_row
 from web.service_client import root_service
 
 

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from btrkeep.backup_states import EXPIRED, FINISHED
-from btrkeep.catalogue.model import Backup
+from btrkeep.catalogue.model_backup import Backup
 from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time, printable
-from web.same_names import from_json
+from web.mapping import from_json
 
 RESTORABLE = (*FINISHED, EXPIRED)
 SORTS = ("name", "kind", "size", "mode", "owner", "time")

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from web.files.data import Asks, NamedFile, named_file_of, shown_line, text_of
-from web.same_names import from_json
+from web.mapping import from_json
 
 
 @dataclass(frozen=True, slots=True)

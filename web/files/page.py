@@ -20,7 +20,7 @@ from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import parse_backup_name, printable
 from web import download as downloads
-from web import errors
+from web import error_pages
 from web.files import data
 from web.files.data import Beginning, beginning, bytes_of
 from web.files.differences import LIMIT, HistoryPage, NeighbouringBackups, compare_at, history, neighbouring_backups
@@ -134,18 +134,18 @@ def add_handlers(blueprint: Blueprint) -> None:
 def absent(error: Absent) -> Response:
     """Handles a root service that does not listen."""
     unit = f"btrkeep-serve@{source().settings.pool}.socket"
-    return errors.page(503, printable(error.message), f"On the backup server: systemctl status {unit}")
+    return error_pages.page(503, printable(error.message), f"On the backup server: systemctl status {unit}")
 
 
 def too_many(error: downloads.TooManyDownloads) -> Response:
     """Asks the user to try again later."""
-    return errors.page(429, error.message, error.hint)
+    return error_pages.page(429, error.message, error.hint)
 
 
 def refused(error: RequestRefused) -> Response:
     """Handles a refusal by the service. For a missing backup or path the page offers alternatives."""
     if error.kind != "missing" or not request.view_args:
-        return errors.operator_error_page(error)
+        return error_pages.operator_error_page(error)
     host = request.view_args["host"]
     asked = next((backup_name for name in ("backup", "after", "before") if (backup_name := request.values.get(name))), "latest")
     path = data.text_of(path_of_request())
@@ -288,7 +288,7 @@ def download(host: str) -> Answer:
     if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from elsewhere leads to the page, and starts nothing
         return redirect(PageLinks(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
     if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
-        return errors.page(
+        return error_pages.page(
             426, "An archive needs HTTP/1.1: over 1.0 a client cannot see whether it is complete", "nginx: proxy_http_version 1.1"
         )
     path, which, who = path_of_request(), which_of_request("backup") or "latest", viewer()

@@ -12,7 +12,7 @@ from btrkeep.backup_states import FINISHED
 from btrkeep.catalogue import Backup
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import KINDS, NONE, StripLetter, kind_of
-from btrkeep.decisions.copies import REPLICA
+from btrkeep.decisions.copy_status import REPLICA
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
@@ -20,8 +20,8 @@ from btrkeep.decisions.retention_words import explain, hold_words, reason_words
 from btrkeep.decisions.verification import Verified, verified_words
 from btrkeep.units import format_time, parse_time
 from web.copies import also_on
+from web.mapping import from_row
 from web.redaction import host_error, host_line
-from web.same_names import from_row
 from web.source import RequestContext
 
 

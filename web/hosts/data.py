@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
-from btrkeep.decisions.copies import COPIES, copies_of
+from btrkeep.decisions.copy_status import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, copy_of_host, host_status, status_error
 from btrkeep.serving.viewer import Viewer

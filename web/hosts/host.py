@@ -17,7 +17,7 @@ from btrkeep.catalogue import Run
 from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.alarm_advice import command_for
-from btrkeep.decisions.copies import COPIES, copied_backups, copies_of
+from btrkeep.decisions.copy_status import COPIES, copied_backups, copies_of
 from btrkeep.decisions.host_state import COPY
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.decisions.verification import VerifiedBackups
@@ -30,8 +30,8 @@ from web.hosts.backups import BackupRow, Calendar, Mark, backup_row, by_service,
 from web.hosts.data import UNCONFIGURED, HostRow
 from web.hosts.nights import explained
 from web.log import LogRun, as_shown
+from web.mapping import from_row
 from web.running import Transfer, alive_runs, running
-from web.same_names import from_row
 from web.source import RequestContext
 
 RUNS = 20

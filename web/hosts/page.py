@@ -175,7 +175,7 @@ def _not_over(host: str) -> RequestedJob | None:
 @blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")
 @operator_only
 def act(host: str, verb: str) -> Response:
-    """Asks the root service for the action; a refusal has a separate page (web.errors)."""
+    """Asks the root service for the action; a refusal has a separate page (web.error_pages)."""
     require_visible_host(host)
     action = ACTIONS[verb]
     arguments: dict[str, Any] = {"host": host}

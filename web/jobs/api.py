@@ -13,7 +13,7 @@ from web.api import JOBS, TASKS, ApiRequest, Endpoint, HostParameters, OneOf
 from web.jobs import data
 from web.jobs.data import JobRow, NightView
 from web.log import Before
-from web.same_names import from_json
+from web.mapping import from_json
 from web.service_client import root_service
 from web.source import visible_hosts
 

@@ -9,9 +9,9 @@ from werkzeug.wrappers import Response
 
 from btrkeep.catalogue import Balance, Catalogue
 from btrkeep.units import seconds_between
+from web.mapping import from_row
 from web.pool.page import filesystem
 from web.running import is_alive
-from web.same_names import from_row
 from web.service_client import answers
 from web.source import needs_all_hosts, source
 

@@ -11,8 +11,8 @@ from btrkeep.catalogue import Catalogue, FreeSpaceScore, Job, Sample, SampleMark
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
 from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, bounded, forecast, metadata_share, points, step_for
+from web.mapping import from_row
 from web.running import is_alive
-from web.same_names import from_row
 from web.source import RequestContext, stale_after
 
 

@@ -8,10 +8,10 @@ from flask import Blueprint, render_template
 from btrkeep.catalogue import Catalogue, Expiry
 from btrkeep.charts.trend import has, words
 from btrkeep.units import seconds_between
+from web.mapping import from_row
 from web.pool.data import SPANS
 from web.pool.page import requested_days, trend_of
 from web.running import is_alive
-from web.same_names import from_row
 from web.source import needs_all_hosts, source
 
 LAST = 60

@@ -18,11 +18,11 @@ import orjson
 from btrkeep.choices import CURVES, SORTS
 from btrkeep.units import backup_name
 from heatmap.colourings import COLOUR_SCHEMES, ColourKey
+from heatmap.filesystem_state import FilesystemState
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
 from heatmap.overview import VIRTUAL, Drawing, common_scale, overview, pixel_map
 from heatmap.picture import image_of
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
-from heatmap.state import FilesystemState
 from web.result_cache import ResultCache
 
 FOLDER = "pictures"

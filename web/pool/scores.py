@@ -8,8 +8,8 @@ import numpy as np
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore
 from heatmap.colourings import SCORE_TOP, TYPES
-from heatmap.state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
-from web.same_names import from_row
+from heatmap.filesystem_state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
+from web.mapping import from_row
 
 SHOWN = 60
 

@@ -13,7 +13,7 @@ from typing import Any
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import RequestRefused
 from web.files.data import Asks, bytes_of, text_of
-from web.same_names import from_json
+from web.mapping import from_json
 
 OVERWRITE = {
     "never": "Keep existing files, and restore missing ones",

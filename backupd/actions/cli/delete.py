@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from backupd.actions.delete import DeletionChoice, choose, mark, require_sane_clock
-from backupd.cli.context import dry_run_option, fill_stand_in, opened, pass_context
+from backupd.cli.command_context import dry_run_option, fill_stand_in, opened, pass_context
 from backupd.cli.names import complete_which
 from backupd.expire.cli.expire import carry_out, exit_status, expiry_sinks
-from backupd.expire.context import ExpiryContext
-from backupd.expire.run import ExpiryScope
+from backupd.expire.expiry_context import ExpiryContext
+from backupd.expire.expiry_runner import ExpiryScope
 from backupd.files.backup_selector import require_host
-from backupd.repo.context import PoolContext, writing
+from backupd.repo.pool_context import PoolContext, writing
 from btrkeep.cli import json_option, print_answer
 from btrkeep.decisions.retention import DeletionRequest
 from btrkeep.decisions.safety_limits import Forced

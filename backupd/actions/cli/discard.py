@@ -5,12 +5,12 @@ from datetime import datetime
 import click
 
 from backupd.actions.discard import Unfinished, discard, is_busy, unfinished_backup
-from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
+from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.cli.recording import record
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import Exit, StateConflict
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.subvolume import describe

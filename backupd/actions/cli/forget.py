@@ -6,13 +6,13 @@ from typing import Any
 import click
 
 from backupd.actions.forget import RemainingBackups, forget, remaining_backups, require_forgettable, undo_forget
-from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
+from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
-from backupd.expire.look import policy_of
-from backupd.repo.context import PoolContext
+from backupd.expire.host_backups import policy_of
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import UsageError
 from btrkeep.process.proc import login_name
 from btrkeep.units import counted, format_duration

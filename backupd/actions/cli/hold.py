@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from backupd.actions.hold import accept, hold, hold_fields, release, state_after, unexpire
-from backupd.cli.context import complete_host, pass_context
+from backupd.cli.command_context import complete_host, pass_context
 from backupd.cli.names import (
     DAY,
     complete_expired,

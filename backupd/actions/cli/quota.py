@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from backupd.actions.quota import QuotaState, costs, enable, programs, read_state, require_disableable, require_enableable
-from backupd.cli.context import clock_for, dry_run_option, load_config, pass_context, yes_option
+from backupd.cli.command_context import clock_for, dry_run_option, load_config, pass_context, yes_option
 from backupd.cli.names import confirmed
-from backupd.repo.context import open_configured, require_writable
+from backupd.repo.pool_context import open_configured, require_writable
 from btrkeep.cli import json_option, print_answer, print_listing
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import Column, objects
+from btrkeep.cli.listings import Column, objects
+from btrkeep.cli.output import print_wrapped
 from btrkeep.pool import quota
 from btrkeep.units import format_share, format_size, local_time
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import clock_for, load_config, pass_context
+from backupd.cli.command_context import clock_for, load_config, pass_context
 from backupd.expire.trust import check_trust
 from backupd.proof.damaged_files import recorded_damage
-from backupd.repo.context import open_configured, require_writable
 from backupd.repo.history_copy import BroughtBack, bring_back
+from backupd.repo.pool_context import open_configured, require_writable
 from backupd.repo.pool_files import hosts_of, names_of
 from backupd.repo.publish import publish_copies, publish_to_dashboard
 from backupd.repo.reconcile import all_rows, check_seals, point_all, reconcile

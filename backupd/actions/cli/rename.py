@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from backupd.actions import rename as renaming
-from backupd.cli.context import complete_host, dry_run_option, opened, pass_context, yes_option
+from backupd.cli.command_context import complete_host, dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, require_host_or_folder
-from backupd.repo.context import PoolContext, writing
+from backupd.repo.pool_context import PoolContext, writing
 from btrkeep.cli import json_option, print_answer
 from btrkeep.config.config_key import HOST
 from btrkeep.config.problems import dotted

@@ -7,13 +7,13 @@ from typing import TypeVar
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import load_config, pass_context, present
+from backupd.cli.command_context import load_config, pass_context, present
 from backupd.doctor.checks import check_all
-from backupd.doctor.copies import reach_copies
+from backupd.doctor.copy_checks import reach_copies
 from backupd.doctor.host_checks import check_hosts
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
+from btrkeep.cli.output import print_wrapped
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
 

@@ -16,19 +16,19 @@ from typing import Any
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import load_config, pass_context, present
+from backupd.cli.command_context import load_config, pass_context, present
 from backupd.doctor.cli.check import show
-from backupd.doctor.copies import reach_copies
-from backupd.doctor.facts import DoctorFacts, DoctorReport
+from backupd.doctor.copy_checks import reach_copies
+from backupd.doctor.doctor_facts import DoctorFacts, DoctorReport
 from backupd.doctor.gather import gather, stacks
 from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
 from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine, findings_of, fix, refusal, rule_named
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import print_wrapped, with_calls
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
+from btrkeep.cli.output import print_wrapped, with_calls
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, Finding, check_as_json
 from btrkeep.errors import Exit, PoolUnusable, UsageError

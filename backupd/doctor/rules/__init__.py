@@ -5,7 +5,7 @@ steps of a finding that is still there, then the rule again to see whether it is
 import logging
 from collections.abc import Callable, Iterable
 
-from backupd.doctor.facts import SEVERITIES, DoctorFacts, DoctorReport, DoctorRule, Unlooked
+from backupd.doctor.doctor_facts import SEVERITIES, DoctorFacts, DoctorReport, DoctorRule, Unlooked
 from backupd.doctor.rules import mount, site, state, storage
 from btrkeep.decisions.findings import Finding, FixCommand, Step, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError, did_you_mean

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from backupd.doctor.facts import DeviceFacts, DoctorFacts, DoctorRule, FilesystemFacts, diagnosis, unless
+from backupd.doctor.doctor_facts import DeviceFacts, DoctorFacts, DoctorRule, FilesystemFacts, diagnosis, unless
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding, FixCommand, Remedy
 

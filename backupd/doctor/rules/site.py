@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from backupd.doctor.facts import DoctorFacts, DoctorRule, KeyFile, backupd, diagnosis, unless
+from backupd.doctor.doctor_facts import DoctorFacts, DoctorRule, KeyFile, backupd, diagnosis, unless
 from backupd.rsync.command import OLDEST, SAFE
 from btrkeep.config.reading import FOLDER
 from btrkeep.decisions import findings as health

@@ -6,12 +6,12 @@ from dataclasses import replace
 from platform import release
 
 from backupd.actions.quota import costs
-from backupd.doctor.facts import DoctorFacts, DoctorRule, backupd, diagnosis, unless
+from backupd.doctor.doctor_facts import DoctorFacts, DoctorRule, backupd, diagnosis, unless
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
 from btrkeep.decisions.pool_health import Shortage, shortage
 from btrkeep.decisions.scrub import SCRUB_EVERY
-from btrkeep.pool.model import devices_needed
+from btrkeep.pool.space_by_profile import devices_needed
 from btrkeep.units import counted, format_duration
 
 _SIMPLE, _FULL = "squota", "qgroup"

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
-from backupd.doctor.facts import (
+from backupd.doctor.doctor_facts import (
     BLIND_TO_DEVICES,
     DeviceFacts,
     DoctorFacts,

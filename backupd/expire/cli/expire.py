@@ -7,19 +7,19 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, fill_stand_in, load_config, opened, pass_context
+from backupd.cli.command_context import dry_run_option, fill_stand_in, load_config, opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.cli.recording import record
 from backupd.expire.cli.expiry_view import ExpiryStatus, dry_run_fields, echo_dry_run, expiry_lines, summary_fields
-from backupd.expire.context import ExpiryContext
+from backupd.expire.expiry_context import ExpiryContext
+from backupd.expire.expiry_runner import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
 from backupd.expire.mount_option import MountOption
 from backupd.expire.report import ExpiryEvent, Summary
-from backupd.expire.run import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
 from backupd.expire.trust import check_trust
-from backupd.repo.context import open_configured, require_privileges, require_writable
 from backupd.repo.history_copy import keep_history
+from backupd.repo.pool_context import open_configured, require_privileges, require_writable
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, print_wrapped
+from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapped
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
 from btrkeep.errors import Exit, LockHeld, UsageError

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, left_out_words, names_in_words
-from btrkeep.cli.progress import print_wrapped, say
+from btrkeep.cli.output import print_wrapped, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice, Status

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from backupd.cli.context import load_config
+from backupd.cli.command_context import load_config
 from backupd.expire.monitor import CleanerMonitor, CleanerReading, Dropping, Rate, TimeLeft, require_btrfs
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import has_live_terminal
+from btrkeep.cli.output import has_live_terminal
 from btrkeep.errors import Exit, UsageError
 from btrkeep.pool.orphans import key_text
 from btrkeep.process.progress import exit_on_sigterm

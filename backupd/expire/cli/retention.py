@@ -8,16 +8,16 @@ from functools import cache
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import complete_host, opened, pass_context
+from backupd.cli.command_context import complete_host, opened, pass_context
 from backupd.cli.names import DAY, require_host_or_folder
-from backupd.expire.look import policy_of, read_host_from_pool, read_hosts
+from backupd.expire.host_backups import policy_of, read_host_from_pool, read_hosts
 from backupd.expire.report import expiry_words, left_out_words
 from backupd.files.cli.opened_backup import end_of
 from backupd.repo.catalogue_row import NO_NOTES
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_error, print_listing, stream_json
-from btrkeep.cli.progress import print_wrapped, text_width
-from btrkeep.cli.tables import Column, listing
+from btrkeep.cli.listings import Column, listing
+from btrkeep.cli.output import print_wrapped, text_width
 from btrkeep.config import Retention
 from btrkeep.decisions.calendar_strip import strip
 from btrkeep.decisions.expiry_plan import HostBackups

@@ -5,7 +5,7 @@ from datetime import date
 
 import click
 
-from backupd.cli.context import given_now, pass_context
+from backupd.cli.command_context import given_now, pass_context
 from backupd.cli.names import DAY, complete_which
 from backupd.files.cli.opened_backup import (
     OpenedBackup,
@@ -18,12 +18,12 @@ from backupd.files.cli.opened_backup import (
     state_words,
     which_of,
 )
+from backupd.files.entry_words import backup_object, entry_object, shown
 from backupd.files.listing import listing
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
-from backupd.files.words import backup_object, entry_object, shown
 from btrkeep.cli import json_option, stream_object
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.units import counted
 
 

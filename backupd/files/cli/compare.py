@@ -8,11 +8,9 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import given_now, pass_context
+from backupd.cli.command_context import given_now, pass_context
 from backupd.cli.names import complete_name, complete_which
-from backupd.files.backup_selector import NEWEST, parse_which
-from backupd.files.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of, state_words
-from backupd.files.comparing import (
+from backupd.files.backup_differences import (
     ADDED,
     CHANGED,
     KIND,
@@ -23,11 +21,13 @@ from backupd.files.comparing import (
     difference_object,
     text_difference,
 )
+from backupd.files.backup_selector import NEWEST, parse_which
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, opened_backup, pool_of, state_words
+from backupd.files.entry_words import backup_object, shown, time_words
 from backupd.files.suggestions import entry_at, path_given, path_in
 from backupd.files.tree import Entry
-from backupd.files.words import backup_object, shown, time_words
 from btrkeep.cli import json_option, print_answer, stream_object
-from btrkeep.cli.progress import ProgressLine, print_wrapped
+from btrkeep.cli.output import ProgressLine, print_wrapped
 from btrkeep.errors import UsageError
 from btrkeep.units import counted, format_size, printable
 

@@ -14,16 +14,16 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from backupd.cli.context import clock_for, load_config
+from backupd.cli.command_context import clock_for, load_config
 from backupd.cli.names import completing, moment_of
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which
+from backupd.files.entry_words import device_words, mode_words, shown, time_words
 from backupd.files.listing import is_executable
 from backupd.files.tree import Entry, Tree
-from backupd.files.words import device_words, mode_words, shown, time_words
 from backupd.repo.backup_json import Record
-from backupd.repo.context import open_configured
 from backupd.repo.final_backups import LATEST
-from btrkeep.cli.tables import Column, listing
+from backupd.repo.pool_context import open_configured
+from btrkeep.cli.listings import Column, listing
 from btrkeep.decisions.lasting import condition_words
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import clock_for, dry_run_option, given_now, load_config, pass_context
+from backupd.cli.command_context import clock_for, dry_run_option, given_now, load_config, pass_context
 from backupd.cli.names import DAY, complete_which
 from backupd.cli.recording import record
 from backupd.files.backup_selector import Restorable
@@ -27,15 +27,15 @@ from backupd.files.cli.restore_view import (
     say_stopped,
 )
 from backupd.files.conflict_policy import ALL
+from backupd.files.entry_words import backup_object, shown
 from backupd.files.restore_types import ORIGINAL, RestoreProgress, RestoreRequest
 from backupd.files.suggestions import entry_at, path_given, path_in
-from backupd.files.words import backup_object, shown
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.choices import OVERWRITE
 from btrkeep.cli import echo_json, json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, from_options
-from btrkeep.cli.progress import say
+from btrkeep.cli.output import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError, report_error
 from btrkeep.process.progress import Cancellation, Cancelled, signal_status

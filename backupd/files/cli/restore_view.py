@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from backupd.files.backup_selector import Restorable
 from backupd.files.cli.opened_backup import remark_lines
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
+from backupd.files.entry_words import shown
 from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
-from backupd.files.words import shown
-from btrkeep.cli.progress import ProgressLine, say
+from btrkeep.cli.output import ProgressLine, say
 from btrkeep.config import Config
-from btrkeep.config.model import OffsiteSettings
+from btrkeep.config.config_model import OffsiteSettings
 from btrkeep.config.values import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_size, parse_backup_name
@@ -21,7 +21,7 @@ from btrkeep.units import counted, format_duration, format_size, parse_backup_na
 if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, and a tar neither: a fourth of a restore's start
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
-    from btrkeep.decisions.copies import (
+    from btrkeep.decisions.copy_status import (
         KnownCopies,  # only after an error
         OtherCopy,
     )
@@ -205,7 +205,7 @@ def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], t
 
 
 def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[str]:
-    from btrkeep.decisions.copies import other_copies
+    from btrkeep.decisions.copy_status import other_copies
 
     known_copies, pool_id, offsite = _known(config)
     copies = other_copies(config.copies, known_copies, offsite, host)
@@ -223,7 +223,7 @@ def _lines(config: Config, host: str, which: str, paths: Sequence[str], to: str)
 
 
 def _server(copy: "OtherCopy") -> str:
-    from btrkeep.decisions.copies import REPLICA
+    from btrkeep.decisions.copy_status import REPLICA
 
     if copy.kind == REPLICA:
         return f"the pool that replica {copy.name} is fetched from ({copy.place})"
@@ -261,7 +261,7 @@ def restic_call(offsite: OffsiteSettings, words: Sequence[str]) -> str:
 def _known(config: Config) -> tuple["KnownCopies | None", str | None, dict[str, dict[str, str]]]:
     """Returns what the catalogue knows: copies, the pool's id, and the newest backups offsite. All is empty if it is gone."""
     from btrkeep.catalogue import Catalogue  # only after an error: it takes half of a command's start
-    from btrkeep.decisions.copies import COPIES, copies_of, offsite_newest
+    from btrkeep.decisions.copy_status import COPIES, copies_of, offsite_newest
 
     try:
         with Catalogue.open_readonly(config.pool.state) as catalogue:

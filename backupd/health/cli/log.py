@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import complete_host, opened, pass_context, require_host
-from backupd.expire.look import asked_of
+from backupd.cli.command_context import complete_host, opened, pass_context, require_host
+from backupd.expire.host_backups import asked_of
 from backupd.repo.actions_log import UserAction, action_of, read_actions
 from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.notes_json import read_notes
@@ -16,7 +16,7 @@ from backupd.repo.pool_files import hosts_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.catalogue import KILLED, Run
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.pool.marker import Pool

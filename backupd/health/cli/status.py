@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from backupd.cli import colours
-from backupd.cli.context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
+from backupd.cli.command_context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
 from backupd.cli.names import expand_hosts, is_pattern
 from backupd.expire.trust import clock_synchronised
 from backupd.health.cli import status_view as view
@@ -24,11 +24,11 @@ from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import SERVICE
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config import Config, ReportingConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions import findings as health
-from btrkeep.decisions.copies import COPIES, RunningFetch, copies_of, read_running
+from btrkeep.decisions.copy_status import COPIES, RunningFetch, copies_of, read_running
 from btrkeep.decisions.findings import StoredVerdict, from_text
 from btrkeep.decisions.host_state import COPY, STATES
 from btrkeep.decisions.pool_health import clock_findings

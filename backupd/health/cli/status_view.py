@@ -11,12 +11,12 @@ from backupd.cli import colours
 from backupd.expire.report import names_in_words
 from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
 from btrkeep.cli import print_listing
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import Column, objects, table
-from btrkeep.config.model import CopySettings
+from btrkeep.cli.listings import Column, objects, table
+from btrkeep.cli.output import print_wrapped
+from btrkeep.config.config_model import CopySettings
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.cause_words import altered_hint, altered_words, grouped_alike, without_host
-from btrkeep.decisions.copies import FETCHED_BY, CopyStatus, HostLag, ReplicaSession, RunningFetch, running_words
+from btrkeep.decisions.copy_status import FETCHED_BY, CopyStatus, HostLag, ReplicaSession, RunningFetch, running_words
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState

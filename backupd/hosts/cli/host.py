@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import complain_of_faults, complete_host, completing_config, dry_run_option
+from backupd.cli.command_context import complain_of_faults, complete_host, completing_config, dry_run_option
 from backupd.cli.names import expand_hosts, is_pattern
 from backupd.cli.recording import record_change
 from backupd.hosts.assigning import KEYS, ListedHost, assigned, read_host_list
 from backupd.hosts.cli.questions import Prompter
-from backupd.hosts.files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
+from backupd.hosts.config_files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import Column
+from btrkeep.cli.listings import Column
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.problems import show
 from btrkeep.config.value_types import FLAG

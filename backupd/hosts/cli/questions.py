@@ -9,7 +9,7 @@ from typing import TypeVar
 import click
 
 from btrkeep.cli import print_error
-from btrkeep.cli.progress import with_calls
+from btrkeep.cli.output import with_calls
 from btrkeep.errors import OperatorError, UsageError
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.cli.questions import Prompter
-from backupd.hosts.keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
-from btrkeep.cli.progress import call_of
+from backupd.hosts.ssh_keys import ask_host_key, authorized_line, is_known, learn, make_key, name_of
+from btrkeep.cli.output import call_of
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.rsync_meaning import ExitCause

@@ -5,13 +5,13 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import opened
+from backupd.cli.command_context import opened
 from backupd.doctor.checks import check_all
 from backupd.hosts.cli.host import files_of, keys_of, show_findings, try_host
 from backupd.hosts.cli.questions import Prompter, asked, require_options, words
 from backupd.hosts.cli.reach import ReachResult, reach
 from backupd.hosts.cli.setup_pool import PoolOptions, pool_is_set_up, set_up_pool, suggested_name
-from backupd.hosts.files import Files, add_host
+from backupd.hosts.config_files import Files, add_host
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import from_options
 from btrkeep.config import Config, HostConfig

@@ -16,15 +16,15 @@ import click
 
 from backupd.doctor.rules.mount import POWERLESS, powerless
 from backupd.hosts.cli.questions import Prompter, asked
+from backupd.hosts.config_files import Files
 from backupd.hosts.edit import with_keys
-from backupd.hosts.files import Files
 from backupd.repo.pool_files import note_new_pool
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.config import Config, Retention, example, is_example
 from btrkeep.config import value_types as kinds
-from btrkeep.config.model import PERIOD_NAMES
+from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.config.problems import InvalidValue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.retention import parse_policy

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import opened, pass_context
+from backupd.cli.command_context import opened, pass_context
 from backupd.observe.chart import Axis, bars, labelled, strip, under
 from backupd.observe.cli.trend import chart_characters, svg_option, width
 from btrkeep.catalogue import Job
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import ParsedType
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import Column, listing, objects
+from btrkeep.cli.listings import Column, listing, objects
+from btrkeep.cli.output import print_wrapped
 from btrkeep.decisions.day_phases import MINUTES, DayData, PhaseSum, Slot, bounds, kinds_of, phases, slots, sums
 from btrkeep.decisions.trend import hour_ticks
 from btrkeep.errors import Exit
@@ -61,7 +61,7 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
     )
     has_samples = any(slot.read is not None for slot in day_data.slots)
     if svg and has_samples:
-        from backupd.observe.picture import day_picture, save
+        from backupd.observe.graph_pictures import day_picture, save
 
         save(day_picture(day_data), svg)
 

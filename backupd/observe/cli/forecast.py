@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import opened, pass_context
+from backupd.cli.command_context import opened, pass_context
 from backupd.observe.cli.trend import width
 from btrkeep.cli import json_option, print_answer
 from btrkeep.decisions.trend import FullForecast, TooLittleHistory, bounded, forecast, points

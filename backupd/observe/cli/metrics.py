@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from backupd.alarms.alarm_memory import AlarmMemory
-from backupd.cli.context import complain_of_faults, load_reporting, pass_context, present
+from backupd.cli.command_context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.status_report import StatusReport, opened_catalogue, read_status, status_without_catalogue
 from btrkeep import __version__
 from btrkeep import metrics as table
@@ -20,7 +20,7 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.config import ReportingConfig
 from btrkeep.decisions import metric_samples
 from btrkeep.decisions.alarm_advice import AlarmPatience
-from btrkeep.decisions.copies import FETCHED_BY, CopyState
+from btrkeep.decisions.copy_status import FETCHED_BY, CopyState
 from btrkeep.decisions.drills import DrillState
 from btrkeep.decisions.due import is_due
 from btrkeep.decisions.findings import FACT, from_text

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import opened, pass_context
+from backupd.cli.command_context import opened, pass_context
 from backupd.health.pool_facts import read_redundancy
 from backupd.observe import sampling
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies, publish_referenced_bytes, publish_to_dashboard
 from btrkeep.catalogue import CatalogueBusy, Sample
 from btrkeep.catalogue.model_pool import read_space_name, split_activities
@@ -18,7 +18,7 @@ from btrkeep.decisions.pool_health import note_redundancy
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
 from btrkeep.pool.balance import missing_devices
-from btrkeep.pool.model import DEVICE_ERRORS
+from btrkeep.pool.space_by_profile import DEVICE_ERRORS
 from btrkeep.units import counted, format_share, format_size, printable
 
 _log = logging.getLogger(__name__)

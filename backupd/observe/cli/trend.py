@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import opened, pass_context
+from backupd.cli.command_context import opened, pass_context
 from backupd.observe.chart import ASCII, BLOCKS, ChartCharacters, axis_for, filled, labelled, under
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import print_wrapped, text_width
+from btrkeep.cli.output import print_wrapped, text_width
 from btrkeep.decisions.trend import MOST_POINTS, Point, date_ticks, point_of, points, step_for
 from btrkeep.errors import Exit
 from btrkeep.units import format_share, format_size, in_zone, local_day, printable
 
 if TYPE_CHECKING:
-    from backupd.repo.context import PoolContext
+    from backupd.repo.pool_context import PoolContext
 
 
 _OTHER_FORMATS = frozenset((".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
@@ -58,7 +58,7 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
         trend_points = _points(context, until - timedelta(days=days), until, days)
         name, zone = str(context.pool.path), context.config.pool.zone
     if svg and trend_points:
-        from backupd.observe.picture import TrendData, save, trend_picture
+        from backupd.observe.graph_pictures import TrendData, save, trend_picture
 
         save(trend_picture(TrendData(printable(name), until - timedelta(days=days), until, zone, trend_points)), svg)
 

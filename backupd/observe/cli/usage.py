@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import opened, pass_context
+from backupd.cli.command_context import opened, pass_context
 from backupd.cli.names import complete_host_of_pool, require_host_or_folder
 from backupd.observe.usage import (
     METHODS,
@@ -20,7 +20,7 @@ from backupd.observe.usage import (
 )
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import ParsedType
-from btrkeep.cli.tables import Column, objects
+from btrkeep.cli.listings import Column, objects
 from btrkeep.pool import quota
 from btrkeep.units import counted, format_duration, format_size, local_time, parse_duration, printable
 

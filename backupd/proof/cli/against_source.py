@@ -4,13 +4,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from backupd.proof.against_source import SourceComparison, SourceFindings, SourceScope
-from backupd.repo.context import PoolContext, writing
+from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import hosts_of
 from backupd.repo.verification_files import comparison_fields
 from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from btrkeep.cli import print_answer, print_error
-from btrkeep.cli.progress import print_wrapped
+from btrkeep.cli.output import print_wrapped
 from btrkeep.config import HostConfig
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import take_lock

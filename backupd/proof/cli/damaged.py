@@ -5,16 +5,16 @@ from itertools import groupby
 
 import click
 
-from backupd.cli.context import opened, pass_context
+from backupd.cli.command_context import opened, pass_context
 from backupd.cli.names import backups_argument, require_host_or_folder
 from backupd.files.backup_selector import find, parse_which
 from backupd.proof.damaged_files import DamagedFile, damaged_files
 from backupd.proof.read_errors import check_read_errors
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from btrkeep.catalogue import Damage
 from btrkeep.cli import json_option, print_error, print_listing
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import Column, listing
+from btrkeep.cli.listings import Column, listing
+from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import Exit, OperatorError
 from btrkeep.units import counted, format_size, local_time, printable
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import load_config, opened
+from backupd.cli.command_context import load_config, opened
 from backupd.proof.cli.damaged import COLUMNS, show
 from backupd.proof.damaged_files import DamagedFile, damaged_files
 from backupd.proof.read_errors import ScrubDamage, check_read_errors, record_scrub_damage
 from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
-from backupd.repo.context import open_configured, require_privileges, require_writable
+from backupd.repo.pool_context import open_configured, require_privileges, require_writable
 from btrkeep.cli import json_option, print_answer, print_error
-from btrkeep.cli.progress import print_wrapped, say, survive_closed_stdout
-from btrkeep.cli.tables import objects
+from btrkeep.cli.listings import objects
+from btrkeep.cli.output import print_wrapped, say, survive_closed_stdout
 from btrkeep.decisions.pool_health import redundancy_as_json, redundancy_words
 from btrkeep.decisions.repeated import AttemptOutcome, Step, StepAttempt, note_attempt
 from btrkeep.decisions.scrub import unread_words

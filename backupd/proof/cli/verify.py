@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import click
 
-from backupd.cli.context import opened, pace_option, pass_context, time_option
+from backupd.cli.command_context import opened, pace_option, pass_context, time_option
 from backupd.cli.names import backups_argument
 from backupd.expire.trust import clock_doubt
 from backupd.files.backup_selector import Restorable, named
@@ -24,8 +24,8 @@ from backupd.proof.cli.against_source import compare_hosts
 from backupd.proof.read_errors import OwnReads
 from backupd.proof.verify import Verifier, unreadable_backups
 from backupd.proof.verify_pass import ReadCount, ReadScope
-from backupd.repo.context import PoolContext, writing
 from backupd.repo.notes_json import read_notes
+from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import has_backups_in_doubt, hosts_of
 from backupd.repo.reconcile import check_seals, reconcile
 from backupd.repo.seals import altered_paths
@@ -33,7 +33,7 @@ from backupd.repo.verification_files import read_verified, verification_fields, 
 from btrkeep.backup_states import ALTERED
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import ParsedType
-from btrkeep.cli.progress import ProgressLine, print_wrapped
+from btrkeep.cli.output import ProgressLine, print_wrapped
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.verification import BackupsInDoubt, Verification, VerificationState, in_doubt_words, is_empty, verified

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from backupd.cli.context import load_config
+from backupd.cli.command_context import load_config
 from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, ParsedType, from_options
@@ -15,10 +15,10 @@ from btrkeep.errors import Exit, UsageError
 from btrkeep.units import parse_size
 
 if TYPE_CHECKING:
-    from backupd.rehearse.cli.words import RehearsalResult
-    from backupd.rehearse.model import RehearsalPlan
+    from backupd.rehearse.cli.rehearsal_words import RehearsalResult
     from backupd.rehearse.pool import Place
-    from backupd.rehearse.server import ServerFacts
+    from backupd.rehearse.rehearsal_types import RehearsalPlan
+    from backupd.rehearse.server_facts import ServerFacts
 
 _SMALLEST, _LARGEST = 256 << 20, 2 << 30
 
@@ -110,7 +110,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     Exit status 0: all nights were run; 1: a pool was full before the last; 2: wrong usage, or a device that is in use.
     """
     from backupd.rehearse.pool import place_at, require_room
-    from backupd.rehearse.server import RehearsalScope, make_plan, server_facts
+    from backupd.rehearse.server_facts import RehearsalScope, make_plan, server_facts
     from backupd.rehearse.variants import variants_of
 
     given, config = from_options(RehearseOptions, options), load_config(ctx)
@@ -142,12 +142,12 @@ def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, a
 def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
     import time
 
+    from backupd.rehearse.cli.rehearsal_words import RehearsalResult
     from backupd.rehearse.cli.view import RehearsalMeter
-    from backupd.rehearse.cli.words import RehearsalResult
-    from backupd.rehearse.nights import NightDone, Rehearsal
     from backupd.rehearse.pool import BASES, remove_left, workspace
+    from backupd.rehearse.rehearsal_nights import NightDone, Rehearsal
     from backupd.rehearse.variants import judged
-    from btrkeep.cli.progress import notices_on_stderr, print_wrapped
+    from btrkeep.cli.output import notices_on_stderr, print_wrapped
     from btrkeep.process.progress import Cancellation, ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
@@ -169,7 +169,7 @@ def _report(result: "RehearsalResult", html: Path | None, *, as_json: bool) -> N
     from backupd.rehearse.cli.view import lines, result_fields
 
     if html:
-        from backupd.rehearse.cli.page import page
+        from backupd.rehearse.cli.rehearsal_page import page
         from btrkeep.fs.output_file import whole_file
 
         with whole_file(str(html)) as file:

@@ -10,7 +10,7 @@ import click
 
 from backupd.observe.chart import Axis, axis_for, bars, filled, labelled
 from backupd.observe.cli.trend import chart_characters, width
-from backupd.rehearse.cli.words import (
+from backupd.rehearse.cli.rehearsal_words import (
     ASKS,
     LIMITS,
     NAMES,
@@ -24,13 +24,13 @@ from backupd.rehearse.cli.words import (
     remarks,
     settings_words,
 )
-from backupd.rehearse.model import RehearsalPlan, RehearsedRun, Variant
-from backupd.rehearse.nights import NightDone
 from backupd.rehearse.pool import Place
-from backupd.rehearse.server import ServerFacts
+from backupd.rehearse.rehearsal_nights import NightDone
+from backupd.rehearse.rehearsal_types import RehearsalPlan, RehearsedRun, Variant
+from backupd.rehearse.server_facts import ServerFacts
 from backupd.rehearse.variants import QUESTIONS, VariantJudgement, best
-from btrkeep.cli.progress import ProgressLine
-from btrkeep.cli.tables import table
+from btrkeep.cli.listings import table
+from btrkeep.cli.output import ProgressLine
 from btrkeep.process.progress import Notice
 from btrkeep.units import format_duration, format_size, printable
 

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
-from backupd.cli.copies import left_words
+from backupd.cli.copy_commands import left_words
 from backupd.replicate.cli.replicate_lines import ReplicationLines
-from backupd.replicate.far_pool import RemotePool, replica_buckets
+from backupd.replicate.fetch_hosts import replicate
+from backupd.replicate.fetch_plan import make_plan
 from backupd.replicate.outcome import (
     Connect,
     HostFailed,
@@ -21,20 +22,19 @@ from backupd.replicate.outcome import (
     ReplicationSummary,
     RunningRecord,
 )
-from backupd.replicate.planning import make_plan
-from backupd.replicate.run import replicate
+from backupd.replicate.remote_pool import RemotePool, replica_buckets
 from backupd.replicate.seed import unusable_hosts
 from backupd.replicate.wire import Refused, RemoteHost
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.bandwidth import BudgetPace
 from backupd.rsync.cell import PROGRAM, seccomp_filter
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import print_error
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, print_wrapped
-from btrkeep.config.model import ReplicaSettings
-from btrkeep.decisions.copies import HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapped
+from btrkeep.config.config_model import ReplicaSettings
+from btrkeep.decisions.copy_status import HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import obstacle_words
 from btrkeep.errors import Exit, OperatorError, UsageError

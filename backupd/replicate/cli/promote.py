@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import click
 
-from backupd.cli.context import dry_run_option, opened, pass_context, yes_option
+from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, hosts_named
 from backupd.cli.recording import record
-from backupd.expire.look import read_hosts
+from backupd.expire.host_backups import read_hosts
 from backupd.replicate.cli.replicate import chosen_replicas, complete_replica
-from backupd.replicate.far_pool import RemotePoolMissing, connected, send_command
-from backupd.replicate.planning import mark_of, wants
+from backupd.replicate.fetch_plan import mark_of, wants
+from backupd.replicate.remote_pool import RemotePoolMissing, connected, send_command
 from backupd.replicate.wire import RemoteHost
 from backupd.repo.common_backups import common_with, drop_common, write_common
-from backupd.repo.context import PoolContext, writing
 from backupd.repo.final_backups import final_backups
 from backupd.repo.leftovers import discard_received
 from backupd.repo.notes_json import DEMOTED, effective_state, read_notes, write_notes
+from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import hosts_of
 from backupd.repo.publish import publish_copies
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.config.model import ReplicaSettings
+from btrkeep.cli.output import print_wrapped
+from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.config.problems import page
 from btrkeep.decisions.replication import HostFetches, LocalBackup, Obstacle, demotion_obstacle, obstacle_words
 from btrkeep.decisions.retention_words import explain

@@ -13,19 +13,19 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import completing_config, dry_run_option, opened, pass_context
-from backupd.cli.copies import chosen_copies, closing_time, is_copy_due, report_unreached
+from backupd.cli.command_context import completing_config, dry_run_option, opened, pass_context
+from backupd.cli.copy_commands import chosen_copies, closing_time, is_copy_due, report_unreached
 from backupd.replicate.cli.sending import make_seed, parse_part_size, push_to
-from backupd.replicate.far_pool import Connections, OwnStreams, RemotePool, RemotePoolMissing, replica_command
 from backupd.replicate.outcome import ReplicationOptions
-from backupd.repo.context import PoolContext
+from backupd.replicate.remote_pool import Connections, OwnStreams, RemotePool, RemotePoolMissing, replica_command
+from backupd.repo.pool_context import PoolContext
 from btrkeep import __version__
 from btrkeep.catalogue import CatalogueBusy, CatalogueUnusable
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import GivenPath, ParsedType
-from btrkeep.cli.progress import survive_closed_stdout
-from btrkeep.config.model import PushSettings, ReplicaSettings
-from btrkeep.decisions.copies import PUSH, REPLICA, note_failure
+from btrkeep.cli.output import survive_closed_stdout
+from btrkeep.config.config_model import PushSettings, ReplicaSettings
+from btrkeep.decisions.copy_status import PUSH, REPLICA, note_failure
 from btrkeep.errors import Exit, LockHeld, OperatorError, UsageError
 from btrkeep.pool.allocation import read_room
 from btrkeep.units import format_time

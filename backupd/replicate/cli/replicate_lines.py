@@ -1,7 +1,7 @@
 """The lines that are printed of a replication, with a terminal and without one."""
 
 from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
-from btrkeep.cli.progress import SaidOnce, print_wrapped, say_wait
+from btrkeep.cli.output import SaidOnce, print_wrapped, say_wait
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_size, printable
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from backupd.replicate.cli.replicate_lines import fetched_line, plan_line
 from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
 from btrkeep.cli.live import LiveDisplay
-from btrkeep.cli.progress import SaidOnce
+from btrkeep.cli.output import SaidOnce
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import format_duration, format_size, printable
 

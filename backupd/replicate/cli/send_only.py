@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from backupd.cli.context import load_config
+from backupd.cli.command_context import load_config
 from backupd.replicate.seed import SeedSender
 from backupd.replicate.sender import BackupSender, request_lines, serve
-from backupd.repo.context import open_configured
+from backupd.repo.pool_context import open_configured
 from backupd.repo.publish import publish_copies
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli.arguments import GivenPath

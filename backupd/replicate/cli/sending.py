@@ -11,23 +11,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.replicate.far_pool import RemotePool, RemotePoolMissing, connected, own_modules, push_command, unreached_hint
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.replicate.push import Push, PushSummary, SentBackup
+from backupd.replicate.remote_pool import RemotePool, RemotePoolMissing, connected, own_modules, push_command, unreached_hint
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.sender import BackupSender
 from backupd.replicate.wire import Refused, RemoteHost
 from backupd.repo.common_backups import keep_seed
-from backupd.repo.context import PoolContext
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies
 from backupd.rsync.bandwidth import prepare
 from btrkeep.backup_states import COMPLETE
 from btrkeep.cli import print_answer, print_error
-from btrkeep.cli.progress import ProgressLine, SaidOnce, print_wrapped, say_wait
-from btrkeep.config.model import PushSettings
+from btrkeep.cli.output import ProgressLine, SaidOnce, print_wrapped, say_wait
+from btrkeep.config.config_model import PushSettings
 from btrkeep.config.problems import nearest
 from btrkeep.config.sources import name_fault
-from btrkeep.decisions.copies import PUSH, HostBehind, ReplicaSession, note_session, read_session
+from btrkeep.decisions.copy_status import PUSH, HostBehind, ReplicaSession, note_session, read_session
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.replication import Fetch, RemoteBackup
 from btrkeep.errors import Exit, OperatorError, UsageError, last_remote_error

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from backupd.run.cli.night_view import COLOURS, NightTally, RepeatedErrors, result_line
-from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
+from backupd.run.run_context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
 from btrkeep.cli.live import LiveDisplay
-from btrkeep.cli.progress import with_calls
+from btrkeep.cli.output import with_calls
 from btrkeep.process.progress import Notice
 from btrkeep.units import counted, format_duration, format_size, printable
 

@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import Any
 
 from backupd.expire.report import names_in_words
-from backupd.run.context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
-from btrkeep.cli.progress import say
+from backupd.run.run_context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
+from btrkeep.cli.output import say
 from btrkeep.decisions.cause_words import MANY_ALIKE, without_host
 from btrkeep.process.progress import Notice, Status
 from btrkeep.units import counted, format_duration, format_size, printable

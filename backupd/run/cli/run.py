@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import (
+from backupd.cli.command_context import (
     clock_for,
     complain_of_faults,
     complete_host,
@@ -20,18 +20,18 @@ from backupd.cli.context import (
 )
 from backupd.cli.names import expand_hosts
 from backupd.expire.trust import is_lost
-from backupd.repo.context import PoolContext, open_configured, require_privileges
 from backupd.repo.final_backups import find_base
+from backupd.repo.pool_context import PoolContext, open_configured, require_privileges
 from backupd.repo.publish import fetched_hosts
 from backupd.rsync.bandwidth import buckets_of
 from backupd.rsync.command import passes, rsync_command
 from backupd.run.cli.night_view import NightLines, NightStatus, result_fields, result_line
-from backupd.run.context import HostResult, NightEvent
-from backupd.run.planning import PlannedHost, plan
-from backupd.run.run import RunEnd, report_unstarted, run_hosts
+from backupd.run.host_order import PlannedHost, plan
+from backupd.run.run_context import HostResult, NightEvent
+from backupd.run.run_hosts import RunEnd, report_unstarted, run_hosts
 from btrkeep.catalogue import Catalogue
 from btrkeep.cli import json_option, print_answer
-from btrkeep.cli.progress import has_live_terminal, notices_on_stderr, print_wrapped
+from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapped
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError, report_error

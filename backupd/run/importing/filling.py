@@ -16,12 +16,12 @@ from threading import Event
 from typing import NamedTuple, TypeVar
 
 from backupd.repo.backup_json import DATA, Record
-from backupd.repo.context import require_room
-from backupd.run.finishing import WorkSubvolume
-from backupd.run.importing.context import ImportContext, OwnBackup, TreeProgress, named, require_going
+from backupd.repo.pool_context import require_room
+from backupd.run.finalisation import WorkSubvolume
 from backupd.run.importing.copy_processes import SharedStop
 from backupd.run.importing.copying import CopiedNames, FileMatch, copy_changed, copy_tree
 from backupd.run.importing.formats import OldTree
+from backupd.run.importing.import_context import ImportContext, OwnBackup, TreeProgress, named, require_going
 from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, scan_links, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree

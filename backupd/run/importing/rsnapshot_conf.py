@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from btrkeep.config.model import PERIOD_NAMES
+from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 

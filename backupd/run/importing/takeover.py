@@ -20,13 +20,13 @@ from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA
 from backupd.repo.final_backups import discard
 from backupd.repo.notes_json import read_notes
-from backupd.run import finishing
+from backupd.run import finalisation
 from backupd.run import work_subvolume as working
-from backupd.run.finishing import WorkSubvolume
+from backupd.run.finalisation import WorkSubvolume
 from backupd.run.fresh_sums import NO_SUMS
-from backupd.run.importing.context import ImportContext, config_of, locked_for_import
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.run import ImportedBackup, import_record, origin_of
+from backupd.run.importing.import_context import ImportContext, config_of, locked_for_import
+from backupd.run.importing.import_tree import ImportedBackup, import_record, origin_of
 from backupd.run.limits import join_quota
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
@@ -79,7 +79,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
             numbers = {"files": taken_tree.files, "regular": taken_tree.files, "bytes": bounded(taken_tree.bytes), "literal": 0}
             record = import_record(context, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
             _, final = await asyncio.to_thread(
-                lambda: finishing.finalise(context.pool, prepared, record, disk, NO_SUMS, split=False)
+                lambda: finalisation.finalise(context.pool, prepared, record, disk, NO_SUMS, split=False)
             )
         except BaseException:
             with suppress(OSError):

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import load_config, outlive_hung_state
+from backupd.cli.command_context import load_config, outlive_hung_state
 from backupd.serve.commands import command_of
 from backupd.serve.jobs import DONE, FAILED, PREVIEW, RUN, RUNNING, RUNTIME, JobStore, ServeJob, claim_request
 from btrkeep.clock import Clock

@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import given_now, load_config, pass_context, present
+from backupd.cli.command_context import given_now, load_config, pass_context, present
 from backupd.serve.answering import answer
-from backupd.serve.context import ServiceContext
+from backupd.serve.service_context import ServiceContext
 from backupd.serve.start_job import keep_starting
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.clock import Clock

@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from backupd.serve import request_checks as given
-from backupd.serve.context import ConcurrencyLimit
 from backupd.serve.request_checks import Argument, Right
+from backupd.serve.service_context import ConcurrencyLimit
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
 from btrkeep.serving.protocol import LONGEST_ANSWER
 from btrkeep.serving.viewer import LIST_BYTES, Viewer

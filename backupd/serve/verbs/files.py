@@ -13,7 +13,7 @@ from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, rest
 from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.files.suggestions import entry_at
 from backupd.files.tree import Entry, Tree
-from backupd.serve.context import Call
+from backupd.serve.service_context import Call
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.serving.protocol import RequestRefused
@@ -22,7 +22,7 @@ from btrkeep.serving.viewer import LIST_BYTES, AnswerSize, encoded_bytes
 from btrkeep.units import format_size
 
 if TYPE_CHECKING:
-    from backupd.files.comparing import PathDifference
+    from backupd.files.backup_differences import PathDifference
     from backupd.files.versions import PathHistory
 
 _PIECE = 1 << 20
@@ -81,8 +81,8 @@ def _entry(call: Call, backup: Restorable, tree: Tree) -> Entry:
 
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
+    from backupd.files.entry_words import backup_object, entry_object, named_entry_object
     from backupd.files.listing import Page, page
-    from backupd.files.words import backup_object, entry_object, named_entry_object
 
     order, size = (call["sort"], call["descending"]), AnswerSize()
 
@@ -146,8 +146,8 @@ def _next(call: Call, history: "PathHistory") -> str | None:
 
 def compare(call: Call) -> dict[str, Any]:
     """Returns a limited number of differences below a path; for a text file also its lines."""
-    from backupd.files.comparing import compare as differences_of
-    from backupd.files.words import backup_object
+    from backupd.files.backup_differences import compare as differences_of
+    from backupd.files.entry_words import backup_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         pulse = _Pulse(call)
@@ -172,7 +172,7 @@ def compare(call: Call) -> dict[str, Any]:
 
 def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
     """Returns so many differences, whether there are or may be more, and whether the time limit is the reason."""
-    from backupd.files.comparing import difference_answer
+    from backupd.files.backup_differences import difference_answer
 
     shown, size = list[dict[str, Any]](), AnswerSize(LIST_BYTES - _TEXT_BYTES)
     try:
@@ -188,7 +188,7 @@ def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dic
 
 def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[str] | None, str | None]:
     """Returns the differing lines of a text file, or why there are none; neither if it is not a file."""
-    from backupd.files.comparing import NoText, text_difference
+    from backupd.files.backup_differences import NoText, text_difference
 
     if "file" not in (_kind(before, path), _kind(after, path)):
         return None, None

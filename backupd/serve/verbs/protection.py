@@ -9,9 +9,9 @@ from backupd.actions.hold import HoldResult, hold_fields, state_after
 from backupd.actions.hold import accept as accept_it
 from backupd.actions.hold import hold as hold_it
 from backupd.actions.hold import release as release_it
-from backupd.repo.context import PoolContext, writing
+from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import hosts_of
-from backupd.serve.context import Call
+from backupd.serve.service_context import Call
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import UsageError
 from btrkeep.pool.locks import take_lock

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from backupd.expire.look import policy_of, read_host_from_pool
+from backupd.expire.host_backups import policy_of, read_host_from_pool
 from backupd.repo.catalogue_row import NO_NOTES
-from backupd.serve.context import Call
+from backupd.serve.service_context import Call
 from backupd.serve.verbs.protection import require_host
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention_words import explain, objects

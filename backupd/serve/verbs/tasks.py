@@ -8,9 +8,9 @@ from typing import Any
 
 from backupd.files.backup_selector import find
 from backupd.serve.commands import RestorePermissions, folder_of, restore_request
-from backupd.serve.context import Call
 from backupd.serve.jobs import PREVIEW, RUN, JobStore, ServeJob, job_object, no_job
 from backupd.serve.request_checks import ROOT
+from backupd.serve.service_context import Call
 from backupd.serve.start_job import begin, is_under_way, require_free
 from backupd.serve.verbs.files import reading
 from btrkeep.catalogue import PastRuns

@@ -15,28 +15,28 @@ from typing import Any
 
 import click
 
-from backupd.cli.context import dry_run_option, opened, pass_context
+from backupd.cli.command_context import dry_run_option, opened, pass_context
 from backupd.drill.comparison import compare, write_left_out
 from backupd.expire.report import names_in_words
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
-from backupd.repo.context import PoolContext
 from backupd.repo.final_backups import sync_names
+from backupd.repo.pool_context import PoolContext
 from backupd.repo.read_lock import lock_for_reading
 from backupd.repo.reconcile import reconcile
 from backupd.rsync.command import rsync_version
 from backupd.run.importing.cli.import_view import ImportDisplay, planned, say_plan
-from backupd.run.importing.context import ComparedTrees, ImportContext, known_backups, opened_tree
 from backupd.run.importing.copy_processes import CopyProcesses
 from backupd.run.importing.copying import copy_batch
 from backupd.run.importing.filling import TreeNotCopied
 from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHistory, OldTree
+from backupd.run.importing.import_context import ComparedTrees, ImportContext, known_backups, opened_tree
+from backupd.run.importing.import_tree import ImportedBackup, import_tree
 from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf, read_conf
-from backupd.run.importing.run import ImportedBackup, import_tree
 from backupd.run.importing.takeover import subvolumes_left_out, take_over
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import GivenPath
-from btrkeep.cli.progress import has_live_terminal, print_wrapped
+from btrkeep.cli.output import has_live_terminal, print_wrapped
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError

@@ -11,14 +11,14 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from backupd.run.importing.context import TreeProgress, named
 from backupd.run.importing.formats import OldTree
+from backupd.run.importing.import_context import TreeProgress, named
 from backupd.run.importing.tree_links import scan_links
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.cli import print_answer, print_listing
+from btrkeep.cli.listings import Column
 from btrkeep.cli.live import LiveDisplay
-from btrkeep.cli.progress import print_wrapped
-from btrkeep.cli.tables import Column
+from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import UsageError
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable

@@ -1,0 +1,353 @@
+"""The facts that the rules judge, a rule and its result, and the commands that several rules propose.
+
+Facts are plain data about a filesystem, the storage below it, the machine and the configuration. Sizes are bytes, times aware UTC.
+None is unknown: a rule that needs the value reports that it could not look (`DoctorRule.blind`), and neither finds anything nor
+counts as well. Commands have the names of this filesystem and pool.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from btrkeep.config.reading import backupd_command
+from btrkeep.decisions.findings import ERROR, NOTE, WARNING, Finding, PoolVerdict, Remedy, Step
+from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, Redundancy, judge_pool
+from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict
+from btrkeep.pool.space_by_profile import Room
+from btrkeep.procfs import Capabilities
+from btrkeep.trusted_path import UntrustedStep
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One of the block devices that a filesystem lies on, the uppermost first."""
+
+    name: str
+    """The kernel's name."""
+    kind: str
+    """disk, partition, lvm, lvm raid, dm-cache, crypt, multipath, dm, md, bcache, loop, iscsi, fibre channel, virtio, nvme, nvme
+    fabrics, sata, usb, drbd, nbd, rbd, zram."""
+    detail: str = ""
+    """The level of an md, the file of a loop device, the mode of a bcache; otherwise ""."""
+    redundant: bool | None = None
+    """True if what is below it survives the loss of a disk; None: cannot be known on this machine."""
+    rotational: bool | None = None
+    """The kernel's flag; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A device of the filesystem with all that it lies on; `layers[0]` is the device itself."""
+
+    layers: tuple[Layer, ...]
+
+    @property
+    def name(self) -> str:
+        """Returns the name in /dev."""
+        return self.layers[0].name
+
+    @property
+    def rotational(self) -> bool | None:
+        """Returns the value that btrfs used when it was mounted."""
+        return self.layers[0].rotational
+
+    def has(self, *kinds: str) -> bool:
+        """Returns True if a layer of one of these kinds is among them."""
+        return any(layer.kind in kinds for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemFacts:
+    """The filesystem as the kernel has it mounted."""
+
+    uuid: str
+    """The filesystem's UUID."""
+    target: Path
+    """The mount point."""
+    mount_options: frozenset[str] | None
+    """On this machine, whatever a service sees of them; None: not known."""
+    options: tuple[str, ...]
+    """The options of the filesystem."""
+    features: frozenset[str]
+    """Those of this filesystem."""
+    kernel_features: frozenset[str]
+    """Those that this kernel supports."""
+    free_space_tree: bool
+    """True if it has one."""
+    checksum: str
+    """The algorithm."""
+    checksum_driver: str
+    """The kernel's implementation of it."""
+    profiles: Mapping[str, tuple[str, ...]]
+    """Those with block groups, by type (data, metadata, system, mixed)."""
+    devices: tuple[DeviceFacts, ...]
+    """Its devices."""
+    missing: tuple[int, ...] | None
+    """Numbers of missing devices; None: not known."""
+    errors: Mapping[int, Mapping[str, int]]
+    """The counters that are not zero, by device number."""
+    quota: str
+    """"", "qgroup" or "squota"."""
+    reclaim: Mapping[Path, str]
+    """The enabled settings of the kernel's own reclaim, by file of sysfs."""
+    exclusive_operation: str | None
+    """The one that runs; None: none does."""
+    room: Room
+    """Size and free space."""
+    allocated: int
+    """Bytes of the devices in block groups."""
+    subvolumes: int | None
+    """Their number; None: not known."""
+    redundancy: Redundancy | None = None
+    """How many good copies the used bytes have; None: not read."""
+    unallocated: Mapping[int, int] = field(default_factory=dict)
+    """Bytes that new chunks may take, by device."""
+
+    def option(self, name: str) -> str | None:
+        """Returns the value of a mount option; "" if it has none, None if the option is not set."""
+        for option in self.options:
+            word, _, value = option.partition("=")
+            if word == name:
+                return value
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """The last scrub of each device that is known on this machine, all together.
+
+    `finished`: when the oldest of the devices' last complete scrubs began; None: some device has none. `unfinished`: some device's
+    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors. `is_known`: the file that
+    tells of them could be read, or there is none.
+    """
+
+    finished: datetime | None = None
+    unfinished: bool = False
+    running: bool = False
+    corrected: int = 0
+    uncorrectable: int = 0
+    is_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """This server."""
+
+    rsync: tuple[int, ...] | None
+    """The version as numbers; empty: it is not installed; None: not known."""
+    clock: bool | None
+    """True if it is synchronised; None: not known."""
+    cpu: frozenset[str]
+    """The flags of the processor."""
+    capabilities: Capabilities | None = None
+    """Of this process; None: not known."""
+    is_root: bool = True
+    """True if this process is root."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A file that ssh uses."""
+
+    path: Path
+    """The file."""
+    mode: int | None
+    """Its permission bits; None: it is missing."""
+    empty: bool = False
+    """True if it has no effective line."""
+    hidden: str = ""
+    """Why its state is unknown: it is missing here, but this process does not see the machine's own filesystem."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts:
+    """The pool and its configuration."""
+
+    limits: HealthLimits
+    """The configured limits."""
+    name: str
+    """The pool's name."""
+    file: Path
+    """The configuration's main file."""
+    created: datetime | None = None
+    """When the pool was created; None: not known."""
+    hosts: int = 0
+    """Number of enabled hosts."""
+    unruled: tuple[str, ...] = ()
+    """Enabled hosts without any retention rule."""
+    key: KeyFile | None = None
+    """The key of ssh; None: no host is reached by ssh."""
+    known_hosts: KeyFile | None = None
+    """The file of ssh; None: no host is reached by ssh."""
+    schedule: ScheduleVerdict = NOTHING_MISSED
+    """Whether runs start in time."""
+    own_balance: bool = False
+    """True if something starts btrfs-balancer."""
+    mount_option: str = "none"
+    """As in [expiry]."""
+    expiring: bool = False
+    """True if an expiry runs now."""
+    most_backups: tuple[str, int] | None = None
+    """The host with the most backups, and how many; None: there is none."""
+    unfinished: str = ""
+    """On a pool with little free space, the host whose unfinished backup takes the most of it; "": none."""
+    catalogue: CatalogueFacts = NOTHING_WRONG
+    """The state of the catalogue."""
+    clock_doubt: str | None = None
+    """Why the clock cannot be right, as the next expiry will find; None: it can."""
+    confine: str = "auto"
+    """As in [backup]."""
+    unconfined: str = ""
+    """The newest backup from a host, if its rsync was not confined; "" if it was, or there is none."""
+    quotas: int = 0
+    """Number of hosts with a quota."""
+    quota_since: datetime | None = None
+    """When `backupd quota` enabled simple quotas; None: it did not."""
+    programs: tuple[str, bool] = ("", True)
+    """See backupd.actions.quota; only read where it matters."""
+    copies: tuple[Finding, ...] = ()
+    """The findings of `backupd check` about copies."""
+    steps: tuple[Finding, ...] = ()
+    """The findings of `backupd check` about optional steps."""
+    left_devices: tuple[str, ...] = ()
+    """Temporary devices of `doctor --fix room` that are still part of the pool."""
+    untrusted_state: UntrustedStep | None = None
+    """The folder by which users other than root could replace the catalogue; None: there is none."""
+
+    @property
+    def pool(self) -> Path:
+        """Returns the path of the pool."""
+        return self.limits.pool
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFacts:
+    """All facts at one moment."""
+
+    now: datetime
+    """The moment."""
+    filesystem: FilesystemFacts
+    """The pool's filesystem."""
+    scrub: Scrub
+    """Its last scrub."""
+    machine: Machine
+    """This server."""
+    site: SiteFacts
+    """The pool and its configuration."""
+
+    @property
+    def verdict(self) -> PoolVerdict:
+        """Returns the shared verdict about the pool."""
+        fs, site = self.filesystem, self.site
+        of_mount = None if fs.mount_options is None else "ro" in fs.mount_options
+        pool_facts = PoolFacts(
+            **site.catalogue._replace(redundancy=fs.redundancy or site.catalogue.redundancy)._asdict(),
+            read_only="ro" in fs.options or of_mount,
+            missing=fs.missing,
+            errors=fs.errors,
+            room=fs.room,
+            schedule=site.schedule,
+            left_devices=site.left_devices,
+        )
+        return judge_pool(pool_facts, site.limits)
+
+
+SEVERITIES = (NOTE, WARNING, ERROR)
+
+
+def diagnosis(
+    check: str,
+    level: str,
+    text: str,
+    why: str,
+    risk: str,
+    commands: tuple[str, ...] = (),
+    steps: tuple[Step, ...] = (),
+    *,
+    unmounted: bool = False,
+    hint: str = "",
+) -> Finding:
+    """Returns a rule's finding with its remedy; `hint` is the remedy in one line, for findings that `check` has too."""
+    return Finding(check, level, text, hint, remedy=Remedy(why, risk, commands, steps, unmounted))
+
+
+Blind = Callable[[DoctorFacts], str]
+"""Returns why a check cannot look at these facts, "" if it can."""
+
+
+def unless(is_known: Callable[[DoctorFacts], bool], why: str) -> Blind:
+    """A check is blind, for that reason, unless the facts say otherwise."""
+    return lambda facts: "" if is_known(facts) else why
+
+
+NEVER_BLIND = unless(lambda _: True, "")
+BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys does not show the devices below the filesystem")
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRule:
+    """A check, from facts to findings."""
+
+    name: str
+    """Its name."""
+    severities: tuple[str, ...]
+    """Those that its findings can have."""
+    looks: str
+    """What it looks for, in one phrase, for the documentation."""
+    check: Callable[[DoctorFacts], Iterator[Finding]] = field(repr=False)
+    """Returns the findings, none if all is well."""
+    fixable: bool = False
+    """True if some of its findings can have steps."""
+    blind: Blind = field(default=NEVER_BLIND, repr=False)
+    """Returns why it could not check, "" if it could: a check without findings that could not check is not well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unlooked:
+    """A check that could not be made."""
+
+    name: str
+    """Its name."""
+    why: str
+    """Why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """The result of all rules."""
+
+    findings: tuple[Finding, ...]
+    """The worst first."""
+    well: tuple[str, ...]
+    """Names of the checks that found nothing."""
+    unlooked: tuple[Unlooked, ...]
+    """The checks that could not be made."""
+
+
+_SAFEST = ("raid1c4", "raid1c3", "raid6", "raid10", "raid1", "raid5", "dup", "raid0", "single")
+
+
+def balance(facts: DoctorFacts, *words: str) -> str:
+    """A balance of the pool."""
+    return f"btrfs balance start {' '.join(words)} {shlex.quote(str(facts.site.pool))}"
+
+
+def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
+    """Returns the filters of a balance for block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
+
+    Mixed ones hold data and metadata, and of a filesystem that has them the kernel takes the same for both or nothing (EINVAL).
+    """
+    letters = "dm" if "mixed" in fs.profiles and kind != "system" else kind[0]
+    return " ".join(f"-{letter}{words}" for letter in letters)
+
+
+def safest(profiles: tuple[str, ...]) -> str:
+    """Returns the profile that survives most."""
+    return min(profiles, key=lambda profile: _SAFEST.index(profile) if profile in _SAFEST else len(_SAFEST))
+
+
+def backupd(site: SiteFacts, words: str) -> str:
+    """Our own command for this pool, which need not be `main`."""
+    return f"{backupd_command(site.name, site.file)} {words}"

@@ -1,0 +1,248 @@
+"""Deletes what is due: host by host, a few at a time, never more than the cleaner's queue has room for.
+
+Under the host's lock everything is looked at again; the rows say `deleting`; each subvolume is looked at once more and deleted
+by its id. Rows are removed when a commit has made the deletions durable: not after each batch, since a commit writes what the
+cleaner changes again a moment later; with one for every fifty deletions an expiry took half as long again as all at once.
+Killed anywhere, the next run finds either the backup and deletes it, or its row and drops that.
+
+The kernel makes the pool read-only if it cannot read what it needs to drop a subvolume: what no other subvolume shares, and what
+was written in this one even if others share it by now. So that is read before. The kernel reads the same a moment later, and finds
+it in memory.
+"""
+
+import errno
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from backupd.expire.expiry_context import ExpiryContext
+from backupd.expire.host_backups import HostOnPool, is_still, read_host_from_pool
+from backupd.expire.queue import CleanerQueue
+from backupd.expire.report import Deleted
+from backupd.repo.final_backups import FinalBackup, point_latest
+from backupd.repo.read_lock import lock_for_deletion
+from btrkeep.backup_states import EXPIRED
+from btrkeep.decisions.expiry_plan import HostPlan, Plan
+from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.pool.subvolume import delete, opened
+from btrkeep.process.progress import Cancelled
+from btrkeep.process.threads import running_threads
+from btrkeep.treescan import has_readable_tree
+
+_SETTLE = 10.0  # seconds
+_BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
+
+
+class Deleter:
+    """Carries out the deletions of a plan, oldest host name first; at most `limit` of them, None for all.
+
+    Without a limit the newest backup of a host goes first: what it grew from is still there then, so less of it is read before.
+    """
+
+    def __init__(self, context: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
+        self.context = context
+        self.queue = queue
+        self.limit = limit
+        order = -1 if limit is None else 1
+        self.pending: deque[tuple[HostPlan, tuple[str, ...]]] = deque(
+            (host, tuple(step.name for step in host.delete)[::order]) for host in plan.hosts if host.delete
+        )
+        self.busy = 0  # of hosts that another job uses, or being read by a restore
+        self.deleted: dict[int, Deleted] = {}  # by the subvolume's id
+        self.hosts: list[str] = []  # of which something was deleted
+        self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
+        self._settled = time.monotonic()
+        self.reader = MetadataReader(context.cancellation.raise_if_cancelled)
+        self._begun: set[tuple[str, str]] = set()  # to be read ahead
+
+    @property
+    def left(self) -> int:
+        """Returns how many are still to be deleted, by this run unless it is cancelled or limited."""
+        return sum(len(names) for _, names in self.pending)
+
+    def is_done(self) -> bool:
+        """True if nothing is left to do."""
+        return not self.pending or self.limit == 0
+
+    @property
+    def unsettled(self) -> int:
+        """Returns the number of deletions that are not durable yet."""
+        return len(self._gone)
+
+    def read_ahead(self, count: int) -> None:
+        """Begins to read the metadata of the next `count` backups, if it is not being read. Holds no lock."""
+        for plan, names in self.pending:
+            first_names, count = names[:count], count - len(names[:count])
+            new = [name for name in first_names if (plan.host, name) not in self._begun]
+            with suppress(OSError, OperatorError):  # it is said when its turn comes
+                final_backups = (
+                    read_host_from_pool(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
+                )
+                for name in (new_name for new_name in new if new_name in final_backups):
+                    self.reader.can_be_dropped(final_backups[name], final_backups.values())
+            self._begun.update((plan.host, name) for name in new)
+            if count <= 0:
+                break
+
+    def batch(self, room: int) -> None:
+        """Deletes up to `room`; `settle` makes it durable. Raises PoolUnusable."""
+        room = room if self.limit is None else min(room, self.limit)
+        before = len(self._gone)
+        try:
+            while self.pending and len(self._gone) - before < room and not self.context.cancellation:
+                plan, names = self.pending.popleft()
+                rest = self._some(plan, names, room - (len(self._gone) - before))
+                if rest:
+                    self.pending.appendleft((plan, rest))
+                    if len(self._gone) - before < room:  # others filled the queue meanwhile
+                        break
+        finally:
+            self.limit = None if self.limit is None else self.limit - (len(self._gone) - before)
+
+    def settle(self) -> None:
+        """Makes the deletions durable, which wakes the cleaner too, then removes their rows. Raises PoolUnusable."""
+        self._settled = time.monotonic()
+        if self._gone:
+            self.queue.commit()
+            gone, self._gone = self._gone, []
+            self.context.summary.deleted += len(gone)
+            self.context.rows.write(lambda catalogue: catalogue.drop_backups(gone))
+
+    def settle_if_due(self) -> None:
+        """Does `settle` every few seconds. Raises PoolUnusable."""
+        if time.monotonic() - self._settled > _SETTLE:
+            self.settle()
+
+    def _some(self, plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
+        """Deletes the first `room` of them that are still due. Returns those that are left for later."""
+        first_names, rest = names[:room], names[room:]
+        left: tuple[str, ...] = ()
+        with ExitStack() as held:
+            if not self.context.locked(plan.host, held):
+                self.busy += len(names)
+                return ()
+            with self.context.report_errors_of(plan.host):
+                on_pool, todo = self.context.recheck_under_lock(plan)
+                due = {step.name for step in todo.delete}
+                left = (*self._delete(plan.host, [name for name in first_names if name in due], on_pool), *rest)
+        return left
+
+    def _delete(self, host: str, names: list[str], on_pool: HostOnPool) -> tuple[str, ...]:
+        """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
+        if not names:
+            return ()
+        self.context.rows.write(lambda catalogue: catalogue.mark_deleting([(host, name) for name in names]))
+        put_off: list[str] = []
+        kept: list[str] = []
+        final_backups = on_pool.backups
+        looks = [self.reader.can_be_dropped(final_backups[name], final_backups.values()) for name in names]
+        for place, (name, look) in enumerate(zip(names, looks, strict=True)):
+            if self.context.cancellation or self.queue.full():
+                put_off = names[place:]
+                break
+            try:
+                is_deleted = self._delete_one(final_backups[name], look)
+            except Cancelled:  # while it was read
+                put_off = names[place:]
+                break
+            if is_deleted:
+                self._gone.append((host, name))
+            else:
+                kept.append(name)
+        if len(kept) + len(put_off) < len(names) and host not in self.hosts[-1:]:
+            self.hosts.append(host)
+        point_latest(self.context.pool, host)
+        left = [(host, name, EXPIRED, on_pool.notes.expired_at(name)) for name in (*kept, *put_off)]
+        self.context.rows.write(lambda catalogue: catalogue.set_states(left))
+        return tuple(put_off)
+
+    def _delete_one(self, backup: FinalBackup, look: Future[bool]) -> bool:
+        path, subvolume, host = backup.path, backup.subvolume, backup.path.parent.name
+        try:
+            if not is_still(path, subvolume):
+                self.context.problem(f"{host} {path.name} is kept: it has just been changed")
+                return False
+            if not look.result():
+                self.context.problem(
+                    f"{host} {path.name} is kept: some of its metadata cannot be read from the disk, and the kernel makes the pool "
+                    "read-only when such a subvolume is deleted"
+                )
+                return False
+            with lock_for_deletion(path) as has_no_reader:
+                if has_no_reader:
+                    delete(path.parent, subvolume.id)
+                    self.deleted[subvolume.id] = Deleted(host, path.name, str(path.resolve()))
+        except OSError as error:
+            if error.errno in _BROKEN:
+                raise PoolUnusable(f"{path} cannot be deleted: {error.strerror}", "check the kernel's messages (dmesg)") from error
+            inside = "it contains a subvolume that does not belong to btrkeep" if error.errno == errno.ENOTEMPTY else error.strerror
+            self.context.problem(f"{host} {path.name} cannot be deleted: {inside}")
+            return False
+        if not has_no_reader:
+            self.busy += 1
+            self.context.sinks.notice(f"{host} {path.name} is being restored from: a later expiry deletes it")
+        return has_no_reader
+
+
+_READERS = 4
+"""Backups that are read at the same time: one alone waits for each of its leaves, and the disks for it."""
+
+
+class MetadataReader:
+    """Reads the metadata of backups that are going to be deleted, several at the same time.
+
+    What was read is remembered by the subvolume, so it can be asked for ahead, while the cleaner drops others. `pulse` is called
+    after each piece; what it raises ends the look, and comes with the result.
+    """
+
+    def __init__(self, pulse: Callable[[], None]) -> None:
+        self._pulse = pulse
+        self._readers: ThreadPoolExecutor | None = None
+        self._read: dict[int, tuple[int, Future[bool]]] = {}
+
+    def can_be_dropped(self, own: FinalBackup, final_backups: Iterable[FinalBackup]) -> Future[bool]:
+        """Begins to look whether the kernel can drop a backup of a host that has these `final_backups`. Raises NoThread.
+
+        The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. What
+        the backup has from one of `final_backups` that it grew from is not read: if that goes too, it is read for that one. All
+        is read of one that grew from none of them, or was received.
+        """
+        since = max((_shared_before(own, final_backup) for final_backup in final_backups), default=0)
+        running = self._read.get(own.subvolume.id)
+        if running and running[0] <= since:
+            return running[1]
+        if self._readers is None:
+            self._readers = running_threads(_READERS, "look")
+        look = self._readers.submit(_is_readable, own.path, since, self._pulse)
+        self._read[own.subvolume.id] = since, look
+        return look
+
+    def forget(self) -> None:
+        """Forgets what was read: time has passed."""
+        self._read.clear()
+
+    def close(self) -> None:
+        """Reads nothing more that was not begun."""
+        if self._readers:
+            self._readers.shutdown(cancel_futures=True)
+
+
+def _is_readable(path: Path, since: int, pulse: Callable[[], None]) -> bool:
+    with opened(path) as fd:
+        return has_readable_tree(fd, since, pulse)
+
+
+def _shared_before(own: FinalBackup, other: FinalBackup) -> int:
+    """Returns the generation before which all metadata of `own` is that of the other one, too; 0 if none is known to be.
+
+    Nothing in the other one may have changed since, as `backupd dedupe` changes it.
+    """
+    since = 0
+    if other.subvolume.uuid == own.subvolume.parent_uuid:
+        since = own.subvolume.created
+    elif not own.subvolume.received_uuid:  # else its record is about another pool
+        since = min(own.record.ancestors.get(other.path.name, 0), own.subvolume.created)
+    return since if max(other.subvolume.created, other.subvolume.written) <= since else 0

@@ -1,0 +1,137 @@
+"""The context of an expiry: what its steps share, how they lock a host, report trouble with one, and write to the catalogue.
+
+The catalogue is a copy of the pool's records: an expiry continues without it, and the next reconciling corrects its rows.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from backupd.expire.host_backups import HostOnPool, asked_of, read_host_from_pool
+from backupd.expire.report import ExpiryEvent, Summary
+from backupd.repo.reconcile import RECONCILING
+from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
+from btrkeep.config import Config
+from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
+from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
+from btrkeep.pool.locks import Lock, take_lock
+from btrkeep.pool.marker import Pool
+from btrkeep.process.progress import Cancellation, ProgressSinks
+from btrkeep.units import format_time, printable
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 1.0  # seconds for a last attempt: the program that holds the catalogue may do so all night
+
+
+class RowWriter:
+    """Writes to the catalogue until a write fails. `trouble`: the reason of the first failure; `report` gets it as a sentence."""
+
+    def __init__(self, catalogue: Catalogue, report: Callable[[str], None]) -> None:
+        self._catalogue = catalogue
+        self._report = report
+        self.trouble: OperatorError | None = None
+
+    def write(self, change: Callable[[Catalogue], object], *, is_last: bool = False) -> bool:
+        """Does `change`; returns False if the catalogue cannot be written. Later changes are then skipped, except a last one: each
+        would wait for the program that holds the catalogue.
+        """
+        if self.trouble and not is_last:
+            return False
+        try:
+            change(self._catalogue)
+        except (CatalogueBusy, CatalogueUnusable) as error:
+            self.give_up(error)
+            return False
+        return True
+
+    def give_up(self, error: OperatorError) -> None:
+        """Reports that the catalogue cannot be written; it is not written from now on."""
+        log.info("%s", error)
+        if self.trouble is None:
+            self.trouble = error
+            if isinstance(error, CatalogueBusy):
+                self._catalogue.wait_at_most(_PATIENCE)
+            self._report(f"{error.message}; the pool's own records are complete, and the next run corrects it ({error.hint})")
+
+
+@dataclass(slots=True)
+class ExpiryContext:
+    """Everything an expiry needs."""
+
+    config: Config
+    """The configuration."""
+    pool: Pool
+    """The pool."""
+    catalogue: Catalogue
+    """The catalogue."""
+    now: datetime
+    """When it began: a grace that ends later ends for the next expiry."""
+    sinks: ProgressSinks[ExpiryEvent]
+    """Who gets its events."""
+    summary: Summary = field(default_factory=Summary)
+    """The result so far."""
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    """Ends it early."""
+    clock_waits: bool = False
+    """True if no grace ends in this run, because the clock is doubted."""
+    rows: RowWriter = field(init=False)
+    """Writes to the catalogue; if it cannot be written any more, expiry continues."""
+
+    def __post_init__(self) -> None:
+        self.rows = RowWriter(self.catalogue, self.problem)
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The pool's zone."""
+        return self.config.pool.zone
+
+    def lock(self, host: str) -> Lock:
+        """Takes the host's lock. Raises LockHeld. A backup waits for it, since it is never held for long."""
+        return take_lock(self.pool.host_lock(host), RECONCILING, format_time(self.now))
+
+    def locked(self, host: str, held: ExitStack) -> bool:
+        """Returns whether `held` has the host's lock now. A host that another job uses is noted once, and left to the next run."""
+        try:
+            held.enter_context(self.lock(host))
+        except LockHeld:
+            if host not in self.summary.busy:
+                self.summary.busy.append(host)
+            return False
+        return True
+
+    def recheck_under_lock(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
+        """Returns the host as it is under its lock, and the actions that both the plan and this second look contain."""
+        on_pool = read_host_from_pool(self.pool, self.config, plan.host, plan.rows)
+        again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
+        for name in plan.names & on_pool.unreadable.keys():
+            if asked_of(on_pool.notes, name):  # nothing more can be done about it, so no later run fails because of it
+                self.sinks.notice(f"{plan.host} {name} was abandoned and stays on the disk: {on_pool.unreadable[name]}")
+            else:
+                self.problem(f"{plan.host} {name} is not deleted: {on_pool.unreadable[name]}")
+        return on_pool, agreed(plan, again)
+
+    def problem(self, text: str) -> None:
+        """Reports a problem that an operator must check, once."""
+        if text not in self.summary.problems:
+            self.summary.problems.append(text)
+            self.sinks.notice(printable(text))
+
+    @contextmanager
+    def report_errors_of(self, host: str) -> Iterator[None]:
+        """Reports an error of one host and goes on with the others; a bug has its traceback in the log.
+
+        An unusable pool ends everything.
+        """
+        try:
+            yield
+        except PoolUnusable:
+            raise
+        except (OperatorError, OSError) as error:
+            self.problem(f"{host} is not changed: {error}")
+        except Exception as error:
+            log.exception("%s", host)
+            self.problem(f"{host} is not changed: {error!r}")

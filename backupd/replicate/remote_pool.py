@@ -1,0 +1,364 @@
+"""The pool that backups are fetched from: a connection to the program that sends them."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from backupd.replicate.wire import (
+    KEEPALIVE_TIMEOUT,
+    OBJECT,
+    PIECE,
+    PROTOCOL,
+    AnswerReader,
+    ConnectionBroken,
+    OtherAsks,
+    Refused,
+    RemoteHost,
+    StreamInfo,
+    host_in,
+    parse_object,
+    parse_stream_info,
+    size_in,
+    time_in,
+    words_of,
+    write_watched,
+)
+from backupd.rsync.bandwidth import Bucket, prepare, relay_command
+from backupd.rsync.command import ssh_command
+from btrkeep.config import Config, HostConfig
+from btrkeep.config.config_model import PushSettings, ReplicaSettings
+from btrkeep.config.keys import DEFAULTS
+from btrkeep.config.problems import page
+from btrkeep.decisions.replication import Fetch
+from btrkeep.decisions.rsync_meaning import ExitCause, meaning
+from btrkeep.errors import ERROR_MARK, OperatorError, last_remote_error
+from btrkeep.pool.marker import Pool
+from btrkeep.process.programs import PipedProgram, ProgramFailed, piped
+from btrkeep.units import format_duration, format_time, printable
+
+_MOST_HOSTS = 200_000
+_MOST_LISTED = 2_000_000  # backups of all hosts
+_MOST_WORDS = 16 << 20  # letters of all former names, holds and ids of pools
+_A_WORD = 64  # letters: what each takes in memory besides its own
+_LONGEST_REASON = 1000
+_WAITS_EVERY = 1.0  # seconds
+_LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
+_MOST_LEFT = 64 << 20  # bytes of an answer that is no longer needed
+_MOST_COPIED = 250_000  # names of backups
+_NOT_OURS = 'check that `backupd send-only` answers there: command="..." before the key in its authorized_keys'
+_RECEIVES = (
+    'the key needs command="backupd send-only ..." there; sshd uses the first of several lines with the same key, so use two '
+    "keys for the two directions, or change the line"
+)
+_HINTS = {
+    ExitCause.HOST_KEY: "add its key to known_hosts with ssh-keyscan, and compare it with the key on that server; "
+    f"{page('second-copy')} has the lines",
+    ExitCause.KEY_REFUSED: f"add this server's public key to its authorized_keys; {page('second-copy')} has the line",
+    ExitCause.NO_RSYNC: "install btrkeep there, or correct the path in its authorized_keys",
+    ExitCause.NO_SUCH_NAME: "correct the address, or /etc/hosts",
+}
+
+
+class RemotePoolMissing(OperatorError):
+    """The other pool does not answer, or is not there now."""
+
+
+def unreached_hint(lines: Sequence[str]) -> str:
+    """Says what to do when these lines are the last of a connection that has not come about; "" if that is unknown."""
+    return "" if any(line.startswith(ERROR_MARK) for line in lines) else _HINTS.get(meaning(255, lines).cause, "")
+
+
+class Answering(Protocol):
+    """What answers: descriptors of ours, and what it says besides."""
+
+    @property
+    def input(self) -> int: ...
+    @property
+    def output(self) -> int: ...
+    def error_lines(self) -> list[str]:
+        """The lines of its messages so far."""
+
+    def end(self) -> None:
+        """Ends the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStreams:
+    """The other server, which began the connection, answers, at the other end of this program's standard input and output."""
+
+    input: int
+    output: int
+
+    def error_lines(self) -> list[str]:
+        return []
+
+    def end(self) -> None:
+        """Does nothing: the connection is not ours to end."""
+
+
+class RemotePool:
+    """One connection to what answers at its other end. `look` is called now and then, and may raise."""
+
+    def __init__(
+        self,
+        program: Answering,
+        look: Callable[[], None],
+        says: Mapping[str, Any] | None = None,
+        patience: float = DEFAULTS["stall"],
+    ) -> None:
+        """`says`: what the other server is told of this one. `patience`: the seconds in which it has to answer, because its kernel
+        may search long for changes. Raises RemotePoolMissing.
+        """
+        self._program, self.look = program, look
+        self._is_pushed = says is not None
+        os.set_blocking(program.input, False)
+        self.pace: Callable[[int], None] = lambda _: None
+        """Is given each count of bytes that came, and may take its time: the other server waits meanwhile."""
+        self._frames = AnswerReader(program.output, self._count, why_ended=self._remote_error)
+        self.bytes = 0
+        try:
+            answer = self._one({**(says or {}), "verb": "hello"})
+        except OtherAsks as error:  # it has complained of our request in its own words
+            raise RemotePoolMissing(error.message, _RECEIVES) from None
+        except OperatorError as error:
+            words = self._remote_error()
+            raise RemotePoolMissing(
+                words or error.message, unreached_hint(self._program.error_lines()) if words else _NOT_OURS
+            ) from None
+        if answer.get("protocol") != PROTOCOL or not isinstance(answer.get("pool"), str):
+            raise RemotePoolMissing(
+                f"it has another protocol ({answer.get('protocol')!r})", "use the same version of btrkeep on both"
+            )
+        self.id, self.version = answer["pool"], printable(str(answer.get("version")))[:40]
+        self.stream = answer["stream"] if answer.get("stream") in (1, 2) else 1
+        self.now = time_in(answer)
+        """What its clock said just now; None: what it sent is not a time."""
+        self.waits: Callable[[str], None] = lambda _: None
+        """Is given why the other server sends nothing yet."""
+        self.free, self.used = size_in(answer, "free"), size_in(answer, "used")
+        """Bytes of data that fit there, and that are used there; None: it could not read them."""
+        self._frames.patience = patience
+        self._pulse = KEEPALIVE_TIMEOUT if self._is_pushed else None
+        """Within how many seconds the other server says something while it sends, where nothing sees that the line is dead."""
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+        self.pace(size)
+        self.look()
+
+    def hosts(self) -> Iterator[RemoteHost]:
+        """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, Refused."""
+        self._ask({"verb": "list"})
+        backups = words = 0
+        for number, host_object in enumerate(self._frames.objects()):
+            host = host_in(host_object)
+            backups += len(host.backups)
+            words += sum(len(word) + _A_WORD for word in words_of(host))
+            if number >= _MOST_HOSTS or backups > _MOST_LISTED or words > _MOST_WORDS:  # all of it is in memory
+                raise ConnectionBroken("the other server sent an endless list of hosts")
+            yield host
+
+    def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[StreamInfo, Iterator[bytes]]:
+        """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, Refused."""
+        parent = fetch.parent
+        asked = {"verb": "send", "stream": version, "host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
+        self._ask(asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {}))
+        answer, end = self._frames.answer(), time.monotonic() + _LONGEST_WAIT
+        next_told = 0.0
+        while True:
+            kind, content = next(answer, (b"", b""))
+            if kind != OBJECT:
+                raise ConnectionBroken("the other server did not announce its stream")
+            first_frame = parse_object(content)
+            if "waits" not in first_frame:
+                return parse_stream_info(first_frame, version), self._pieces(answer)
+            if (now := time.monotonic()) > end:
+                raise ConnectionBroken(f"the other server has waited for more than {format_duration(_LONGEST_WAIT)}")
+            if now >= next_told:  # it can say so a million times a second, each time in other words
+                self.waits(printable(str(first_frame["waits"]))[:_LONGEST_REASON])
+                next_told = now + _WAITS_EVERY
+            self._frames.begin_span()
+            self._frames.pulse = self._pulse
+
+    def _pieces(self, answer: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
+        self._frames.pulse = self._pulse
+        for kind, content in answer:
+            if kind != PIECE:
+                raise ConnectionBroken("the other server sent a message in the middle of a stream")
+            if content:
+                yield content
+
+    def note_common(
+        self,
+        replica: str,
+        hosts: Mapping[str, str],
+        copied: Mapping[str, list[str]] | None = None,
+        fetched: datetime | None = None,
+    ) -> None:
+        """Makes the other pool keep these backups, by host; tells it all that are `copied`, and when all was `fetched` that was to
+        be had, or some of it; None: nothing was. Raises ConnectionBroken, Refused.
+        """
+        fetch = {"now": format_time(fetched)} if fetched else None
+        asked: dict[str, Any] = {"verb": "common", "replica": replica, "hosts": hosts, "fetch": fetch}
+        if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
+            asked["copied"] = copied
+        self._ask(asked)
+        for _ in self._frames.answer():
+            pass
+
+    def tell_wait(self, who: str) -> None:
+        """Reports to the other server, which began the connection, what this one waits for; gives up a silent connection.
+
+        Raises ConnectionBroken, Refused.
+        """
+        if not self._is_pushed:
+            return
+        self._ask({"verb": "waits", "who": who})
+        for _ in self._frames.answer():
+            pass
+
+    def note_end(self, error: str, failed: dict[str, str]) -> None:
+        """Ends the requests: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""
+        self._ask({"verb": "ended", "error": error, "failed": failed})
+        for _ in self._frames.answer():
+            pass
+
+    def _ask(self, asked: dict[str, Any]) -> None:
+        if self._frames.is_open:
+            self._settle()
+        self._write(asked)
+
+    def _settle(self) -> None:
+        """Ends an answer that was not read to its end: a further request makes the other server end it, and both are read."""
+        if self._frames.is_torn:
+            raise ConnectionBroken("the connection ended in the middle of an answer")
+        self._write({"verb": "hello"})
+        left = self.bytes + _MOST_LEFT
+        with suppress(Refused):
+            for _ in self._frames.rest():
+                if self.bytes > left:
+                    raise ConnectionBroken("the other server sent a stream without an end")
+        for _ in self._frames.objects():
+            pass
+
+    def _write(self, asked: dict[str, Any]) -> None:
+        """What both pools have of all hosts is megabytes, more than a pipe holds without a reader."""
+        patience = self._frames.patience
+        end = time.monotonic() + patience
+
+        def take() -> None:
+            self.look()
+            if time.monotonic() > end:
+                raise ConnectionBroken(f"the other server has received nothing for {format_duration(patience)}")
+
+        try:
+            write_watched(self._program.input, json.dumps(asked).encode() + b"\n", take)
+        except OSError:
+            raise ConnectionBroken(self._remote_error() or "the connection has ended") from None
+
+    def _one(self, asked: dict[str, Any]) -> dict[str, Any]:
+        self._ask(asked)
+        answers = list(self._frames.objects())
+        if len(answers) != 1:
+            raise ConnectionBroken("the other server did not identify itself")
+        return answers[0]
+
+    def _remote_error(self) -> str:
+        """The program's last error, else its last line, when it has had the time to say it."""
+        self._program.end()
+        return printable(last_remote_error(self._program.error_lines()))[:_LONGEST_REASON]
+
+
+def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> list[Bucket]:
+    """The bandwidth budgets of what the replica fetches: its own, and over a network the one of all transfers."""
+    shared = None if replica.folder else config.backup.bandwidth
+    rates = (("pool", shared), (f"replica-{replica.name}", replica.bandwidth))
+    return [prepare(pool.bandwidth, name, rate) for name, rate in rates if rate]
+
+
+def replica_command(
+    config: Config, pool: Pool, replica: ReplicaSettings, *, seed: Path | None = None, is_limited: bool = True
+) -> tuple[str, ...]:
+    """The command that answers for what a replica is fetched from: the other pool, within the budgets if it `is_limited`, or a
+    seed.
+    """
+    if seed:
+        return seed_command(seed)
+    return send_command(config, replica, replica_buckets(config, pool, replica) if is_limited else [])
+
+
+def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Bucket]) -> tuple[str, ...]:
+    """The command that answers for the other pool, within a bandwidth budget."""
+    if replica.folder:
+        return relay_command(buckets, (sys.executable, "-m", "backupd", "send-only", "--path", str(replica.folder)))
+    remote = f"backupd --pool {replica.pool_name} send-only"
+    return (*relay_command(buckets, remote_shell(config, replica)), replica.address or "", remote)
+
+
+def seed_command(folder: Path) -> tuple[str, ...]:
+    """The command that answers for a seed."""
+    return (sys.executable, "-m", "backupd", "send-only", "--seed", str(folder))
+
+
+def push_command(config: Config, push: PushSettings) -> tuple[str, ...]:
+    """The command that has the other server ask for what it wants. A forced command there says by itself which replica it is."""
+    remote = f"backupd --pool {push.pool_name} receive-only --replica {push.name}"
+    return (*remote_shell(config, push), push.address, remote)
+
+
+def remote_shell(config: Config, replica: ReplicaSettings | PushSettings) -> Sequence[str]:
+    """The words of ssh up to the address."""
+    host = HostConfig(replica.name, address=replica.address, port=replica.port, ssh_options=replica.ssh_options)
+    return ssh_command(host, config.ssh)
+
+
+def own_modules() -> dict[str, str]:
+    """This program's own modules are found where they are now, also in a checkout."""
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+class Connections:
+    """Connections to the other pool, each by that command. A context, in which the program for the first one runs from the
+    beginning: it gets ready while this side does. Raises RemotePoolMissing.
+    """
+
+    def __init__(self, command: Sequence[str], patience: float = DEFAULTS["stall"]) -> None:
+        self._command, self._patience = command, patience
+        self._held = ExitStack()
+        self._first: PipedProgram | None = None
+
+    def __enter__(self) -> "Connections":
+        self._first = self._begin(self._held)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    @contextmanager
+    def connect(self, look: Callable[[], None]) -> Iterator[RemotePool]:
+        """Makes a connection, of what it calls now and then. Raises RemotePoolMissing."""
+        first, self._first = self._first, None
+        with ExitStack() as held:
+            yield RemotePool(first or self._begin(held), look, patience=self._patience)
+
+    def _begin(self, held: ExitStack) -> PipedProgram:
+        try:
+            return held.enter_context(piped(self._command, own_modules()))
+        except ProgramFailed as error:
+            raise RemotePoolMissing(error.message) from None
+
+
+@contextmanager
+def connected(
+    command: Sequence[str], look: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
+) -> Iterator[RemotePool]:
+    """A connection by that command. Raises RemotePoolMissing."""
+    with Connections(command, patience) as made, made.connect(look) as far:
+        yield far

@@ -1,0 +1,247 @@
+"""Finds what is worth balancing now, also by device: reads the filesystem, ranks block groups, reads the costs of the best few.
+
+Nothing is changed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from balancer.choose import rank, why_not
+from balancer.cost_model import Model
+from balancer.explain import ExplainedBlockGroup, explain
+from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceNumbers, StepDone
+from balancer.score import below
+from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
+from btrkeep.errors import UsageError
+from btrkeep.pool.allocation import read_allocation, read_room
+from btrkeep.pool.space_by_profile import Room
+from btrkeep.treescan.block_groups import Chunks, chunks, looked_up
+
+
+def elsewhere(fd: int, settings: RunSettings) -> set[int]:
+    """Returns the addresses of the block groups that the settings leave out by device. Raises OSError."""
+    if not settings.devices and settings.fill is None:
+        return set()
+    chunk = chunks(fd)
+    left_out = on_devices(chunk, (settings.fill,)) if settings.fill is not None else set()
+    return left_out | (set(chunk.vaddr.tolist()) - on_devices(chunk, settings.devices) if settings.devices else set())
+
+
+def on_devices(chunk: Chunks, devids: Collection[int]) -> set[int]:
+    """Returns the addresses of the chunks that have a stripe on one of these devices."""
+    is_there = np.isin(chunk.stripe_devid, np.array(list(devids), np.uint64))
+    return set(chunk.vaddr[np.unique(chunk.stripe_chunk[is_there])].tolist())
+
+
+def is_filled(folder: Path, devid: int) -> bool:
+    """Returns True if the device no longer has more unallocated space than the other devices: the kernel then prefers it no longer.
+    Raises OSError.
+    """
+    unallocated = {device.devid: device.unallocated for device in read_allocation(folder).devices if device.present}
+    others = [size for number, size in unallocated.items() if number != devid]
+    return unallocated.get(devid, 0) <= max(others, default=0)
+
+
+def require_devices(folder: Path, settings: RunSettings) -> None:
+    """Raises UsageError for a number that no device of the filesystem has, and OSError."""
+    present = sorted(device.devid for device in read_allocation(folder).devices)
+    for devid in (*settings.devices, *(() if settings.fill is None else (settings.fill,))):
+        if devid not in present:
+            raise UsageError(f"the filesystem has no device {devid}", f"its devices: {', '.join(map(str, present))}")
+
+
+CONSIDERED = 16
+"""Of so many the costs are read before one is chosen: in the extent tree of a large filesystem that is a second."""
+_ROUNDS = 4  # of so many, as long as none of them can be moved
+_LARGE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemReading:
+    """A filesystem at one moment."""
+
+    survey: Survey
+    """Its block groups."""
+    room: Room
+    """Its size and free space."""
+
+    @property
+    def score(self) -> float:
+        """Returns the total score of all block groups."""
+        return float(self.survey.groups.score.sum())
+
+    def numbers(self) -> SpaceNumbers:
+        """Returns what a report shows of it."""
+        groups = self.survey.groups
+        return SpaceNumbers(
+            block_groups=len(groups.vaddr),
+            allocated=int(groups.length.sum()),
+            used=int(groups.used.sum()),
+            unallocated=self.room.unallocated,
+            fragments=int(groups.fragments.sum()),
+            score=self.score,
+            largest_free=int(groups.largest_free.max(initial=0)),
+            free_in_large=int(self.survey.bytes.sum()) - below(_LARGE, self.survey.bytes),
+        )
+
+
+def read_filesystem(fd: int, path: Path) -> FilesystemReading:
+    """Reads the filesystem that `fd` and `path` are on. Raises OSError."""
+    return FilesystemReading(survey(fd), read_room(path))
+
+
+class Costs:
+    """Costs of block groups, cached as long as neither the used bytes nor the fragments of one change."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._known: dict[int, tuple[tuple[int, int], Cost]] = {}
+
+    def of(self, groups: DataBlockGroups, indices: Sequence[int]) -> dict[int, Cost]:
+        """Returns the block groups by vaddr. Raises OSError."""
+        return {int(groups.vaddr[index]): self._of_one(groups, index) for index in indices}
+
+    def _of_one(self, groups: DataBlockGroups, index: int) -> Cost:
+        vaddr, state = int(groups.vaddr[index]), (int(groups.used[index]), int(groups.fragments[index]))
+        cached = self._known.get(vaddr)
+        if cached is None or cached[0] != state:
+            cached = self._known[vaddr] = (state, cost(self._fd, vaddr, int(groups.length[index])))
+        return cached[1]
+
+
+@dataclass(frozen=True, slots=True)
+class BestBlockGroup:
+    """The index of the best block group, None if there is none. `candidates`: how many are worth balancing; `beyond`: how many
+    of these do not fit into the rest of the budget; `no_place`: why the data of one that does cannot be moved, "" if none is so.
+    """
+
+    index: int | None
+    candidates: int
+    beyond: int = 0
+    no_place: str = ""
+
+
+def choose(
+    seen: FilesystemReading, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
+) -> BestBlockGroup:
+    """Ranks all block groups by what was read of them; among the first few that fit into `left` bytes the costs decide, and among
+    the next few where none of these can be moved. Raises OSError.
+    """
+    groups, room = seen.survey.groups, seen.room.unallocated
+    ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room, settings.by_device).tolist()
+    fitting = [index for index in ranked if left is None or groups.used[index] <= left]
+    beyond, no_place = len(ranked) - len(fitting), ""
+    for first in range(0, min(len(fitting), _ROUNDS * CONSIDERED), CONSIDERED):
+        considered = fitting[first : first + CONSIDERED]
+        by_vaddr = costs.of(groups, considered)
+        ordered = rank(groups, settings.policy, settings.floors, by_vaddr, set_aside, room, settings.by_device).tolist()
+        best = next((index for index in ordered if index in considered), None)
+        if best is not None:
+            return BestBlockGroup(best, len(ranked), beyond)
+        no_place = no_place or why_not(groups, considered[0], settings.floors, by_vaddr, set_aside, room)
+    return BestBlockGroup(None, len(ranked), beyond, no_place)
+
+
+def recheck_group(
+    fd: int, seen: FilesystemReading, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
+) -> PlannedBlockGroup | None:
+    """Reads the chosen block group again, right before it is balanced.
+
+    Returns None if it is gone, is no longer worth it, or exceeds the rest of the budget. Raises OSError.
+    """
+    groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
+    assert index is not None
+    vaddr = int(groups.vaddr[index])
+    explained = explain(fd, vaddr, MAP_CELLS)
+    if not isinstance(explained, ExplainedBlockGroup):
+        return None
+    data_block_groups = explained.survey.groups
+    flags = looked_up(fd, data_block_groups.vaddr, data_block_groups.length).flags
+    left = None if settings.budget is None else settings.budget - moved
+    if not len(flags) or (left is not None and data_block_groups.used[0] > left):
+        return None
+    now, by_vaddr = _with(groups, index, data_block_groups), {vaddr: explained.cost}
+    if index not in rank(now, settings.policy, settings.floors, by_vaddr, (), seen.room.unallocated, settings.by_device):
+        return None
+    alone = _planned(data_block_groups, 0, int(flags[0]), explained.cost, model)
+    moved += alone.used
+    return replace(alone, number=len(done) + 1, moved_so_far=moved, candidates=best.candidates, left=left, shares=explained.shares)
+
+
+def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> DataBlockGroups:
+    """Returns the same block groups, with one as it is now."""
+    columns = [(getattr(groups, field.name), getattr(new_groups, field.name)) for field in fields(DataBlockGroups)]
+    return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
+
+
+def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
+    """Returns all block groups that would be balanced, in order, if nothing changed meanwhile. Raises OSError.
+
+    Reads the costs of all of them, which may take some seconds.
+    """
+    groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
+    ranked = rank(groups, settings.policy, settings.floors, None, left_out, room, settings.by_device).tolist()
+    by_vaddr = Costs(fd).of(groups, ranked)
+    ordered = rank(groups, settings.policy, settings.floors, by_vaddr, left_out, room, settings.by_device).tolist()
+    place = {index: at for at, index in enumerate(ordered)}
+    used: list[int] = groups.used.tolist()
+    within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)
+    after, _ = _in_turn(used, rest, place, None)
+    type_of = dict(zip(*_types(fd, groups, ranked), strict=True))
+    moved, left, planned_block_groups = 0, settings.budget, list[PlannedBlockGroup]()
+    for index in (*within, *after):
+        vaddr = int(groups.vaddr[index])
+        number, worth = len(planned_block_groups) + 1, len(ranked) - len(planned_block_groups)
+        moved += used[index]
+        alone = _planned(groups, index, type_of.get(vaddr, 0), by_vaddr[vaddr], model)
+        planned_block_groups.append(replace(alone, number=number, moved_so_far=moved, candidates=worth, left=left))
+        left = left - used[index] if left is not None and planned_block_groups[-1].is_within else left
+    return planned_block_groups
+
+
+def _types(fd: int, groups: DataBlockGroups, indices: Sequence[int]) -> tuple[list[int], list[int]]:
+    chosen = np.array(indices, np.int64)
+    block_groups = looked_up(fd, groups.vaddr[chosen], groups.length[chosen])
+    return block_groups.vaddr.tolist(), block_groups.flags.tolist()
+
+
+def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], left: int | None) -> tuple[list[int], list[int]]:
+    """Returns the block groups in the order in which `choose` would take them, until none fits into `left` bytes; and the rest."""
+    taken: list[int] = []
+    rest = list(ranked)
+    while True:
+        fitting = []
+        for index in rest:
+            if left is None or used[index] <= left:
+                fitting.append(index)
+                if len(fitting) == CONSIDERED:
+                    break
+        if not fitting:
+            return taken, rest
+        best = min(fitting, key=place.__getitem__)
+        rest.remove(best)
+        taken.append(best)
+        left = None if left is None else left - used[best]
+
+
+def _planned(groups: DataBlockGroups, index: int, flags: int, cost: Cost, model: Model) -> PlannedBlockGroup:
+    """Returns the block group as the only one of a plan without a budget."""
+    used = int(groups.used[index])
+    return PlannedBlockGroup(
+        number=1,
+        vaddr=int(groups.vaddr[index]),
+        length=int(groups.length[index]),
+        type=flags,
+        used=used,
+        fragments=int(groups.fragments[index]),
+        score=float(groups.score[index]),
+        benefit=float(groups.benefit[index]),
+        cost=cost,
+        estimate=model.estimate(cost),
+        moved_so_far=used,
+        candidates=1,
+        left=None,
+    )
