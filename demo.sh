@@ -478,11 +478,11 @@ step_restore() {
     first=$(basename "$(printf '%s\n' pool/hosts/shop/2*Z | head -n 1)")
     tell "The shop needs its old prices again. The versions of the list:"
     try "backupd --config demo.toml versions shop $file"
-    tell "Restore that of the first night, to a new folder. Existing files are never overwritten without --overwrite."
+    tell "Restore the version of the first night, to a new folder. Existing files are never overwritten without --overwrite."
     try "backupd --config demo.toml restore shop@$first $file --to prices-of-the-first-night"
     try "grep green prices-of-the-first-night/prices.txt"
     grep -q '3.20' prices-of-the-first-night/prices.txt || fail "that is not the first night's price"
-    tell "Restore all of it. Every file is read again and compared; the result shows the speed."
+    tell "Restore everything. Every file is read again and compared; the result shows the speed."
     try "backupd --config demo.toml restore shop@$first $DEMO/shop --to all-of-the-first-night"
     tell "Restore the deleted photo to the host itself. The key for the backups may only read, so here it may write for a moment."
     authorize writing
@@ -497,7 +497,7 @@ DAY_ONE=2026-10-12 NIGHTS=24
 EVENING=2026-11-04T23:00:00Z NEXT_EVENING=2026-11-05T23:00:00Z
 
 step_weeks() {
-    tell "Weeks in seconds: a second pool, made with --rehearsal. Only there may --now set the clock."
+    tell "Weeks in seconds: a second pool, made with --rehearsal. On such a pool, --now sets the clock."
     try_quietly "truncate -s 1G weeks.img && mkfs.btrfs -q weeks.img"
     try "mkdir weeks diary && mount -o loop,noatime weeks.img weeks"
     cat >weeks.toml <<END

@@ -252,7 +252,7 @@ def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights:
     process = nights.backupd("status", "--json")
     assert (json.loads(process.stdout)["lost"], process.stderr) == (False, "")
     assert nights.json("status")["pool"]["findings"] == []
-    assert nights.backupd("rebuild", check=False).stdout.endswith("the catalogue has 0 backups now\n")
+    assert nights.backupd("rebuild", check=False).stdout.endswith("the catalogue now has 0 backups\n")
     assert nights.json("status")["lost"] is False
     shutil.rmtree(nights.state)
     assert "lost" not in nights.backupd("check", check=False).stdout

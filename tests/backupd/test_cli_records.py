@@ -172,8 +172,8 @@ def test_rebuild_leaves_alone_what_is_not_ours_says_so_and_ends_with_1(shrunk: N
     work("btrfs", "subvolume", "snapshot", shrunk.backup("web", name), copy)
     done = shrunk.backupd("rebuild", check=False)
     assert done.returncode == 1
-    assert "left alone: web/2020-01-01T000000Z" in done.stdout
-    assert "the catalogue has 2 backups now" in done.stdout
+    assert "not changed: web/2020-01-01T000000Z" in done.stdout
+    assert "the catalogue now has 2 backups" in done.stdout
     assert copy.is_dir()
 
 

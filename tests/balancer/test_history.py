@@ -229,7 +229,7 @@ def test_without_a_terminal_it_is_80_columns_wide_and_in_an_old_locale_ascii(nig
 @pytest.mark.root
 def test_the_numbers_of_a_line_are_those_of_the_row(nights: Nights) -> None:
     lines = balancer("history", nights.pool, "--config", nights.config, "--days", "3").stdout.splitlines()
-    assert "3 looks at its free space" in lines[0]
+    assert "3 scores of its free space" in lines[0]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         rows = connection.execute("SELECT taken, score FROM score ORDER BY taken DESC LIMIT 3").fetchall()
     items = [line.split() for line in lines if re.match(r"\d{4}-\d\d-\d\d ", line)]

@@ -192,8 +192,8 @@ def test_json_is_the_same_with_and_without_recording_and_of_a_file_too(nights: N
 def test_recording_where_there_is_no_catalogue_is_a_wrong_word_with_a_hint(nights: Nights, tmp_path: Path) -> None:
     done = balancer("score", nights.source, "--record", check=False)  # this machine's configurations know nothing of a test's pool
     assert (done.returncode, done.stdout) == (2, "")
-    assert "error: no pool of btrkeep is on the filesystem" in done.stderr
-    assert "hint: mount it where its configuration says, if it is not mounted; else make one with `backupd init`" in done.stderr
+    assert "has no btrkeep pool, whose catalogue would have its scores and balances" in done.stderr
+    assert "hint: mount the pool if it is not mounted; otherwise create one with `backupd init`" in done.stderr
     assert not nights.state.exists() or not rows(nights.state, "SELECT * FROM score")
     wrong = (
         ("--pool", "main"),

@@ -130,7 +130,7 @@ def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Pat
     assert nights.json("status")["in_doubt"]["backups"] == [{"host": other, "name": nights.names(other)[0]}]
     assert "written just before a crash of this server" in nights.backupd("status").stdout
     assert "in doubt" in nights.backupd("list", other).stdout
-    assert "1 backup written last" in nights.backupd("run", "--all").stdout
+    assert "1 backup written just before" in nights.backupd("run", "--all").stdout
     assert noted(nights)["unread"] == []
     assert nights.json("status")["in_doubt"] is None
     assert "crash" not in nights.backupd("run", "--all").stdout

@@ -262,8 +262,8 @@ def test_a_run_that_is_ended_by_a_signal_says_so_at_once_and_leaves_nothing_behi
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (status, ""), out
-        assert re.search(rf"^stopping: {name} came; the kernel cancels the block group at \d+$", out, re.MULTILINE)
-        assert f"{name} came" in out.splitlines()[-1]
+        assert re.search(rf"^stopping: received {name}; the kernel cancels the block group at \d+$", out, re.MULTILINE)
+        assert f"received {name}" in out.splitlines()[-1]
         assert re.search(r"^ +BEFORE +AFTER", out, re.MULTILINE)
         nothing_is_left(bed)
     assert checksum(bed) == files

@@ -66,7 +66,7 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     listed = nights.backupd("damaged", "--json", check=False)
     assert (listed.returncode, json.loads(listed.stdout)) == (1, answer["damaged"])
     shown = nights.backupd("damaged", check=False).stdout
-    assert "of reading were counted by the devices" not in shown  # those that it counted are these
+    assert "the devices have counted" not in shown  # those that it counted are these
     assert all(damaged_file["next_night"] and not damaged_file["similar"] for damaged_file in answer["damaged"])
     assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
     assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
@@ -127,11 +127,11 @@ def test_what_somebody_met_while_a_scrub_ran_stays_after_it(
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out.startswith("finished: ")) == (0, True), err
     assert rows(nights, "select name, path, found_by from damage order by name") == met
-    assert "of reading were counted by the devices" in nights.backupd("damaged", check=False).stdout
+    assert "the devices have counted" in nights.backupd("damaged", check=False).stdout
 
     assert [damaged_file["path"] for damaged_file in scrub(nights)["damaged"]] == [f"{tree}/first"]
     assert {by for (by,) in rows(nights, "select found_by from damage")} == {"scrub"}
-    assert "of reading were counted by the devices" not in nights.backupd("damaged", check=False).stdout
+    assert "the devices have counted" not in nights.backupd("damaged", check=False).stdout
 
 
 def test_damaged_metadata_is_told_by_its_tree(make_btrfs: Callable[..., Path]) -> None:

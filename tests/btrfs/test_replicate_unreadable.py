@@ -245,7 +245,7 @@ def test_a_backup_of_which_nothing_can_be_read_is_named_after_a_rebuild_too_and_
     refused = two.first.backupd(*command.split()[1:], "--now-without-grace", "--now", at(4, 3), check=False)
     assert (refused.returncode, "would make the pool read-only" in refused.stderr) == (1, True), refused
     done = two.first.backupd(*command.split()[1:], "--now", at(4, 3))
-    assert f"web1 {second} is given up: no other pool asks for it" in done.stdout
+    assert f"web1 {second} is abandoned: no other pool fetches it" in done.stdout
     assert "unexpire" not in done.stdout
     assert two.fetch(now=at(4, 4))[0]["failed"] == []
     two.first.backupd("expire", "--now", at(20), check=False)

@@ -222,7 +222,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     run(None)
     refusal("the previous manual backup began at ")  # the one before, which did not fail
     pool.settings("serve", run_distance="1m")
-    refusal("the previous backup by hand, which failed, began at ")
+    refusal("the previous manual backup, which failed, began at ")
 
 
 def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:

@@ -170,8 +170,8 @@ def test_the_terminal_shows_versions_and_gaps_in_order(pool: Nights) -> None:
     lines = pool.backupd("versions", "web1", "/etc/comes").stdout.splitlines()
     assert lines[0] == "/etc/comes of web1, file: 2 versions in 12 backups"
     assert [line.split()[0][:10] for line in lines[2:-1]] == ["2026-11-10", "2026-11-13", "2026-11-15", "2026-11-19", "2026-11-20"]
-    assert lines[3].endswith("gone, back in 2026-11-14T220000Z; only suspect or failed backups show this")
-    assert lines[6].endswith("gone, not there any more")
+    assert lines[3].endswith("gone, again in 2026-11-14T220000Z; only suspect or failed backups show this")
+    assert lines[6].endswith("gone, no longer there")
 
 
 def test_a_path_that_no_backup_has_names_the_nearest(pool: Nights) -> None:

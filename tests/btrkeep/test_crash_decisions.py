@@ -89,7 +89,7 @@ def test_what_is_in_doubt_is_kept_for_those_who_cannot_look_into_the_pool() -> N
     facts, backups_in_doubt = Facts(), BackupsInDoubt(NOW, frozenset({("web", "n1"), ("db", "n2")}))
     note_in_doubt(facts, backups_in_doubt)
     assert read_in_doubt(facts) == backups_in_doubt
-    assert in_doubt_words(backups_in_doubt).startswith("2 backups written last")
+    assert in_doubt_words(backups_in_doubt).startswith("2 backups written just before")
     note_in_doubt(facts, None)
     assert read_in_doubt(facts) is None
     for text in ("[]", '{"since": 1, "backups": []}', "none of ours"):

@@ -143,7 +143,7 @@ def test_versions_for_which_time_was_too_short_lead_on_to_the_others(agent: Rigg
 
 def test_a_comparison_for_which_time_was_too_short_says_up_to_which_path_it_came(agent: Rigged, visitor: FlaskClient) -> None:
     page = visitor.get("/files/web1/compare?path=/x&before=2026-11-20").get_data(as_text=True)
-    assert "longer than a page may wait" in page
+    assert "longer than the time limit of a page" in page
     assert "up to <code>/x/&lt;b&gt;\\n</code>" in page
     assert "No differences" not in page
     (link,) = (html.unescape(row) for row in re.findall(r'<a rel="next" href="([^"]+)">', page))

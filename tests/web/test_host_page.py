@@ -185,7 +185,7 @@ def test_only_operators_are_offered_and_given_what_changes_something(state: Path
 
 def test_each_question_says_what_will_happen(olga: FlaskClient) -> None:
     newest, kept = backup_name(EVENING), backup_name(NIGHTS[3])
-    assert "whatever its window says" in words(olga.get("/hosts/web1/run").text)
+    assert "even outside its window" in words(olga.get("/hosts/web1/run").text)
     assert "While held, it does not expire" in words(olga.get(f"/hosts/web1/hold?backup={newest}").text)
     assert "From now on the retention applies again" in words(olga.get(f"/hosts/web1/release?backup={kept}").text)
     assert "Once accepted, it counts as complete" in words(olga.get(f"/hosts/web2/accept?backup={newest}").text)

@@ -119,7 +119,7 @@ def test_on_the_first_day_what_was_run_by_hand_is_told_and_no_night_before(tmp_p
     installed_this_morning(tmp_path / "state", ["web1", "web2", "web3"], runs)
     page = client(tmp_path / "state")
     words = text_of(page.get("/").text)
-    assert "By hand 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "Manual runs 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
     assert "not tried" not in words
     assert "Last night" not in words
     assert "A night is the 24 hours from 22:00" in words
@@ -146,7 +146,7 @@ def test_after_a_rebuild_on_the_first_day_no_night_is_told_of_that_never_was(tmp
     catalogue.replace_backups("pool", [backup(name, NOW - HOUR / 2) for name in ("web1", "web2")])
     catalogue.close()
     words = text_of(client(tmp_path / "state").get("/").text)
-    assert "By hand 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
+    assert "Manual runs 2026-11-21 2 of 2 hosts complete between 08:30 and 08:40." in words
     assert "Last night" not in words
 
 
