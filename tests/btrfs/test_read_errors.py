@@ -115,7 +115,7 @@ def test_errors_that_a_verify_met_are_named_by_it_and_others_stay_until_a_scrub(
     nights.run("db")
     nights.run("web")
     damage(nights.top, content[MIB : MIB + (256 << 10)])  # more blocks than the kernel writes lines of
-    unexplained = "of reading were counted by the devices"
+    unexplained = "the devices have counted"
     for _ in range(2):
         assert nights.backupd("verify", check=False).returncode == 1
         assert unexplained not in nights.backupd("damaged", check=False).stdout
@@ -241,7 +241,7 @@ def test_what_repair_reads_of_damaged_files_is_no_unnamed_error(make_btrfs: Call
     assert nights.backupd("verify", check=False).returncode == 1
     (tree / "file").touch()
     nights.run("web")
-    unexplained = "of reading were counted by the devices"
+    unexplained = "the devices have counted"
     assert unexplained not in nights.backupd("damaged", check=False).stdout
     for words in (("--dry-run",), ("--dry-run", "--unproven")):
         assert nights.backupd("repair", *words, check=False).returncode == 1
