@@ -60,7 +60,9 @@ def test_a_class_is_a_noun() -> None:
         f"{path}: {node.name}"
         for path in PRODUCT_MODULES
         for node in ast.walk(ast.parse((TOP / path).read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef) and re.fullmatch(r"[A-Z][a-z]+ed", node.name) and node.name not in NAMES["participle"]
+        if isinstance(node, ast.ClassDef)
+        and re.fullmatch(r"_?[A-Z][a-z]+(?:ed|en)", node.name)
+        and node.name not in NAMES["participle"]
     ]
     assert participles == []
 

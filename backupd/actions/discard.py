@@ -33,7 +33,7 @@ _LOOK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedBackup:
     """A `.working` that btrkeep made."""
 
     host: str
@@ -50,7 +50,7 @@ class Unfinished:
     """When its last run began; None: its record does not have it."""
 
 
-def all_unfinished(pool: Pool) -> list[Unfinished]:
+def all_unfinished(pool: Pool) -> list[UnfinishedBackup]:
     """Returns those that no run works on, including hosts that are no longer configured, the largest first.
 
     Skips those that cannot be read.
@@ -58,7 +58,7 @@ def all_unfinished(pool: Pool) -> list[Unfinished]:
     return sorted(_each(pool), key=lambda unfinished: (-unfinished.size, unfinished.host))
 
 
-def _each(pool: Pool) -> Iterator[Unfinished]:
+def _each(pool: Pool) -> Iterator[UnfinishedBackup]:
     for path in sorted(pool.hosts.glob(f"*/{WORKING}")):
         try:
             if not is_busy(pool, path.parent.name) and (unfinished := unfinished_backup(pool, path.parent.name)):
@@ -74,7 +74,7 @@ def is_busy(pool: Pool, host: str) -> bool:
     return holder is not None and (holder.is_alive or bool(left_behind(path, holder)))
 
 
-def unfinished_backup(pool: Pool, host: str) -> Unfinished | None:
+def unfinished_backup(pool: Pool, host: str) -> UnfinishedBackup | None:
     """Returns the host's unfinished backup; None if there is none, or it is complete except for its name. Raises OSError,
     OperatorError.
     """
@@ -85,7 +85,7 @@ def unfinished_backup(pool: Pool, host: str) -> Unfinished | None:
     with opened(path) as fd:  # what grew from a backup shares what is older than itself
         size = written_bytes(fd, subvolume.created - 1)
     record = _record(path, subvolume)
-    return Unfinished(host, path, subvolume, size, _is_for_room(record), record.started if record else None)
+    return UnfinishedBackup(host, path, subvolume, size, _is_for_room(record), record.started if record else None)
 
 
 def _record(path: Path, subvolume: Subvolume) -> records.Record | None:
@@ -101,7 +101,7 @@ def _is_for_room(record: records.Record | None) -> bool:
     return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
 
 
-def room_hint(unfinished: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
+def room_hint(unfinished: Sequence[UnfinishedBackup], hint: str = MAKE_ROOM) -> str:
     """Returns the hint for a pool with too little room; `unfinished` are the unfinished backups, the largest first."""
     if not unfinished:
         return hint
@@ -109,7 +109,7 @@ def room_hint(unfinished: Sequence[Unfinished], hint: str = MAKE_ROOM) -> str:
     return f"{hint}; the unfinished backup of {host} uses {size}: `backupd discard {host}` deletes it"
 
 
-def _is_still(unfinished: Unfinished) -> bool:
+def _is_still(unfinished: UnfinishedBackup) -> bool:
     """Returns True if exactly this subvolume is still there and no run has continued it. Changes that waited for a commit at
     the first look do not count. Raises OSError, OperatorError.
     """
@@ -124,7 +124,7 @@ def _is_still(unfinished: Unfinished) -> bool:
     return (record.started if record else None) == unfinished.began
 
 
-def discard(pool: Pool, catalogue: Catalogue, unfinished: Unfinished) -> None:
+def discard(pool: Pool, catalogue: Catalogue, unfinished: UnfinishedBackup) -> None:
     """Deletes it for good, then its row. Callers hold the host's lock.
 
     Raises StateConflict if it has changed, ForeignData if it contains data that btrkeep did not make, OSError.
@@ -146,7 +146,7 @@ def discard(pool: Pool, catalogue: Catalogue, unfinished: Unfinished) -> None:
     catalogue.drop_backup(unfinished.host, None)
 
 
-def give_up(unfinished: Unfinished) -> bool:
+def give_up(unfinished: UnfinishedBackup) -> bool:
     """Deletes it if it has not changed and was stopped for lack of room. Callers hold the host's lock."""
     try:
         if not _is_still(unfinished) or not _is_for_room(_record(unfinished.path, unfinished.subvolume)):
@@ -158,7 +158,7 @@ def give_up(unfinished: Unfinished) -> bool:
     return True
 
 
-async def wait_for_room(pool: Pool, unfinished: Unfinished, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
+async def wait_for_room(pool: Pool, unfinished: UnfinishedBackup, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
     """Waits until `enough` room is free, or the kernel has dropped the deleted subvolume; returns False if `cancelled`, or
     after a long time.
     """

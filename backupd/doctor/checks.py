@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from shutil import which
 
-from backupd.actions.discard import Unfinished, all_unfinished, room_hint
+from backupd.actions.discard import UnfinishedBackup, all_unfinished, room_hint
 from backupd.alarms.send import service_of
 from backupd.doctor.copy_checks import check_copies, check_steps
 from backupd.doctor.host_checks import crowded, made_by_hook, mount_findings
@@ -217,7 +217,7 @@ def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
         yield Finding(health.SCHEDULE, "ok", f"{', '.join(schedule.starters)}{start}")
 
 
-def _hint(finding: Finding, unfinished: list[Unfinished]) -> str:
+def _hint(finding: Finding, unfinished: list[UnfinishedBackup]) -> str:
     if finding.check == health.ROOM:
         return room_hint(unfinished)
     return room_hint(unfinished, finding.hint) if finding.check in _OF_ROOM else finding.hint

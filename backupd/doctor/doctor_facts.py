@@ -305,7 +305,7 @@ class DoctorRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlooked:
+class UncheckedRule:
     """A check that could not be made."""
 
     name: str
@@ -322,7 +322,7 @@ class DoctorReport:
     """The worst first."""
     well: tuple[str, ...]
     """Names of the checks that found nothing."""
-    unlooked: tuple[Unlooked, ...]
+    unlooked: tuple[UncheckedRule, ...]
     """The checks that could not be made."""
 
 

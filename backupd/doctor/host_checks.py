@@ -30,7 +30,7 @@ from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import HOSTS, MARKER
 from btrkeep.pool.mounts import mount_of
-from btrkeep.process.programs import Finished
+from btrkeep.process.programs import ProgramResult
 from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import Mount, boot_id
 from btrkeep.units import counted, printable
@@ -201,7 +201,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
     try:
         done = await probe(config, host, path, HostAccess(confined, await connection.socket(Cancellation())))
     except NotConnected as error:
-        done = Finished(("ssh",), 255, "", error.printed.decode("utf-8", "surrogateescape"))
+        done = ProgramResult(("ssh",), 255, "", error.printed.decode("utf-8", "surrogateescape"))
     except OperatorError as error:
         return Finding("host", "error", f"{printable(path)}: {error.message}", "check that the host is running", subject=host.name)
     if done.returncode == 0:

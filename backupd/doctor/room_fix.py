@@ -67,7 +67,7 @@ _PASSING = (errno.ENOSPC, errno.ETXTBSY)
 
 
 @dataclass(frozen=True, slots=True)
-class RoomFixed:
+class RoomFixResult:
     """The result."""
 
     plan: RoomPlan
@@ -91,7 +91,7 @@ class RoomFix:
         self._state, self._pool, self._now, self._named, self._say = config.pool.state, pool, now, tuple(named), say
         self._progress = RoomProgress()
 
-    def planned(self) -> RoomFixed:
+    def planned(self) -> RoomFixResult:
         """Returns what would be done. Raises OperatorError if nothing can be."""
         record = read_record(self._state)
         self._require_own(record)
@@ -101,12 +101,12 @@ class RoomFix:
         if room_plan.refusal and (record or room_plan.is_needed):
             raise words.refusal_error(room_plan, self._pool.path)
         if record:
-            return RoomFixed(room_plan, record.devices, room_plan.unallocated, room_plan.goal)
+            return RoomFixResult(room_plan, record.devices, room_plan.unallocated, room_plan.goal)
         if not room_plan.is_needed:
-            return RoomFixed(room_plan, (), room_plan.unallocated, room_plan.goal)
-        return RoomFixed(room_plan, self._chosen(room_plan), room_plan.unallocated, room_plan.goal)
+            return RoomFixResult(room_plan, (), room_plan.unallocated, room_plan.goal)
+        return RoomFixResult(room_plan, self._chosen(room_plan), room_plan.unallocated, room_plan.goal)
 
-    def run(self) -> RoomFixed:
+    def run(self) -> RoomFixResult:
         """Does it, or continues what a killed run left. Raises OperatorError."""
         with ExitStack() as held:
             for name in POOL_LOCKS:
@@ -119,7 +119,7 @@ class RoomFix:
             except OSError as error:
                 raise PoolUnusable(f"{self._pool.path}: {error.strerror}", words.CONTINUE) from error
 
-    def _work(self, planned: RoomFixed) -> RoomFixed:
+    def _work(self, planned: RoomFixResult) -> RoomFixResult:
         record = read_record(self._state)
         if record is None:
             if is_on(self._state, self._pool.filesystem):
@@ -183,7 +183,7 @@ class RoomFix:
 
     # --- step by step
 
-    def _steps(self, record: TemporaryRecord, planned: RoomFixed) -> RoomFixed:
+    def _steps(self, record: TemporaryRecord, planned: RoomFixResult) -> RoomFixResult:
         reason, count = RoomEnd.REACHED, 0
         while True:
             reading = self._read()
@@ -225,7 +225,7 @@ class RoomFix:
         unallocated = self._read().usable(())
         if unallocated < record.goal:
             raise words.below_goal_error(unallocated, record.goal, reason)
-        return RoomFixed(planned.plan, record.devices, unallocated, record.goal, count, reason)
+        return RoomFixResult(planned.plan, record.devices, unallocated, record.goal, count, reason)
 
     def _do(self, step: RoomStep) -> None:
         pool = str(self._pool.path)

@@ -14,7 +14,7 @@ from random import Random
 from backupd.drill.comparison import FoundDifferences, compare, write_names
 from backupd.drill.drill_context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
-from backupd.files.restore_types import Restored, RestoreProgress, RestoreRequest, Tell
+from backupd.files.restore_types import RestoreProgress, RestoreRequest, RestoreResult, Tell
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
 from backupd.files.walking import entries
@@ -207,7 +207,7 @@ def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) 
     return ChosenNames((), seen, 0, allocated)
 
 
-def _judged(done: DrillResult, written: Restored, differences: FoundDifferences) -> DrillResult:
+def _judged(done: DrillResult, written: RestoreResult, differences: FoundDifferences) -> DrillResult:
     sizes = [written.counts[step].size for step in written.counts]
     number = written.problems.number + written.differences.number + differences.number
     samples = [

@@ -21,7 +21,7 @@ from pathlib import Path
 from backupd.expire.expiry_context import ExpiryContext
 from backupd.expire.host_backups import HostOnPool, is_still, read_host_from_pool
 from backupd.expire.queue import CleanerQueue
-from backupd.expire.report import Deleted
+from backupd.expire.report import DeletedBackup
 from backupd.repo.final_backups import FinalBackup, point_latest
 from backupd.repo.read_lock import lock_for_deletion
 from btrkeep.backup_states import EXPIRED
@@ -51,7 +51,7 @@ class Deleter:
             (host, tuple(step.name for step in host.delete)[::order]) for host in plan.hosts if host.delete
         )
         self.busy = 0  # of hosts that another job uses, or being read by a restore
-        self.deleted: dict[int, Deleted] = {}  # by the subvolume's id
+        self.deleted: dict[int, DeletedBackup] = {}  # by the subvolume's id
         self.hosts: list[str] = []  # of which something was deleted
         self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
         self._settled = time.monotonic()
@@ -174,7 +174,7 @@ class Deleter:
             with lock_for_deletion(path) as has_no_reader:
                 if has_no_reader:
                     delete(path.parent, subvolume.id)
-                    self.deleted[subvolume.id] = Deleted(host, path.name, str(path.resolve()))
+                    self.deleted[subvolume.id] = DeletedBackup(host, path.name, str(path.resolve()))
         except OSError as error:
             if error.errno in _BROKEN:
                 raise PoolUnusable(f"{path} cannot be deleted: {error.strerror}", "check the kernel's messages (dmesg)") from error

@@ -21,7 +21,7 @@ from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue, Governor, governor
 from backupd.expire.report import PAUSES, ExpiryProgress, Pause, Summary, expiry_words, held_words, stuck_words
 from backupd.expire.trust import judge_clock, keep_clocks, read_clocks
-from backupd.repo.reconcile import Reconciled, reconcile, stand_in
+from backupd.repo.reconcile import ReconcileResult, reconcile, stand_in
 from btrkeep.backup_states import DELETING
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.clock import elapsed
@@ -159,7 +159,7 @@ class ExpiryRunner:
         ):  # one that was killed is not the run that had to be waited for
             self._keep_clocks(past)
 
-    def _reconcile(self, held: ExitStack) -> Reconciled | None:
+    def _reconcile(self, held: ExitStack) -> ReconcileResult | None:
         """Brings the catalogue up to date with the pool. If it cannot be written, `held` gets an empty one in memory, which is
         filled from the pool and takes its place: nothing is deleted by rows that may be old.
         """

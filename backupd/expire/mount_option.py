@@ -23,7 +23,7 @@ NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class SwitchedOption:
     """The record: the option that was there, the one we set, and the boot for which that is true."""
 
     was: str
@@ -36,10 +36,10 @@ def record_path(pool: Pool) -> Path:
     return pool.path / MARKER / RECORD
 
 
-def read_record(pool: Pool) -> Switched | None:
+def read_record(pool: Pool) -> SwitchedOption | None:
     """Returns the record of a run, None if nothing is switched. Raises ValueError if it cannot be parsed."""
     try:
-        return Switched(**json.loads(record_path(pool).read_text("utf-8")))
+        return SwitchedOption(**json.loads(record_path(pool).read_text("utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
@@ -64,7 +64,7 @@ class MountOption:
             was = self._now()
             if was == self.wanted:
                 return
-            self._write(Switched(was, self.wanted, boot_id()))
+            self._write(SwitchedOption(was, self.wanted, boot_id()))
             self.switched = True
             set_allocator(self.pool.path, self.wanted)
             current = self._now()
@@ -118,6 +118,6 @@ class MountOption:
     def _now(self) -> str:
         return allocator(mount_of(self.pool.path))
 
-    def _write(self, record: Switched) -> None:
+    def _write(self, record: SwitchedOption) -> None:
         text = json.dumps(asdict(record)) + "\n"
         with_reserve(self.pool.path, lambda: write_atomically(record_path(self.pool), text))

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from backupd.expire.report import Deleted
+from backupd.expire.report import DeletedBackup
 from btrkeep.config import Pace
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.orphans import Drop, dead_roots, orphan_items
@@ -128,7 +128,7 @@ class CleanerQueue:
         return 0
 
     def wait_until_dropped(
-        self, deleted: Mapping[int, Deleted], cancellation: Cancellation, tick: Callable[[], None], patience: float | None
+        self, deleted: Mapping[int, DeletedBackup], cancellation: Cancellation, tick: Callable[[], None], patience: float | None
     ) -> dict[int, FolderUser | None]:
         """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds.
 
@@ -147,7 +147,7 @@ class CleanerQueue:
             cancellation.sleep(_PAUSE)
         return {}
 
-    def _held(self, left: Mapping[int, Deleted]) -> dict[int, FolderUser | None]:
+    def _held(self, left: Mapping[int, DeletedBackup]) -> dict[int, FolderUser | None]:
         """Returns who holds them, if all are held; nothing as long as the cleaner may be able to drop one."""
         now = time.monotonic()
         if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:

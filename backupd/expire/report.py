@@ -121,7 +121,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedBackup:
     """A deleted backup."""
 
     host: str
@@ -186,7 +186,7 @@ def names_in_words(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else shown
 
 
-def held_words(deleted: Mapping[int, Deleted], held: Mapping[int, FolderUser | None]) -> str:
+def held_words(deleted: Mapping[int, DeletedBackup], held: Mapping[int, FolderUser | None]) -> str:
     """Formats which deleted backups the cleaner cannot drop, and which process has a file open in them."""
     holders = []
     for id_, who in sorted(held.items()):

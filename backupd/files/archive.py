@@ -14,7 +14,7 @@ from typing import Protocol
 
 from backupd.files import zip_headers
 from backupd.files.attributes import attributes, attributes_of_open
-from backupd.files.spool import LinkTable, Packed
+from backupd.files.spool import LinkTable, PackedBytes
 from backupd.files.tar_headers import BLOCK, CUT_OFF, DataMap, member, padding, sparse_member, usual_file
 from backupd.files.tree import Entry, Tree, components, joined, look
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
@@ -42,7 +42,7 @@ Send = Callable[[int, int, int], Iterator[int]]
 
 
 @dataclass(slots=True)
-class Archived:
+class ArchiveResult:
     """The result of an archive."""
 
     entries: int = 0
@@ -65,7 +65,7 @@ class SourceUnreadable(OSError):
     """A file or folder of the backup that cannot be read; `filename` is its path in the backup."""
 
 
-def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, send: Send | None = None) -> Archived:
+def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, send: Send | None = None) -> ArchiveResult:
     """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
     `send`: passes the data of large files to the same destination.
 
@@ -113,8 +113,8 @@ def _entries(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry]:
 # --- tar
 
 
-def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -> Archived:
-    done, gathered = Archived(), _Gathered(out, send)
+def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -> ArchiveResult:
+    done, gathered = ArchiveResult(), _GatheringSink(out, send)
     with closing(LinkTable()) as links:
         try:
             for visit in _visits(tree, paths):
@@ -139,7 +139,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -
     return done
 
 
-def _tar_plain_files(group: PlainFiles, out: "_Gathered") -> None:
+def _tar_plain_files(group: PlainFiles, out: "_GatheringSink") -> None:
     """Writes files of one folder. Most of an archive is of these, so each takes five system calls, and no Entry is made for it."""
     folder, above = group.folder, group.above[1:] + b"/" if group.above else b""
     for file in group.files:
@@ -189,7 +189,7 @@ def _data(fd: int, file: PlainFile) -> bytes:
     return data if len(data) == file.size else data + b"".join(pieces(fd, len(data), file.size))
 
 
-def _tar_member(walk_entry: WalkEntry, name: bytes, links: LinkTable, out: "_Gathered") -> None:
+def _tar_member(walk_entry: WalkEntry, name: bytes, links: LinkTable, out: "_GatheringSink") -> None:
     entry = walk_entry.entry
     if entry.links > 1 and entry.kind != "folder" and (before := links.seen(entry.inode, entry.links, name)) is not None:
         out.write(member(entry, name, {}, link=before))
@@ -220,7 +220,7 @@ def _open_seen(walk_entry: WalkEntry) -> int:
         raise _of_path(error, walk_entry.entry.path) from error
 
 
-def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: "_Gathered") -> None:
+def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out: "_GatheringSink") -> None:
     data_map = DataMap.of(entry.size, partial(_runs, entry, fd)) if entry.allocated < entry.size else None
     if data_map is None or data_map.data == entry.size:
         if entry.size <= PIECE:
@@ -238,12 +238,12 @@ def _tar_file(entry: Entry, name: bytes, xattrs: dict[str, bytes], fd: int, out:
     out.write(padding(data_map.data))
 
 
-def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_Gathered") -> None:
+def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_GatheringSink") -> None:
     for piece in _read(entry, fd, out.send(fd, start, end), end):
         out.write(piece)
 
 
-class _Gathered:
+class _GatheringSink:
     """Passes on what is written in larger pieces; the first one goes early, so that a reader has a byte.
 
     A write passes on only what came before it. So if that ends in an error, a member that is whole was noted as ended.
@@ -305,9 +305,9 @@ class _Gathered:
 # --- zip
 
 
-def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
-    done, gathered = Archived(), _Gathered(out)
-    with closing(Packed()) as index:
+def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> ArchiveResult:
+    done, gathered = ArchiveResult(), _GatheringSink(out)
+    with closing(PackedBytes()) as index:
         for entry in _entries(tree, paths):
             name = entry.entry.path[1:]
             if entry.entry.kind not in zip_headers.KINDS:
@@ -324,7 +324,7 @@ def _zip(tree: Tree, paths: Sequence[bytes], out: ByteSink) -> Archived:
     return done
 
 
-def _zip_member(walk_entry: WalkEntry, name: bytes, out: _Gathered) -> bytes:
+def _zip_member(walk_entry: WalkEntry, name: bytes, out: _GatheringSink) -> bytes:
     """Writes it; gives its record for the index."""
     entry, zip_member, offset = walk_entry.entry, zip_headers.member(walk_entry.entry, name), out.size
     if zip_member.packed:
@@ -338,7 +338,7 @@ def _zip_member(walk_entry: WalkEntry, name: bytes, out: _Gathered) -> bytes:
     return zip_headers.record(zip_member, sizes, offset)
 
 
-def _zip_file(walk_entry: WalkEntry, out: _Gathered) -> zip_headers.Sizes:
+def _zip_file(walk_entry: WalkEntry, out: _GatheringSink) -> zip_headers.Sizes:
     """The data of a plain file, deflated."""
     crc, begun = 0, out.size
     with ClosingFd(_open_seen(walk_entry)) as fd:

@@ -31,7 +31,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Occupied(OSError):
+class PlaceOccupied(OSError):
     """Another file has appeared where one was to be written."""
 
 
@@ -308,27 +308,27 @@ def existing_folder(path: Path) -> Path:
 
 
 def put(folder: int, temporary: bytes, name: bytes, instead_of: Entry | None) -> None:
-    """Gives a complete file its name. Raises Occupied if an unexpected file has appeared there."""
+    """Gives a complete file its name. Raises PlaceOccupied if an unexpected file has appeared there."""
     if instead_of is None:
         rename_to_nothing(folder, temporary, name)
         return
     now = entry_of(b"", os.stat(name, dir_fd=folder, follow_symlinks=False), None)
     if (now.kind, now.inode, now.mtime, now.size) != (instead_of.kind, instead_of.inode, instead_of.mtime, instead_of.size):
-        raise Occupied(errno.EEXIST, "it has changed since it was checked")
+        raise PlaceOccupied(errno.EEXIST, "it has changed since it was checked")
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | None = None) -> None:
     """Renames from one open folder into another, `above`, or within it, to a name that nothing has.
 
-    Raises OSError; Occupied if something has it.
+    Raises OSError; PlaceOccupied if something has it.
     """
     above = folder if above is None else above
     if not _libc.renameat2(folder, temporary, above, name, _NOREPLACE):
         return
     number = ctypes.get_errno()
     if number == errno.EEXIST:
-        raise Occupied(number, "a file has appeared there")
+        raise PlaceOccupied(number, "a file has appeared there")
     if number not in _CANNOT:
         raise OSError(number, os.strerror(number))
     # A filesystem that cannot be told not to replace (NFS): a moment is left between the look and the rename.
@@ -337,7 +337,7 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | N
     except FileNotFoundError:
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=above)
         return
-    raise Occupied(errno.EEXIST, "a file has appeared there")
+    raise PlaceOccupied(errno.EEXIST, "a file has appeared there")
 
 
 def require_destination(

@@ -8,19 +8,19 @@ from typing import Any, Self
 from backupd.files.batched_walk import packed, unpacked
 from backupd.files.destination import Destination
 from backupd.files.placing import FolderVisits, Names, PlainVisits
-from backupd.files.plain_files import Handled
+from backupd.files.plain_files import BatchResult
 from backupd.files.walking import PlainFile
 from btrkeep.process.batch_workers import BatchWorkers
 
 _FEW, _LITTLE = 8, 64 << 10  # files and bytes at the most that are done here: to hand them over takes longer
 
-Work = Callable[..., Handled]
+Work = Callable[..., BatchResult]
 """Gets the open folder of the backup, that of the destination, and files of it; with `is_bare`, what `do` got."""
-FolderWork = Callable[..., list[Handled]]
+FolderWork = Callable[..., list[BatchResult]]
 """Gets the same of the folder that plain folders are in, and these."""
-Then = Callable[[PlainVisits, Sequence[PlainFile], Handled], None]
+Then = Callable[[PlainVisits, Sequence[PlainFile], BatchResult], None]
 """Gets the group, the files that were given, and what became of them. The folder of the group is open then."""
-FoldersThen = Callable[[FolderVisits, Sequence[Handled]], None]
+FoldersThen = Callable[[FolderVisits, Sequence[BatchResult]], None]
 """The same for folders with their files: what became of each."""
 
 
@@ -58,7 +58,7 @@ class GroupWorkers:
             then(plain, files, self._work(plain.group.folder, to, files, **_bare(is_bare)))
 
         def handled(source: int, answer: Sequence[Any]) -> None:
-            then(plain._replace(group=plain.group._replace(folder=source)), files, Handled(*answer))
+            then(plain._replace(group=plain.group._replace(folder=source)), files, BatchResult(*answer))
 
         if self._is_small(len(files), sum(file.size for file in files)):
             return self._do_at_once(plain.place, at_once)
@@ -72,7 +72,7 @@ class GroupWorkers:
             then(visits, self._folder_work(group.folder, to, group.folders, **_bare(is_bare)))
 
         def handled(source: int, answers: Sequence[Sequence[Any]]) -> None:
-            then(visits._replace(group=group._replace(folder=source)), [Handled(*answer) for answer in answers])
+            then(visits._replace(group=group._replace(folder=source)), [BatchResult(*answer) for answer in answers])
 
         names = len(group.folders) + sum(len(folder.files) for folder in group.folders)
         if self._is_small(names, sum(file.size for folder in group.folders for file in folder.files)):

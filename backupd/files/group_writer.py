@@ -13,8 +13,8 @@ from backupd.files.destination import Destination
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.place_comparer import PlacedFolder
 from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit
-from backupd.files.plain_files import Handled
-from backupd.files.restore_types import Restored, RestoreProgress
+from backupd.files.plain_files import BatchResult
+from backupd.files.restore_types import RestoreProgress, RestoreResult
 from backupd.files.tree import identity
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer
@@ -35,7 +35,7 @@ class GroupWriter:
     """Writes single files."""
     workers: GroupWorkers
     """Copy groups."""
-    result: Restored
+    result: RestoreResult
     """The result so far."""
     progress: RestoreProgress
     """The progress."""
@@ -63,7 +63,7 @@ class GroupWriter:
         files, further = self._without_further(plain)
         is_complete = {file.inode for file in files}.issuperset(file.inode for file in further)
 
-        def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
+        def copied(plain: PlainVisits, files: Sequence[PlainFile], handled: BatchResult) -> None:
             left_over = self._count(plain, files, handled)
             if handled.is_bare and is_complete and plain.group.number >= 0:
                 self.bare.add(plain.group.number)
@@ -86,7 +86,7 @@ class GroupWriter:
     def copy_folders(self, visits: FolderVisits, above: PlacedFolder) -> bool:
         """Has folders copied into the folder `above`, which is fresh; returns False if that cannot be opened."""
 
-        def copied(visits: FolderVisits, results: Sequence[Handled]) -> None:
+        def copied(visits: FolderVisits, results: Sequence[BatchResult]) -> None:
             rest = list[tuple[PlainFolder, Sequence[PlainFile] | None]]()  # None: the folder, too
             for folder, handled in zip(visits.group.folders, results, strict=True):
                 left_over: Sequence[PlainFile] | None = None
@@ -139,7 +139,7 @@ class GroupWriter:
             self.workers.finish()
         return files, further
 
-    def _count(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> Sequence[PlainFile]:
+    def _count(self, plain: PlainVisits, files: Sequence[PlainFile], handled: BatchResult) -> Sequence[PlainFile]:
         """Counts the files of a group that were copied; returns the others."""
         self.result.add_undeleted(self.name, plain.place, handled.undeleted)
         left_over = [files[number] for number in handled.left_over]

@@ -16,7 +16,7 @@ from typing import Self
 from backupd.files.attributes import is_power
 from backupd.files.batched_walk import PlainFolder
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
-from backupd.files.plain_files import Defaults, Handled, compare, copy, folder_prefix
+from backupd.files.plain_files import BatchResult, Defaults, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
 from backupd.files.writing import Undeleted, comparable, is_empty, is_own_space, remove_unfinished
 from btrkeep.descriptors import ClosingFd
@@ -24,7 +24,7 @@ from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device
 
 STAGING = PREFIX + b"staging"
 _PRIVATE = 0o700
-_DONE = Handled([], 0, is_bare=True)
+_DONE = BatchResult([], 0, is_bare=True)
 _RANDOM = os.urandom(8).hex().encode("ascii")
 _numbers = itertools.count()
 
@@ -104,12 +104,12 @@ class FolderCopier:
         self._staging, self._reflinks, self._privileged = staging, reflinks, privileged
         self._defaults = list[Defaults]()
 
-    def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[Handled]:
+    def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[BatchResult]:
         """Copies folders of the open folder `source` into the open folder `to`, where nothing has their names.
 
         Nothing is left of those that are given back. Some files may be given back although their folder is made.
         """
-        handled, owner, device = list[Handled](), (os.geteuid(), os.getegid()), os.fstat(source).st_dev
+        handled, owner, device = list[BatchResult](), (os.geteuid(), os.getegid()), os.fstat(source).st_dev
         for folder in folders:
             try:
                 handled.append(
@@ -119,7 +119,7 @@ class FolderCopier:
                 handled.append(_not_done(folder))
         return handled
 
-    def _empty(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int], device: int) -> Handled:
+    def _empty(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int], device: int) -> BatchResult:
         """Raises OSError, and leaves nothing there. In the staging folder a name is as safe as a descriptor."""
         original, staging = folder_prefix(source) + folder.name, self._staging
         status = os.stat(folder.name, dir_fd=source, follow_symlinks=False)
@@ -140,7 +140,7 @@ class FolderCopier:
             raise
         return _DONE
 
-    def _copied(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int]) -> Handled:
+    def _copied(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int]) -> BatchResult:
         """Raises OSError, and leaves nothing there."""
         temporary, handled = _temporary(), _DONE
         with ClosingFd(open_on_same_device(source, folder.name)) as original:
@@ -182,8 +182,8 @@ def _temporary() -> bytes:
     return b"%d-%d" % (os.getpid(), next(_numbers))
 
 
-def _not_done(folder: PlainFolder) -> Handled:
-    return Handled(list(range(len(folder.files))), 0, is_folder_done=False)
+def _not_done(folder: PlainFolder) -> BatchResult:
+    return BatchResult(list(range(len(folder.files))), 0, is_folder_done=False)
 
 
 def compare_folders(
@@ -195,12 +195,12 @@ def compare_folders(
     privileged: bool,
     content: bool,
     is_bare: bool = False,
-) -> list[Handled]:
+) -> list[BatchResult]:
     """Compares folders with their files, as `plain_files.compare`. Both sides are found by name.
 
     A folder with attributes is given back. `is_bare`: neither they nor a file in them has any in the backup.
     """
-    handled = list[Handled]()
+    handled = list[BatchResult]()
     for folder in folders:
         try:
             if folder.files:
@@ -227,7 +227,7 @@ def _is_same_empty(source: int, to: int, folder: PlainFolder, *, is_bare: bool) 
 
 def _compared(
     source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool
-) -> Handled:
+) -> BatchResult:
     """Raises OSError."""
     with ExitStack() as opened:
         theirs = opened.enter_context(ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)))

@@ -31,7 +31,7 @@ _NONE = frozenset[str]()
 _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # of the filesystem, or the kernel
 
 
-class Handled(NamedTuple):
+class BatchResult(NamedTuple):
     """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
 
     `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done. `is_folder_done`: of
@@ -49,7 +49,7 @@ class Handled(NamedTuple):
 
 def copy(
     source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: "list[Defaults] | None" = None
-) -> Handled:
+) -> BatchResult:
     """Copies files of the open folder `source` into the open folder `to`, where nothing has their names.
 
     `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
@@ -87,7 +87,7 @@ def copy(
             size += file.size
         if file.links > 1:
             identities.append(copied or 0)
-    return Handled(
+    return BatchResult(
         left_over, size, identities, is_bare=is_bare and folder.is_bare and not left_over, undeleted=list(undeleted.items())
     )
 
@@ -229,7 +229,7 @@ def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
 
 def compare(
     source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool, is_bare: bool = False
-) -> Handled:
+) -> BatchResult:
     """Gives back the files that may differ. With `content` data are read on both sides, from the disk and not from memory; with
     `reflinks` only those that are not shared. Bytes are counted as read.
 
@@ -245,7 +245,7 @@ def compare(
             is_same = False
         (equal if is_same else left_over).append(number)
     if not content:
-        return Handled(left_over, 0)
+        return BatchResult(left_over, 0)
     size = 0
     reflinks = reflinks and filesystem_of(source) == filesystem_of(to)
     for number, read in _same_contents(source, to, [(number, files[number]) for number in equal if files[number].size], reflinks):
@@ -253,7 +253,7 @@ def compare(
             left_over.append(number)
         else:
             size += read
-    return Handled(sorted(left_over), size)
+    return BatchResult(sorted(left_over), size)
 
 
 def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[str] | None]:

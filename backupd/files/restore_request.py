@@ -13,7 +13,16 @@ from backupd.files.backup_selector import Restorable
 from backupd.files.destination import existing_folder, require_destination
 from backupd.files.entry_words import shown
 from backupd.files.placing import place_path, placed
-from backupd.files.restore_types import ORIGINAL, RestoreCount, Restored, RestorePreview, RestoreRequest, Tell, Withheld, target_of
+from backupd.files.restore_types import (
+    ORIGINAL,
+    RestoreCount,
+    RestorePreview,
+    RestoreRequest,
+    RestoreResult,
+    Tell,
+    Withheld,
+    target_of,
+)
 from backupd.files.suggestions import entry_at
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree, require_nothing_mounted
@@ -109,7 +118,7 @@ def preview_object(backup: Restorable, restore: "LocalRestore | HostRestore", pr
     }
 
 
-def result_object(backup: Restorable, preview: RestorePreview, done: Restored) -> dict[str, Any]:
+def result_object(backup: Restorable, preview: RestorePreview, done: RestoreResult) -> dict[str, Any]:
     """Returns the result of a restore, for programs."""
     return {
         **_backup(backup),

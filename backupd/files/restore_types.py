@@ -266,7 +266,7 @@ class RestoreProgress:
 
 
 @dataclass(slots=True)
-class Restored:
+class RestoreResult:
     """The result of a restore."""
 
     counts: dict[str, RestoreCount] = field(default_factory=lambda: {step: RestoreCount() for step in STEPS})

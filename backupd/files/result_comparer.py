@@ -10,7 +10,7 @@ from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer
 from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit, place_path
-from backupd.files.plain_files import Handled
+from backupd.files.plain_files import BatchResult
 from backupd.files.restore_types import RestoreCount, RestoreProgress
 from backupd.files.tree import identity
 from backupd.files.walking import PlainFile, Unreadable
@@ -87,7 +87,7 @@ class ResultComparer:
         is_left = hash((*visits.place, folder.name)) in self._exempt.left_alone
         return is_left or self._is_any_exempt(visits.files_of(folder))
 
-    def _take_folders(self, visits: FolderVisits, results: Sequence[Handled]) -> None:
+    def _take_folders(self, visits: FolderVisits, results: Sequence[BatchResult]) -> None:
         for folder, handled in zip(visits.group.folders, results, strict=True):
             left_over = self._count(visits.place, folder.files, handled) if folder.files else ()
             if handled.is_folder_done:
@@ -117,11 +117,11 @@ class ResultComparer:
                 for place in self._waiting.pop(visit.entry.inode, ()):
                     self._differences.add_difference(place_path(self._progress.to, place), differs)
 
-    def _take(self, plain: PlainVisits, files: Sequence[PlainFile], handled: Handled) -> None:
+    def _take(self, plain: PlainVisits, files: Sequence[PlainFile], handled: BatchResult) -> None:
         self._compare_each(plain, self._count(plain.place, files, handled))
         self._forget_waiting(files)
 
-    def _count(self, place: Names, files: Sequence[PlainFile], handled: Handled) -> list[PlainFile]:
+    def _count(self, place: Names, files: Sequence[PlainFile], handled: BatchResult) -> list[PlainFile]:
         """Counts the files that are the same; returns the others."""
         left_over = [files[number] for number in handled.left_over]
         self._progress.files, self._progress.names = self._progress.files + len(files) - len(left_over), place

@@ -47,7 +47,7 @@ def unnamed_file() -> IO[bytes]:
         return tempfile.TemporaryFile(prefix="btrkeep-")
 
 
-class Packed:
+class PackedBytes:
     """Bytes that are written once, and then read once from the beginning. Alike records, as names are, take little room."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFold
 from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit, place_path, placed, visits
 from backupd.files.plain_files import compare, copy
 from backupd.files.privileged_attributes import harmless
-from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Tell, Withheld
+from backupd.files.restore_types import RestorePreview, RestoreProgress, RestoreRequest, RestoreResult, Tell, Withheld
 from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import PlainFile, Unreadable
@@ -74,7 +74,7 @@ class LocalRestore:
         self.parents = request.parents
         self.roots = placed(request.paths, request.parents)
         self.progress = RestoreProgress(to=request.to)
-        self.result = Restored()
+        self.result = RestoreResult()
         self._reflinks = reflinks
         self._copies = copies
         self._excluded = excluded
@@ -120,7 +120,7 @@ class LocalRestore:
             preview.free = None if free is None else free + counter.unfinished
         return preview
 
-    def run(self, preview: RestorePreview) -> Restored:
+    def run(self, preview: RestorePreview) -> RestoreResult:
         """Writes, and compares. Raises OperatorError when the preview forbids it, when the destination is full or gone, and what
         `tell` raises.
         """

@@ -32,7 +32,7 @@ from backupd.files.conflict_policy import (
     differs_words,
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
-from backupd.files.restore_types import Restored, RestorePreview, RestoreProgress, RestoreRequest, Target, Tell
+from backupd.files.restore_types import RestorePreview, RestoreProgress, RestoreRequest, RestoreResult, Target, Tell
 from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA
@@ -276,10 +276,10 @@ class HostRestore:
             return OVERWRITTEN if hash(item.name) in older else KEPT
         return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.request.overwrite or "", REFUSED)
 
-    def run(self, preview: RestorePreview) -> Restored:
+    def run(self, preview: RestorePreview) -> RestoreResult:
         """Writes, and compares. Raises OperatorError, when the preview forbids it too, and what `tell` raises."""
         preview.require_possible()
-        begun, result = time.monotonic(), Restored()
+        begun, result = time.monotonic(), RestoreResult()
         result.counts = {**preview.counts, REFUSED: result.counts[REFUSED]}
         self.progress.turn_to("writing", preview.names, preview.to_write)
         ended = self._write_new(result)
@@ -298,7 +298,7 @@ class HostRestore:
         result.seconds = time.monotonic() - begun
         return result
 
-    def _write_new(self, result: Restored) -> HostRsyncEnd:
+    def _write_new(self, result: RestoreResult) -> HostRsyncEnd:
         """Writes what is not there; what is there stays, of whatever kind."""
         options: tuple[str, ...] = ONLY_NEW
         # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
@@ -319,7 +319,7 @@ class HostRestore:
             looks.append(self._run((*LOOK, *ONLY_NEW), lambda item: absent.add(hash(item.name))))
         return bool(missing - absent) or any(look.exit_code for look in looks)
 
-    def _overwrite(self, options: Sequence[str], result: Restored) -> HostRsyncEnd:
+    def _overwrite(self, options: Sequence[str], result: RestoreResult) -> HostRsyncEnd:
         ended = self._run(options, partial(self._count_content, result) if self.request.overwrite == ALL else None)
         result.copied += ended.output.progress.bytes
         if self.request.overwrite == OLDER and not ended.exit_code:
@@ -327,7 +327,7 @@ class HostRestore:
         self._count_problems(result, ended)
         return ended
 
-    def _count_content(self, result: Restored, item: Item) -> None:
+    def _count_content(self, result: RestoreResult, item: Item) -> None:
         """Counts a file that is overwritten only because of its content; a preview that does not compare contents counted it as
         equal.
         """
@@ -337,7 +337,7 @@ class HostRestore:
             result.counts[OVERWRITTEN].add_difference(self._place(name), item.fields, item.size)
             self._overwritten.add(hash(name))
 
-    def _differs(self, item: Item, result: Restored) -> None:
+    def _differs(self, item: Item, result: RestoreResult) -> None:
         if hash(item.name) not in self._kept:
             place = self._place(item.name)
             size = item.size if item.kind == "file" else 0
@@ -349,7 +349,7 @@ class HostRestore:
                 if hash(item.name) in self._overwritten:
                     result.counts[OVERWRITTEN].take_back(place, size)
 
-    def _count_problems(self, result: Restored, ended: HostRsyncEnd) -> None:
+    def _count_problems(self, result: RestoreResult, ended: HostRsyncEnd) -> None:
         if ended.exit_code:
             lines = list(ended.messages.last)
             for line in [line for line in lines if not line.startswith("rsync error:")] or lines:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from backupd.files.archive import Archived, SourceUnreadable, write_archive
-from backupd.files.destination import Occupied, put
+from backupd.files.archive import ArchiveResult, SourceUnreadable, write_archive
+from backupd.files.destination import PlaceOccupied, put
 from backupd.files.restore_types import RestoreProgress, Tell
 from backupd.files.spool import SpoolFull, SpoolTooLarge
 from backupd.files.tree import Entry, Tree, entry_of
@@ -54,7 +54,7 @@ class _ProgressWriter:
         self._tell(self._progress)
 
 
-def _write_tar(tree: Tree, paths: Sequence[bytes], out: IO[bytes], tell: Tell) -> Archived:
+def _write_tar(tree: Tree, paths: Sequence[bytes], out: IO[bytes], tell: Tell) -> ArchiveResult:
     writer = _ProgressWriter(out, tell)
     return write_archive(tree, paths, "tar", writer, writer.send)
 
@@ -83,7 +83,7 @@ def _failures_reported() -> Iterator[None]:
         raise OperatorError(f"the tar is incomplete: {error.strerror}", hint) from error
 
 
-def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Archived:
+def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> ArchiveResult:
     """The tar to an open descriptor, which stays open."""
     widen_pipe(fd)
     with _failures_reported(), _waiting(fd), os.fdopen(os.dup(fd), "wb", _SMALL) as out:
@@ -111,7 +111,7 @@ def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
     return names, size
 
 
-def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> Archived:
+def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> ArchiveResult:
     """The tar as a file of mode 0600. Raises UsageError when there is one already and it must not be replaced."""
     if file.is_dir() or (not replace and os.path.lexists(file)):
         raise UsageError(f"{file} already exists", "name another file, or add --overwrite=all")
@@ -123,7 +123,7 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
         return _written(folder, os.fsencode(file.name), replace, lambda out: _write_tar(tree, paths, out, tell))
 
 
-def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]], Archived]) -> Archived:
+def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]], ArchiveResult]) -> ArchiveResult:
     temporary, undeleted = _PREFIX + os.urandom(8).hex().encode("ascii"), dict[bytes, str]()
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -134,7 +134,7 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]
         put(folder, temporary, name, _there(folder, name) if replace else None)
     except BaseException as error:
         remove_unfinished(folder, temporary, undeleted)
-        if isinstance(error, Occupied):
+        if isinstance(error, PlaceOccupied):
             raise UsageError(f"{os.fsdecode(name)}: {error.strerror}", "name another file") from None
         if undeleted and isinstance(error, OperatorError):
             hint = f"{error.hint}; delete {os.fsdecode(temporary)} beside the tar too: it could not be deleted"

@@ -186,7 +186,7 @@ class _CollectedVersion:
 
 
 @dataclass(slots=True)
-class _Collected:
+class _VersionCollector:
     """The versions collected so far."""
 
     by_content: bool
@@ -316,7 +316,7 @@ def versions(
     A backup that is deleted meanwhile is passed over. `progress` gets the number of backups done, and of all. If `pulse` raises
     TimeBudgetUsedUp, this returns the history of the backups before. Raises ValueError if `path` is not a path.
     """
-    collected, seen, stopped = _Collected(by_content, pulse), list[tuple[Restorable, str, int | None]](), False
+    collected, seen, stopped = _VersionCollector(by_content, pulse), list[tuple[Restorable, str, int | None]](), False
     ordered = sorted(backups, key=lambda backup: backup.name)
     for number, backup in enumerate(ordered):
         progress(number, len(ordered))
@@ -331,7 +331,7 @@ def versions(
     return replace(_history(path, by_content, collected.kept, seen), stopped=stopped)
 
 
-def _look(collected: _Collected, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
+def _look(collected: _VersionCollector, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
     """Returns what a backup says, and the number of the version; None when the backup was deleted meanwhile."""
     try:
         tree = Tree(backup.path)

@@ -51,7 +51,7 @@ class Writer:
         self._clones = clones
 
     def make(self, visit: Visit, instead_of: Entry | None) -> int:
-        """The whole of it but what is in a folder; its identity. Raises OSError, Occupied when the place changed meanwhile."""
+        """The whole of it but what is in a folder; its identity. Raises OSError, PlaceOccupied when the place changed meanwhile."""
         self.lost = []
         folder, name = self.to.parent(visit.place)
         with self._temporary(folder) as temporary:
@@ -62,7 +62,7 @@ class Writer:
         return made
 
     def link(self, first: Names, copied: int, place: Names, instead_of: Entry | None) -> None:
-        """A further name of the file at `first`. Raises OSError; Occupied when that is not that file any more."""
+        """A further name of the file at `first`. Raises OSError; PlaceOccupied when that is not that file any more."""
         with ClosingFd(os.dup(self.to.folder(first[:-1]))) as above:
             folder, name = self.to.parent(place)
             with self._temporary(folder) as temporary:

@@ -59,7 +59,7 @@ def read_schedule(config: Config, calls: str | None, copies: frozenset[str], now
 def read_starts(config: Config, calls: str | None, now: datetime, horizon: timedelta, root: Path = Path("/")) -> StartFacts:
     """Returns all that starts runs of this pool."""
     reader = CommandReader(config.name, config.file, lambda file: _script(root, file), lambda folder: _parts(root, folder))
-    collected = _Collected(now + horizon)
+    collected = _StarterCollector(now + horizon)
     _read_timers(reader, collected, now, root)
     _read_crontabs(reader, collected, now, root)
     others, callers = expected_calls([call for call in parse_calls(calls) if not is_elsewhere_known(call[1])], collected.until, now)
@@ -82,7 +82,7 @@ def _command(config: Config, *, by_units: bool) -> str:
 
 
 @dataclass(slots=True)
-class _Collected:
+class _StarterCollector:
     """What has been read so far."""
 
     until: datetime
@@ -103,7 +103,7 @@ class _Collected:
             self.starts += [Start(at, call.hosts, bool(call.hosts) or call.everything) for call in calls for at in times]
 
 
-def _read_timers(reader: CommandReader, collected: _Collected, now: datetime, root: Path) -> None:
+def _read_timers(reader: CommandReader, collected: _StarterCollector, now: datetime, root: Path) -> None:
     if not (root / "run/systemd/system").is_dir():
         return  # systemd does not run here, so no timer does
     try:
@@ -146,7 +146,7 @@ def _calls_of_unit(reader: CommandReader, line: str) -> list[RunCall]:
     return [call for argument in _ARGUMENTS.findall(line) for call in reader.calls(argument)]
 
 
-def _times(timer: dict[str, list[str]], collected: _Collected, now: datetime) -> list[datetime]:
+def _times(timer: dict[str, list[str]], collected: _StarterCollector, now: datetime) -> list[datetime]:
     """Returns the coming elapses of a timer. Raises ProgramFailed."""
     times: list[datetime] = []
     for calendar in (match[1] for line in timer.get("TimersCalendar", ()) if (match := _CALENDAR.search(line))):
@@ -171,7 +171,7 @@ def elapses_of_calendar(text: str) -> list[datetime]:
     return [datetime.fromisoformat(f"{moment}+00:00") for moment in moments]
 
 
-def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, root: Path) -> None:
+def _read_crontabs(reader: CommandReader, collected: _StarterCollector, now: datetime, root: Path) -> None:
     zone = machine_zone(root)
     crontab_lines: list[tuple[str, list[RunCall], list[datetime]]] = []
     for file, has_user in _crontabs(root, collected):
@@ -197,7 +197,7 @@ def _read_crontabs(reader: CommandReader, collected: _Collected, now: datetime, 
         collected.add(name, calls, times)
 
 
-def _crontabs(root: Path, collected: _Collected) -> Iterator[tuple[Path, bool]]:
+def _crontabs(root: Path, collected: _StarterCollector) -> Iterator[tuple[Path, bool]]:
     """Yields the crontabs of the system and of root. A line in that of another user starts no run, whatever it says."""
     yield root / "etc/crontab", True
     yield root / "var/spool/cron/crontabs/root", False

@@ -21,7 +21,7 @@ KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedValues:
     """Items that are added to a list of the host's own."""
 
     items: tuple[Any, ...]
@@ -34,7 +34,7 @@ class Added:
 
 
 def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
-    """The keys and their values; None for those to be unset, Added for KEY+=VALUE. Raises UsageError."""
+    """The keys and their values; None for those to be unset, AddedValues for KEY+=VALUE. Raises UsageError."""
     keys: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -44,7 +44,7 @@ def assigned(words: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
             raise UsageError(f"{word!r} is not a KEY=VALUE", "such as port=2222, or 'paths=/etc /srv'; --unset KEY removes a key")
         _require_new(name, keys)
         value = value_of(_key(name), text)
-        keys[name] = Added(tuple(value)) if adds and isinstance(value, list) else value
+        keys[name] = AddedValues(tuple(value)) if adds and isinstance(value, list) else value
         if adds and not isinstance(value, list):
             raise UsageError(f"{name} is not a list, so nothing can be added to it", f"{name}=VALUE sets it")
     for name in unset:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backupd.hosts.assigning import Added
+from backupd.hosts.assigning import AddedValues
 from btrkeep.config import Config, load, load_usable
 from btrkeep.config.documents import documents
 from btrkeep.config.problems import Problems
@@ -218,7 +218,9 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
         path = _file_of(files, name, places)
         text = texts[path] if path in texts else _text(path)
         before = _flat(tomllib.loads(text)["host"][name])
-        values = {key: _with_added(name, key, before, value) if isinstance(value, Added) else value for key, value in keys.items()}
+        values = {
+            key: _with_added(name, key, before, value) if isinstance(value, AddedValues) else value for key, value in keys.items()
+        }
         changes = {key: (before.get(key), value) for key, value in values.items() if before.get(key) != value}
         try:
             after = with_host_keys(text, name, {key: value for key, (_, value) in changes.items()})
@@ -234,7 +236,7 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
     return ChangedHosts(hosts, tuple(notice for notice in config.notices if notice not in notices), config)
 
 
-def _with_added(name: str, key: str, before: Mapping[str, Any], added: Added) -> list[Any]:
+def _with_added(name: str, key: str, before: Mapping[str, Any], added: AddedValues) -> list[Any]:
     """Returns the list with the new items. Raises UsageError if it would replace an inherited one: only `exclude` adds to that."""
     if key not in before and key != EXCLUDE:
         raise UsageError(f"the host {name} has no {key} of its own to add to", f"{key}=VALUE sets it")

@@ -127,7 +127,7 @@ def run_command(
 @click.pass_context
 def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], as_json: bool) -> int:
     """List this pool's backups in the repository NAME, or in all repositories."""
-    rows: list[_Listed] = []
+    rows: list[_ListedBackup] = []
     with opened(ctx) as context:
         for settings in _chosen(context, name):
             restic = _restic(context, settings)
@@ -137,12 +137,12 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
             for snapshot in sorted(in_repository, key=lambda snapshot: (snapshot.host, snapshot.name)):
                 if hosts and snapshot.host not in hosts:
                     continue
-                rows.append(_Listed(settings.name, snapshot, snapshot.id not in incomplete))
+                rows.append(_ListedBackup(settings.name, snapshot, snapshot.id not in incomplete))
     print_listing(_COLUMNS, rows, as_json=as_json, empty="it has no backup of this pool")
     return Exit.OK
 
 
-class _Listed(NamedTuple):
+class _ListedBackup(NamedTuple):
     """A backup in a repository, and whether all of it is there."""
 
     offsite: str
@@ -150,7 +150,7 @@ class _Listed(NamedTuple):
     whole: bool
 
 
-def _remarks(row: _Listed) -> str:
+def _remarks(row: _ListedBackup) -> str:
     remarks = [
         "" if row.whole else "incomplete",
         f"there as {printable(row.snapshot.label)}" if row.snapshot.label else "",
@@ -159,7 +159,7 @@ def _remarks(row: _Listed) -> str:
     return ", ".join(filter(None, remarks))
 
 
-_COLUMNS: tuple[Column[_Listed], ...] = (
+_COLUMNS: tuple[Column[_ListedBackup], ...] = (
     Column("offsite", lambda row: row.offsite, "OFFSITE"),
     Column("host", lambda row: row.snapshot.host, "HOST"),
     Column("backup", lambda row: row.snapshot.name, "BACKUP"),

@@ -46,7 +46,7 @@ from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import boot_id
 
 if TYPE_CHECKING:
-    from backupd.proof.scrub import Scrubbed
+    from backupd.proof.scrub import ScrubResult
 
 
 _PREFIX = os.fsencode(DATA) + b"/"
@@ -318,7 +318,7 @@ class ScrubDamage:
     """Why the kernel's log could not be read."""
 
 
-def record_scrub_damage(context: PoolContext, done: "Scrubbed", now: datetime) -> ScrubDamage:
+def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime) -> ScrubDamage:
     """Resolves what a scrub left unrepaired, and writes it down.
 
     One that was done as a whole, that compared everything, and whose errors all have a name, replaces what scrubs found before; any

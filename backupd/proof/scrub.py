@@ -49,7 +49,7 @@ class ScrubState:
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed:
+class ScrubResult:
     """The result of a run. Bytes and errors are those of the whole scrub, the part before it was resumed included."""
 
     outcome: str
@@ -153,7 +153,7 @@ def is_unfinished(path: Path) -> bool:
     return state(path).status == "running" or is_resumable(device_scrubs(path), present_devices(path)[0], datetime.now(UTC))
 
 
-async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> Scrubbed:
+async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> ScrubResult:
     """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is.
 
     Raises LockHeld, OperatorError and OSError.
@@ -181,7 +181,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
         outcome, why = "stopped", "" if cancellation.signal else "it was cancelled (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words
-    return Scrubbed(
+    return ScrubResult(
         outcome,
         resume,
         after.scrubbed,

@@ -161,7 +161,7 @@ DATA = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
+class ScaledFleet:
     """A fleet that was made smaller to fit."""
 
     fleet: Fleet
@@ -178,7 +178,7 @@ def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool
     return max(host.bytes + host.growth * nights, host.mean_size) + new * min(nights, kept)
 
 
-def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whole_files: bool = False) -> Scaled:
+def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whole_files: bool = False) -> ScaledFleet:
     """The fleet for a pool of at most `size` bytes, used to the share `fill` at the end. A small fleet gets a smaller pool."""
     room = size * fill * DATA
 
@@ -198,7 +198,7 @@ def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whol
     needed = min(max(round(need(hosts) / (fill * DATA)), SMALLEST_POOL), size) // _WHOLE * _WHOLE
     names = {host.name for host in hosts}
     left_of = need(hosts) / whole if whole else 1.0
-    return Scaled(Fleet(tuple(hosts), tuple(name for name in fleet.assumed if name in names)), left_of, needed)
+    return ScaledFleet(Fleet(tuple(hosts), tuple(name for name in fleet.assumed if name in names)), left_of, needed)
 
 
 def _fewer(hosts: Sequence[HostModel], count: int) -> list[HostModel]:

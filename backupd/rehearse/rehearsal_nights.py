@@ -28,7 +28,7 @@ from btrkeep.pool.marker import create_pool
 from btrkeep.pool.mounts import mount_of, set_allocator
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.group import ENDS_WITH_US
-from btrkeep.process.programs import Abandoned, our_command, run_watched
+from btrkeep.process.programs import ProgramStopped, our_command, run_watched
 from btrkeep.process.progress import Cancellation, Cancelled, ProgressSinks
 from btrkeep.units import format_time
 
@@ -224,7 +224,7 @@ class _PoolNights:
         command = (*ENDS_WITH_US, *our_command(package), *words)
         try:
             done = run_watched(command, timeout=_LONG, gone=lambda: bool(self._cancellation))
-        except Abandoned:
+        except ProgramStopped:
             self._cancellation.raise_if_cancelled()
             raise
         if done.returncode not in _WELL:

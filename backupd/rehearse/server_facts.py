@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backupd.rehearse.fleet import Scaled, learned, scaled
+from backupd.rehearse.fleet import ScaledFleet, learned, scaled
 from backupd.rehearse.rehearsal_types import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, Retention
@@ -123,7 +123,7 @@ def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...],
     )
 
 
-def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> Scaled:
+def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> ScaledFleet:
     """Returns as much as the most demanding variant leaves room for."""
     nights = scope.age + scope.days
     kept = max(_kept(config, variant, nights) for variant in variants)

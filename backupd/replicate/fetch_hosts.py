@@ -15,7 +15,7 @@ from backupd.replicate.fetch_plan import lacking_room
 from backupd.replicate.finisher import Finisher, HostProgress
 from backupd.replicate.host_copies import HostCopies
 from backupd.replicate.outcome import (
-    Fetched,
+    FetchedBackup,
     HostFailed,
     ReplicationContext,
     ReplicationEvent,
@@ -216,7 +216,7 @@ class _FetchPool:
             if isinstance(event, UnreadableCopy):
                 self._note_unreadable(event)
                 continue
-            if isinstance(event, Fetched):
+            if isinstance(event, FetchedBackup):
                 if event.again:
                     self.context.catalogue.forget_looks(event.host, event.name)
                 self.context.catalogue.put_damages(event.damages)
@@ -372,7 +372,7 @@ class _FetchPool:
             self._wait(far, finisher)
         return not self._is_stopped
 
-    def tell(self, event: Fetched | HostFailed | UnreadableCopy, row: Backup | None = None) -> None:
+    def tell(self, event: FetchedBackup | HostFailed | UnreadableCopy, row: Backup | None = None) -> None:
         """Has the thread that began the workers know what has come, or has not."""
         self._events.put((event, row))
 
@@ -400,7 +400,7 @@ class _HostObserver:
     def is_stopped(self) -> bool:
         return self._work.deadline_passed
 
-    def tell(self, done: Fetched, row: Backup) -> None:
+    def tell(self, done: FetchedBackup, row: Backup) -> None:
         self.progress.named += done.bytes
         self._work.tell(done, row)
 

@@ -43,7 +43,7 @@ def make_plan(
 ) -> tuple[ReplicationPlan, dict[str, RemoteHost]]:
     """Returns what is to be fetched, and the hosts as the other pool lists them. `damaged`: also what is damaged here.
 
-    Raises ConnectionBroken, Refused.
+    Raises ConnectionBroken, RemoteRefused.
     """
     if far.id == context.pool.id:
         raise OperatorError("this is the same pool", "fetch from another pool")

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from backupd.replicate.fetch_plan import require_marked, take_notes
-from backupd.replicate.naming import Expected, NotReceived, still_damaged
+from backupd.replicate.naming import ExpectedBackup, NotReceived, still_damaged
 from backupd.replicate.outcome import (
-    Fetched,
+    FetchedBackup,
     ReplicationContext,
 )
 from backupd.replicate.receiver import Receiving, newest_received
 from backupd.replicate.remote_pool import RemotePool
-from backupd.replicate.wire import Refused, UnreadableThere
+from backupd.replicate.wire import RemoteRefused, UnreadableThere
 from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import is_unreadable, point_latest, read_if_ours
 from backupd.repo.leftovers import discard_received, drop_empty_mark
@@ -69,7 +69,7 @@ class FetchObserver(Protocol):
     def follow(self, size: int) -> None:
         """Takes how many bytes of it have come."""
 
-    def tell(self, done: Fetched, row: Backup) -> None:
+    def tell(self, done: FetchedBackup, row: Backup) -> None:
         """Takes what has come, and its row."""
 
     def tell_failed(self, why: str) -> None:
@@ -178,7 +178,7 @@ class HostCopies:
             hint = _UNREADABLE_THERE.format(host=self.host, name=last.backup.name)
             self.watched.tell_failed(f"{printable(error.message)}; {hint}")
             return True
-        if isinstance(error, Refused) and left.may_refuse():
+        if isinstance(error, RemoteRefused) and left.may_refuse():
             *others, last = pending
             left.put_back(others, last.backup)
             self.watched.tell_failed(f"{printable(error.message)}; {_REFUSED_THERE}")
@@ -255,7 +255,7 @@ class HostCopies:
         before = far.bytes
         forget_gone(context.pool, host, fetch.backup.name)
         announced, pieces = far.fetch(host, fetch, min(far.stream, newest_received()))
-        expected = Expected.of(host, fetch)
+        expected = ExpectedBackup.of(host, fetch)
         longest = longest_stream(announced.total, require_room(context.pool, context.config).total)
         self.watched.expect(announced.bytes)
         is_stopped, looked, looked_at = far.look, before, time.monotonic()
@@ -295,7 +295,7 @@ class HostCopies:
             damages = [damage for damage in read_damaged(folder, host) if damage.name == name]
         parent = fetch.parent.name if fetch.parent else None
         row = sealed_row(folder, final_row(self.context.pool, self.host, record, subvolume, read_notes(folder)))
-        self.watched.tell(Fetched(self.host, name, parent, size, seconds, fetch.again, tuple(damages)), row)
+        self.watched.tell(FetchedBackup(self.host, name, parent, size, seconds, fetch.again, tuple(damages)), row)
         if fetch.again and damages:
             self.watched.tell_failed(f"{host}@{name} shares damaged data with {parent}: {_STILL_DAMAGED}")
 

@@ -57,7 +57,7 @@ class NotReceived(OperatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedBackup:
     """A backup that is about to arrive."""
 
     host: str
@@ -72,12 +72,12 @@ class Expected:
     """True if it replaces the copy that is here."""
 
     @classmethod
-    def of(cls, host: str, fetch: Fetch) -> "Expected":
+    def of(cls, host: str, fetch: Fetch) -> "ExpectedBackup":
         """Returns what comes of a host by that fetch."""
         return cls(host, fetch.backup.name, fetch.backup.uuid, fetch.parent, fetch.again)
 
 
-def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> Subvolume:
+def named(pool: Pool, expected: ExpectedBackup, path: Path, pulse: Pulse = steady) -> Subvolume:
     """Makes a read-only snapshot of `path` under the backup's name, which remembers whose copy it is.
 
     Raises NotReceived, OSError.
@@ -96,7 +96,7 @@ def named(pool: Pool, expected: Expected, path: Path, pulse: Pulse = steady) -> 
     return made
 
 
-def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
+def _snapshot(path: Path, place: Path, expected: ExpectedBackup) -> Subvolume:
     snapshot(path, place, read_only=True)
     subvolume = describe(place)
     assert subvolume is not None
@@ -106,7 +106,7 @@ def _snapshot(path: Path, place: Path, expected: Expected) -> Subvolume:
     return subvolume
 
 
-def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse: Pulse) -> Subvolume:
+def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path, pulse: Pulse) -> Subvolume:
     """The same in the place of the copy that has that name, which is deleted: the two change names, so one is always there.
 
     Raises NotReceived when what is there is no copy of it, is being read, or cannot be dropped by the kernel, or when what came is
@@ -142,7 +142,7 @@ def _put_in_place(pool: Pool, expected: Expected, path: Path, final: Path, pulse
     return subvolume
 
 
-def _is_copy_of(final: Path, subvolume: Subvolume, expected: Expected) -> bool:
+def _is_copy_of(final: Path, subvolume: Subvolume, expected: ExpectedBackup) -> bool:
     """Returns True if it is the copy that is to be replaced. An altered one may have lost its mark, and be writable."""
     if subvolume.read_only and subvolume.received_uuid == expected.uuid:
         return True
@@ -161,7 +161,7 @@ def require_alone(folder: Path, names: Collection[str], host: str) -> None:
         raise NotReceived(f"{host}: the stream has written outside of the backup")
 
 
-def require_whole(path: Path, expected: Expected) -> Record:
+def require_whole(path: Path, expected: ExpectedBackup) -> Record:
     """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
     subvolume = describe(path)
     if subvolume is None or subvolume.received_uuid != expected.uuid:
@@ -178,7 +178,7 @@ def require_whole(path: Path, expected: Expected) -> Record:
     return record
 
 
-def _require_plain(path: Path, expected: Expected) -> None:
+def _require_plain(path: Path, expected: ExpectedBackup) -> None:
     """Raises NotReceived unless `data` is a folder, and what later nights replace beside it are plain files.
 
     A symlink in the place of `data` would lead a night, which removes what is not a source path, out of the pool.

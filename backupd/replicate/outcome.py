@@ -78,7 +78,7 @@ class ReplicationPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBackup:
     """A backup that has been fetched."""
 
     host: str
@@ -138,7 +138,7 @@ class ReplicationSummary:
     """Its name in the configuration."""
     planned: int = 0
     """Number of backups to fetch."""
-    fetched: list[Fetched] = field(default_factory=list)
+    fetched: list[FetchedBackup] = field(default_factory=list)
     """The fetched backups."""
     failed: list[HostFailed] = field(default_factory=list)
     """Hosts of which some backups could not be fetched."""
@@ -153,7 +153,7 @@ class ReplicationSummary:
         return sum(fetched.bytes for fetched in self.fetched)
 
 
-ReplicationEvent = ReplicationPlan | Fetched | HostFailed | ReplicationProgress | Notice | Waiting
+ReplicationEvent = ReplicationPlan | FetchedBackup | HostFailed | ReplicationProgress | Notice | Waiting
 
 
 Connect = Callable[[Callable[[], None]], AbstractContextManager[RemotePool]]

@@ -26,7 +26,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from backupd.files.sameness import Pulse
-from backupd.replicate.naming import Expected, NotReceived, named, require_alone, require_whole
+from backupd.replicate.naming import ExpectedBackup, NotReceived, named, require_alone, require_whole
 from backupd.replicate.stream_guard import StreamGuard
 from backupd.replicate.wire import ConnectionBroken, is_unread, write_watched
 from backupd.repo.backup_json import Record
@@ -144,7 +144,9 @@ class Receiving:
         with contextlib.suppress(OSError):
             discard_received(self._pool, self._host)
 
-    def take(self, expected: Expected, pieces: Iterator[bytes], *, version: int, look: Callable[[], None] = lambda: None) -> None:
+    def take(
+        self, expected: ExpectedBackup, pieces: Iterator[bytes], *, version: int, look: Callable[[], None] = lambda: None
+    ) -> None:
         """Passes on the stream of `pieces`. `look` is called now and then, and may raise.
 
         Raises NotReceived, and what `pieces` raises; then no further stream can be taken.
@@ -225,7 +227,7 @@ class Receiving:
         """Has the cell end by itself: no further stream comes."""
         self._program.end_input()
 
-    def publish(self, is_stopped: Callable[[], bool]) -> Iterator[tuple[Expected, Subvolume, Record]]:
+    def publish(self, is_stopped: Callable[[], bool]) -> Iterator[tuple[ExpectedBackup, Subvolume, Record]]:
         """Ends the cell, and gives each backup that has come its name, if it is whole; yields what it is. All of it is on the disk.
 
         When it `is_stopped` the program has a few seconds left for its end. Raises NotReceived at the first one that is not whole,
@@ -307,7 +309,7 @@ def _until(is_stopped: Callable[[], bool], patience: float) -> Callable[[], None
 class _Come:
     """A received backup."""
 
-    expected: Expected
+    expected: ExpectedBackup
     """What was announced."""
     path: Path
     """The received subvolume."""

@@ -19,8 +19,8 @@ from backupd.replicate.wire import (
     AnswerReader,
     ConnectionBroken,
     OtherAsks,
-    Refused,
     RemoteHost,
+    RemoteRefused,
     StreamInfo,
     host_in,
     parse_object,
@@ -154,7 +154,7 @@ class RemotePool:
         self.look()
 
     def hosts(self) -> Iterator[RemoteHost]:
-        """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, Refused."""
+        """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, RemoteRefused."""
         self._ask({"verb": "list"})
         backups = words = 0
         for number, host_object in enumerate(self._frames.objects()):
@@ -166,7 +166,7 @@ class RemotePool:
             yield host
 
     def fetch(self, host: str, fetch: Fetch, version: int) -> tuple[StreamInfo, Iterator[bytes]]:
-        """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, Refused."""
+        """Requests a stream: returns its announcement, and its pieces. Raises ConnectionBroken, RemoteRefused."""
         parent = fetch.parent
         asked = {"verb": "send", "stream": version, "host": host, "name": fetch.backup.name, "uuid": fetch.backup.uuid}
         self._ask(asked | ({"parent": parent.name, "parent_uuid": parent.uuid} if parent else {}))
@@ -203,7 +203,7 @@ class RemotePool:
         fetched: datetime | None = None,
     ) -> None:
         """Makes the other pool keep these backups, by host; tells it all that are `copied`, and when all was `fetched` that was to
-        be had, or some of it; None: nothing was. Raises ConnectionBroken, Refused.
+        be had, or some of it; None: nothing was. Raises ConnectionBroken, RemoteRefused.
         """
         fetch = {"now": format_time(fetched)} if fetched else None
         asked: dict[str, Any] = {"verb": "common", "replica": replica, "hosts": hosts, "fetch": fetch}
@@ -216,7 +216,7 @@ class RemotePool:
     def tell_wait(self, who: str) -> None:
         """Reports to the other server, which began the connection, what this one waits for; gives up a silent connection.
 
-        Raises ConnectionBroken, Refused.
+        Raises ConnectionBroken, RemoteRefused.
         """
         if not self._is_pushed:
             return
@@ -225,7 +225,7 @@ class RemotePool:
             pass
 
     def note_end(self, error: str, failed: dict[str, str]) -> None:
-        """Ends the requests: what went wrong, and with which hosts. Raises ConnectionBroken, Refused."""
+        """Ends the requests: what went wrong, and with which hosts. Raises ConnectionBroken, RemoteRefused."""
         self._ask({"verb": "ended", "error": error, "failed": failed})
         for _ in self._frames.answer():
             pass
@@ -241,7 +241,7 @@ class RemotePool:
             raise ConnectionBroken("the connection ended in the middle of an answer")
         self._write({"verb": "hello"})
         left = self.bytes + _MOST_LEFT
-        with suppress(Refused):
+        with suppress(RemoteRefused):
             for _ in self._frames.rest():
                 if self.bytes > left:
                     raise ConnectionBroken("the other server sent a stream without an end")

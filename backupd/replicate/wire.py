@@ -49,11 +49,11 @@ class OtherAsks(ConnectionBroken):
     """The other server asks where it should answer: the key reaches `receive-only` there."""
 
 
-class Refused(OperatorError):
+class RemoteRefused(OperatorError):
     """The other server does not do what it was asked for, and says why."""
 
 
-class UnreadableThere(Refused):
+class UnreadableThere(RemoteRefused):
     """The other server cannot read the requested backup from its disk. `parent`: it is the parent of the difference."""
 
     def __init__(self, message: str, hint: str = "", *, parent: bool = False) -> None:
@@ -113,7 +113,7 @@ class AnswerReader:
         self._poll.register(fd, select.POLLIN)
 
     def answer(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the frames of one answer, kind and content, without its END. Raises ConnectionBroken, Refused."""
+        """Yields the frames of one answer, kind and content, without its END. Raises ConnectionBroken, RemoteRefused."""
         self.begin_span()
         self.is_open, self.pulse = True, None
         return self.rest()
@@ -138,12 +138,12 @@ class AnswerReader:
                 if error := str(end.get("error") or "")[:1000]:
                     if end.get("code") in (UNREADABLE, UNREADABLE_PARENT):
                         raise UnreadableThere(error, parent=end["code"] == UNREADABLE_PARENT)
-                    raise Refused(error)
+                    raise RemoteRefused(error)
                 return
             yield kind, content
 
     def objects(self) -> Iterator[dict[str, Any]]:
-        """Yields the objects of one answer. Raises ConnectionBroken, Refused."""
+        """Yields the objects of one answer. Raises ConnectionBroken, RemoteRefused."""
         for kind, content in self.answer():
             if kind != OBJECT:
                 raise ConnectionBroken("the other server sent a stream that was not requested")

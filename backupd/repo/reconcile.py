@@ -148,7 +148,7 @@ def _collect_errors(trouble: list[str], where: str) -> Iterator[None]:
 
 
 @dataclass(slots=True)
-class Reconciled:
+class ReconcileResult:
     """The result: `counts` by type of change. `locked`: hosts that differ and are in use. `trouble`: hosts that are left
     unchanged, and why.
     """
@@ -166,9 +166,9 @@ class Reconciled:
         """Returns what was done, as a notice."""
         return f"the catalogue was updated from the pool: {self}"
 
-    def in_the_pool(self) -> "Reconciled":
+    def in_the_pool(self) -> "ReconcileResult":
         """Returns the changes to the pool alone, without those to rows."""
-        return Reconciled(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
+        return ReconcileResult(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
 
     def __bool__(self) -> bool:
         """True if there is anything to report."""
@@ -176,13 +176,13 @@ class Reconciled:
 
 
 @Checkpoint("catalogue reconciled with the pool")
-def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> Reconciled:
+def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
     """Repairs differences left by a kill or by hand, cheaply: by names, and by the hosts' notes.
 
     A locked host is left to the process that holds the lock. A host whose folder contains an obstacle is named in the result and
     does not affect the others.
     """
-    done = Reconciled()
+    done = ReconcileResult()
     dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
     killed = {run.host for run in dead}
     if dead:
@@ -223,7 +223,7 @@ def _stale(notes: Notes, row_names: AbstractSet[str], noted: Sequence[StateFromN
     return {name for name in row_names & (notes.backups.keys() | rows.keys()) if not agrees(rows.get(name), notes, name)}
 
 
-def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: Reconciled) -> None:
+def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: ReconcileResult) -> None:
     try:
         lock = take_lock(pool.host_lock(host), RECONCILING, since)
     except LockHeld:
@@ -233,9 +233,9 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
         done.counts.update({step: count for step, count in _mend(pool, catalogue, host).items() if count})
 
 
-def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: Reconciled | None = None) -> Reconciled:
+def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileResult | None = None) -> ReconcileResult:
     """Compares every final backup with its seal, by one pass through the root tree. Only those that differ are opened."""
-    done = done or Reconciled()
+    done = done or ReconcileResult()
     with _collect_errors(done.trouble, "seals of backups"):
         with opened(pool.path) as fd:
             changes = last_changes(fd)
@@ -310,7 +310,7 @@ def _staged_hosts(pool: Pool) -> list[str]:
         return []
 
 
-def _drop_staged(pool: Pool, host: str, since: str, done: Reconciled) -> None:
+def _drop_staged(pool: Pool, host: str, since: str, done: ReconcileResult) -> None:
     """Deletes the subvolume that a killed run of the host was creating, before it had a record or the name `.working`.
 
     Runs hold the host's lock while they create one. Anything that does not look like a run's is left alone.

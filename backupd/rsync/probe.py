@@ -16,7 +16,7 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import become_reaper, physical_memory
-from btrkeep.process.programs import Finished, ProgramFailed, run
+from btrkeep.process.programs import ProgramFailed, ProgramResult, run
 from btrkeep.units import bounded
 
 _SECONDS = 90.0
@@ -37,7 +37,7 @@ class HostAccess:
         return shell_command(host, config.ssh, self.buckets, self.control) if host.address else ()
 
 
-async def probe(config: Config, host: HostConfig, path: str, access: HostAccess) -> Finished:
+async def probe(config: Config, host: HostConfig, path: str, access: HostAccess) -> ProgramResult:
     """Returns rsync's exit status and its errors, without the list, for `check --connect`. Raises OperatorError."""
 
     def command_with(shell: Sequence[str]) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ async def left_empty(
         watch = StallWatch(host.stall)
         group = Group.start((*ENDS_WITH_US, *command), on_stdout=_noted(watch, lines.feed), on_stderr=partial(_hear, heard))
         status = await _end_of(group, seconds, cancellation, watch)
-        done = Finished(command, status, "", heard.decode("utf-8", "surrogateescape"))
+        done = ProgramResult(command, status, "", heard.decode("utf-8", "surrogateescape"))
     if done.returncode not in _LISTED:
         raise ProgramFailed(done)
     return lines.folders
@@ -127,7 +127,7 @@ async def _within_a_cell(
     on_stdout: Callable[[bytes], None],
     seconds: float = _SECONDS,
     cancellation: RunCancellation | None = None,
-) -> Finished:
+) -> ProgramResult:
     heard, watch = bytearray(), StallWatch(host.stall)
     become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may not reap
     remote = RemoteEnd(access.shell(config, host), expected_words(host), host.max_memory.bytes_of(physical_memory()))
@@ -138,7 +138,7 @@ async def _within_a_cell(
         cell.started(group)
         status = await _end_of(group, seconds, cancellation, watch)
         text = heard.decode("utf-8", "surrogateescape")
-        return Finished(command, cell.exit_code(status, text.splitlines()), "", text)
+        return ProgramResult(command, cell.exit_code(status, text.splitlines()), "", text)
 
 
 def _hear(heard: bytearray, data: bytes) -> None:
@@ -166,12 +166,12 @@ async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | 
         async with asyncio.timeout(seconds):
             status = await group.wait()
         if watch.verdict:
-            raise ProgramFailed(Finished(("rsync",), status, "", cause_words(watch.verdict)))
+            raise ProgramFailed(ProgramResult(("rsync",), status, "", cause_words(watch.verdict)))
         return status
     except TimeoutError:
         group.signal(signal.SIGKILL)
         await group.wait()
-        raise ProgramFailed(Finished(("rsync",), 124, "", f"no end after {seconds:.0f} s")) from None
+        raise ProgramFailed(ProgramResult(("rsync",), 124, "", f"no end after {seconds:.0f} s")) from None
     except asyncio.CancelledError:
         group.signal(signal.SIGKILL)
         raise

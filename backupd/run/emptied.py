@@ -24,7 +24,7 @@ from backupd.files.tree import Tree, joined
 from backupd.files.walking import entries
 from backupd.repo.backup_json import DATA, PathResult, Record
 from backupd.run.unlisted import stored_size
-from backupd.run.verdict import Emptied, EmptiedWhy, decide_run, judge_emptied
+from backupd.run.verdict import EmptiedFolders, EmptiedWhy, decide_run, judge_emptied
 from btrkeep.backup_states import COMPLETE, SUSPECT, Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
@@ -150,13 +150,13 @@ def _emptied(
     numbers: dict[str, Mapping[str, int]],
     limit: float,
     patience: _Patience,
-) -> dict[str, Emptied]:
+) -> dict[str, EmptiedFolders]:
     """Returns those folders by source path, as the record has it: what the base says may come from another pool.
 
     Counts what is missing only until it is too much. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
     those without holes, for which the base is walked, replace them here where that may matter. Raises OSError, _Stopped.
     """
-    emptied, uncertain, walked = dict[str, Emptied](), _why(record, base), set[str]()
+    emptied, uncertain, walked = dict[str, EmptiedFolders](), _why(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))
     if not folders:  # so nothing depends on the base, which may have been deleted meanwhile
         return emptied
@@ -172,7 +172,7 @@ def _emptied(
                 before = emptied.get(path.path)
                 if before and before.is_too_much(numbers[path.path], limit):
                     continue
-                start = replace(before, others=before.others + 1) if before else Emptied(_shown(folder), why=why)
+                start = replace(before, others=before.others + 1) if before else EmptiedFolders(_shown(folder), why=why)
                 counted = _counted(tree, folder, start, numbers[path.path], limit, patience)
                 if counted.bytes and path.path not in walked and not counted.is_too_much(numbers[path.path], limit):
                     walked.add(path.path)
@@ -197,7 +197,9 @@ def _reason(mtime: int, in_base: int, started: datetime, uncertain: EmptiedWhy) 
     return uncertain if mtime < max(int((started.timestamp() - _SKEW) * 1e9), in_base + 1) else None
 
 
-def _counted(tree: Tree, folder: bytes, start: Emptied, numbers: Mapping[str, int], limit: float, patience: _Patience) -> Emptied:
+def _counted(
+    tree: Tree, folder: bytes, start: EmptiedFolders, numbers: Mapping[str, int], limit: float, patience: _Patience
+) -> EmptiedFolders:
     """Returns `start` with what is below that folder of the base."""
     sum_, below = start, entries(tree, folder)
     next(below)

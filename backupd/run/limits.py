@@ -68,7 +68,7 @@ def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Reading:
     """A reading after a commit: new bytes, and the bytes rsync had written when it began."""
 
     new: int
@@ -95,7 +95,7 @@ class LimitWatch:
         self._stop_to_recount = stop_to_recount
         self._ends = False  # rsync has ended
         self._written = 0
-        self._known: _Known | None = None
+        self._known: _Reading | None = None
         self._ended = self._took = 0.0  # the last reading of the tree
         self._reading: asyncio.Task[None] | None = None
         self._failed = 0  # readings, one after the other
@@ -163,11 +163,11 @@ class LimitWatch:
         self._ended = time.monotonic()
         self._took = self._ended - begun
         if committed:
-            self._known = _Known(subvolume_growth.bytes, written)
+            self._known = _Reading(subvolume_growth.bytes, written)
         return exceeded(self.host, subvolume_growth)
 
 
-def _may_exceed(limit: int, last: _Known | None, written: int) -> bool:
+def _may_exceed(limit: int, last: _Reading | None, written: int) -> bool:
     """Returns True if the bytes written since may exceed the limit. A commit delays everything, so it is not worth it for less
     than 1 %.
     """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from backupd.actions.discard import Unfinished, all_unfinished, give_up, room_hint, wait_for_room
+from backupd.actions.discard import UnfinishedBackup, all_unfinished, give_up, room_hint, wait_for_room
 from backupd.rsync.process import RunCancellation
 from backupd.run.run_context import RunContext
 from btrkeep.config import Config
@@ -89,7 +89,7 @@ class RoomMaker:
                     )
         return True
 
-    def _give_up(self, unfinished: Unfinished) -> bool:
+    def _give_up(self, unfinished: UnfinishedBackup) -> bool:
         """Returns True if it was discarded: not if it is in use or has changed."""
         try:
             lock = take_lock(self.context.pool.host_lock(unfinished.host), "discarding", format_time(self.context.clock.now()))

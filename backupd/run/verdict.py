@@ -244,7 +244,7 @@ class EmptiedWhy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class EmptiedFolders:
     """Folders of a source path that are empty now although nothing was deleted in them."""
 
     folder: str
@@ -263,7 +263,7 @@ class Emptied:
         return self.files > limit * base.get("files", 0) or self.bytes > limit * base.get("bytes", 0)
 
 
-def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: Emptied, limit: float) -> PathResult:
+def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: EmptiedFolders, limit: float) -> PathResult:
     """Returns the result of a complete path with such folders in it: suspect if too much is missing, else with a warning."""
     facts = {"folder": emptied.folder, "others": emptied.others, "files": emptied.files, "bytes": emptied.bytes}
     cause = Cause(emptied.why.value, result.path, facts)

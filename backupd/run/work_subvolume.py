@@ -45,7 +45,7 @@ from btrkeep.treescan import has_readable_tree
 log = logging.getLogger(__name__)
 
 
-class Forgotten(OperatorError):
+class HostForgotten(OperatorError):
     """The host was given up; it is not backed up before that is taken back."""
 
 
@@ -97,7 +97,7 @@ def prepare(wanted: WorkRequest) -> WorkSubvolume:
 
     After `cancelled` no rsync may run in it: files that share an inode may not all be split. Raises Cancelled.
 
-    Raises Forgotten, ForeignData for a `.working` that we did not make, OSError as the filesystem gives it.
+    Raises HostForgotten, ForeignData for a `.working` that we did not make, OSError as the filesystem gives it.
     """
     pool, host, path = wanted.pool, wanted.host, wanted.path
     folder = pool.host(host.name)
@@ -125,9 +125,9 @@ def prepare(wanted: WorkRequest) -> WorkSubvolume:
 
 
 def require_not_forgotten(host: str, notes: Notes) -> None:
-    """Raises Forgotten. The caller has the host's lock."""
+    """Raises HostForgotten. The caller has the host's lock."""
     if notes.forgotten:
-        raise Forgotten(
+        raise HostForgotten(
             f"{host} is forgotten: all its backups are due for deletion, new ones too: `backupd forget {host} --undo` undoes that"
         )
 

@@ -26,7 +26,7 @@ from btrkeep.config.reading import main_and_name
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 from btrkeep.pool.marker import Pool, open_pool
-from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, Streamed, stream_line
+from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, StreamHeader, stream_line
 from btrkeep.serving.server import Peer, Wire
 from btrkeep.serving.viewer import NoPlace, Places, UnreadBytes, Viewer
 from btrkeep.units import printable, show_times_in
@@ -352,7 +352,7 @@ class Call:
 
     def stream(self, name: bytes, kind: str, length: int | None) -> Frames:
         """Answers with a stream, which the function writes into; its return is the end. Raises ClientGone."""
-        self.wire.answer(stream_line(Streamed(os.fsdecode(name), kind, length)))
+        self.wire.answer(stream_line(StreamHeader(os.fsdecode(name), kind, length)))
         self.wire.streaming = True
         self.frames = Frames(self.wire, self.require)
         return self.frames

@@ -84,7 +84,7 @@ class ReadOnlySession(Session):
             if self._mark == _mark(self.path):
                 raise
             return None  # half of the file was new: whatever the error says, it is no news of the catalogue
-        return _Fetched(rows) if self._mark == _mark(self.path) else None
+        return _FetchedRows(rows) if self._mark == _mark(self.path) else None
 
     def _settled(self) -> sqlite3.Connection | None:
         """The open file; None when it was written a moment ago, which is too near to tell one state from the next."""
@@ -121,7 +121,7 @@ class CopySession(ReadOnlySession):
         return self._open().execute(query, values)
 
 
-class _Fetched:
+class _FetchedRows:
     """Rows that were read to their end."""
 
     def __init__(self, rows: list[Row]) -> None:

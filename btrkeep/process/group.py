@@ -16,7 +16,7 @@ from typing import Generic, NoReturn, TypeVar
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
 from btrkeep.process.proc import GroupMember, are_dead, members
-from btrkeep.process.programs import UNENDING, Finished, ProgramFailed, environment, found_program, paste_line, wait_for_end
+from btrkeep.process.programs import UNENDING, ProgramFailed, ProgramResult, environment, found_program, paste_line, wait_for_end
 from btrkeep.process.progress import Cancellation
 
 log = logging.getLogger(__name__)
@@ -100,14 +100,14 @@ class Group:
             )
         except OSError as error:
             why = f"{error.strerror}: {_NO_PROCESS if error.errno == errno.EAGAIN else command[0]}"
-            raise ProgramFailed(Finished(tuple(command), 127, "", why)) from error
+            raise ProgramFailed(ProgramResult(tuple(command), 127, "", why)) from error
         try:
             group = cls(process, tuple(command), wraps=wraps)
             group._watch_end()
         except OSError as error:  # too many open files: the process would be lost
             os.killpg(process.pid, signal.SIGKILL)
             wait_for_end(process)
-            raise ProgramFailed(Finished(tuple(command), 126, "", f"{error.strerror}: {command[0]}")) from error
+            raise ProgramFailed(ProgramResult(tuple(command), 126, "", f"{error.strerror}: {command[0]}")) from error
         if process.stdin is not None:
             process.stdin.close()
         assert process.stdout is not None

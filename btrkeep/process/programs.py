@@ -29,14 +29,14 @@ _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR")
 class ProgramFailed(OperatorError):
     """A program failed that had to succeed; `finished` has its output."""
 
-    def __init__(self, finished: "Finished", hint: str = "") -> None:
+    def __init__(self, finished: "ProgramResult", hint: str = "") -> None:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit status {finished.returncode}"]
         super().__init__(f"{finished.command[0]}: {last[0]}", hint)
         self.finished = finished
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ProgramResult:
     """A finished program."""
 
     command: tuple[str, ...]
@@ -74,7 +74,7 @@ def run(
     given: str = "",
     keep_open: Sequence[int] = (),
     extra: Mapping[str, str] | None = None,
-) -> Finished:
+) -> ProgramResult:
     """Runs a program to its end; `given` is its standard input, `keep_open` are descriptors that it inherits, `extra` variables.
 
     Raises ProgramFailed when it is missing, takes too long or (with `check`) fails.
@@ -91,20 +91,20 @@ def run(
         )
         finished = _to_its_end(process, tuple(command), timeout, given)
     except FileNotFoundError:
-        finished = Finished(tuple(command), 127, "", f"{command[0]} is not installed")
+        finished = ProgramResult(tuple(command), 127, "", f"{command[0]} is not installed")
         check = True
     except OSError as error:
-        finished = Finished(tuple(command), 126, "", f"{command[0]} cannot be run: {error.strerror}")
+        finished = ProgramResult(tuple(command), 126, "", f"{command[0]} cannot be run: {error.strerror}")
         check = True
     except subprocess.TimeoutExpired:
-        finished = Finished(tuple(command), 124, "", f"no end after {timeout} s")
+        finished = ProgramResult(tuple(command), 124, "", f"no end after {timeout} s")
         check = True
     if check and finished.returncode:
         raise ProgramFailed(finished)
     return finished
 
 
-def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], timeout: float | None, given: str) -> Finished:
+def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], timeout: float | None, given: str) -> ProgramResult:
     """Raises TimeoutExpired. The program is ended then, and given up when it does not end: subprocess.run would wait for ever."""
     try:
         stdout, stderr = process.communicate(given.encode() if given else None, timeout)
@@ -112,7 +112,7 @@ def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], time
         process.kill()
         wait_for_end(process)
         raise
-    return Finished(command, process.returncode, _text(stdout), _text(stderr))
+    return ProgramResult(command, process.returncode, _text(stdout), _text(stderr))
 
 
 def wait_for_end(process: subprocess.Popen[bytes]) -> None:
@@ -202,7 +202,7 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_o
                 bufsize=0,
             )
         except OSError as error:
-            raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None
+            raise ProgramFailed(ProgramResult(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None
         os.close(inherited)
         inherited = -1
         pidfd = os.pidfd_open(process.pid)  # now: later `kill` of another thread may have buried it, and its number be another's
@@ -216,7 +216,7 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_o
             os.close(pidfd)
         if not _is_over(alive):
             why = "it cannot be ended: it waits in the kernel (state D)"
-            raise ProgramFailed(Finished(tuple(command), 124, "", why), "check the kernel's messages (dmesg)")
+            raise ProgramFailed(ProgramResult(tuple(command), 124, "", why), "check the kernel's messages (dmesg)")
     finally:
         for fd in (errors, alive, *((inherited,) if inherited >= 0 else ())):
             os.close(fd)
@@ -250,10 +250,10 @@ class ProgramEnd:
 
     def failed(self) -> ProgramFailed:
         """The error that it is when it had to succeed."""
-        return ProgramFailed(Finished(self.command, self.returncode, "", self.stderr))
+        return ProgramFailed(ProgramResult(self.command, self.returncode, "", self.stderr))
 
 
-class Abandoned(OperatorError):
+class ProgramStopped(OperatorError):
     """The caller no longer waited for the program, or it took too long; it has been killed."""
 
 
@@ -263,8 +263,8 @@ def our_command(package: str) -> tuple[str, ...]:
 
 
 def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bool]) -> ProgramEnd:
-    """Runs a program to its end. Raises Abandoned if it takes too long, writes too much, or `gone` returns true; its whole group is
-    killed then.
+    """Runs a program to its end. Raises ProgramStopped if it takes too long, writes too much, or `gone` returns true; its whole
+    group is killed then.
 
     Until the end, its output is in unnamed files, not in memory.
     """
@@ -277,9 +277,9 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
         try:
             while process.poll() is None:
                 if time.monotonic() > end:
-                    raise Abandoned(f"{command[0]}: no end after {timeout:.0f} s")
+                    raise ProgramStopped(f"{command[0]}: no end after {timeout:.0f} s")
                 if gone() or os.fstat(out.fileno()).st_size > _LONGEST:
-                    raise Abandoned(f"{command[0]}: ended before it was done")
+                    raise ProgramStopped(f"{command[0]}: ended before it was done")
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_CALLER_CHECKED)
         finally:
@@ -314,7 +314,7 @@ def _start(command: Sequence[str], out: int, err: int, errors: int | None = None
             cwd="/",
         )
     except OSError as error:
-        raise ProgramFailed(Finished(tuple(command), 127, "", f"{command[0]} cannot be run: {error.strerror}")) from error
+        raise ProgramFailed(ProgramResult(tuple(command), 127, "", f"{command[0]} cannot be run: {error.strerror}")) from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

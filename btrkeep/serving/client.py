@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, RequestRefused, Streamed, asked, read_answer
+from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, RequestRefused, StreamHeader, asked, read_answer
 
 __all__ = ["Absent", "RootServiceClient", "Stream"]
 
@@ -39,7 +39,7 @@ class RootServiceClient:
         """The answer, as JSON has it. Raises RequestRefused, Absent, and UsageError for too long a request."""
         with closing(_Line(self, asked(verb, self.who, arguments, self.session))) as line:
             answer = line.answer()
-        if isinstance(answer, Streamed):
+        if isinstance(answer, StreamHeader):
             raise RequestRefused(f"{verb} is answered with a stream", "this is a bug in the program that asked")
         return answer
 
@@ -48,7 +48,7 @@ class RootServiceClient:
         line = _Line(self, asked(verb, self.who, arguments, self.session))
         try:
             answer = line.answer()
-            if not isinstance(answer, Streamed):
+            if not isinstance(answer, StreamHeader):
                 raise RequestRefused(f"{verb} is not answered with a stream", "this is a bug in the program that asked")
         except OperatorError:
             line.close()
@@ -59,7 +59,7 @@ class RootServiceClient:
 class Stream:
     """Bytes as they come, once. Iterating raises RequestRefused when the service fails midway, Absent when it is gone before."""
 
-    def __init__(self, line: "_Line", streamed: Streamed) -> None:
+    def __init__(self, line: "_Line", streamed: StreamHeader) -> None:
         self._line = line
         line.wait_in_kernel()
         self.name, self.type, self.length = streamed.name, streamed.type, streamed.length

@@ -73,7 +73,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class StreamHeader:
     """An answer in frames."""
 
     name: str
@@ -154,7 +154,7 @@ def answer_line(answer: object) -> bytes:
     return encoded({"ok": True, "answer": answer})
 
 
-def stream_line(stream: Streamed) -> bytes:
+def stream_line(stream: StreamHeader) -> bytes:
     """The line before a stream's frames."""
     return encoded({"ok": True, "stream": {"name": stream.name, "type": stream.type, "length": stream.length}})
 
@@ -174,7 +174,7 @@ def kind_of(error: OperatorError) -> str:
 
 
 def read_answer(line: bytes) -> Any:
-    """Decodes an answer: a Streamed, or any other value. Raises RequestRefused."""
+    """Decodes an answer: a StreamHeader, or any other value. Raises RequestRefused."""
     try:
         fields = decoded(line)
         if not fields["ok"]:
@@ -184,7 +184,7 @@ def read_answer(line: bytes) -> Any:
             )
         if "stream" in fields:
             stream = fields["stream"]
-            return Streamed(str(stream["name"]), str(stream["type"]), stream["length"])
+            return StreamHeader(str(stream["name"]), str(stream["type"]), stream["length"])
         return fields["answer"]
     except (ValueError, KeyError, TypeError):
         raise RequestRefused("the service sent an invalid answer", "check that it has the same version") from None

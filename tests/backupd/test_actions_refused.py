@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backupd.actions import rename as rename_module
-from backupd.actions.discard import Unfinished, give_up
+from backupd.actions.discard import UnfinishedBackup, give_up
 from backupd.actions.rename import require_renameable, validate_names
 from backupd.dedupe.cli import noted
 from backupd.dedupe.deduper import Pacer
@@ -106,9 +106,9 @@ def test_a_history_of_the_new_name_stays_when_a_host_gets_it(
 # Unfinished backups that take the space of others
 
 
-def unfinished(pool: Pool, host: str = "web1", *, for_room: bool = True) -> Unfinished:
+def unfinished(pool: Pool, host: str = "web1", *, for_room: bool = True) -> UnfinishedBackup:
     subvolume = Subvolume(300, "u", None, read_only=False, generation=50, created=40)
-    return Unfinished(host, pool.working(host), subvolume, 1 << 30, for_room, NOON)
+    return UnfinishedBackup(host, pool.working(host), subvolume, 1 << 30, for_room, NOON)
 
 
 class Working:
@@ -171,7 +171,7 @@ def test_the_unfinished_backup_of_a_host_in_use_is_not_deleted_for_others(
     given_up: list[str] = []
     notices: list[str] = []
 
-    def noting(single: Unfinished) -> bool:
+    def noting(single: UnfinishedBackup) -> bool:
         given_up.append(single.host)
         return True
 

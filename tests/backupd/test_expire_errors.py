@@ -23,7 +23,7 @@ from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue
 from backupd.repo.notes_json import Notes, write_notes
-from backupd.repo.reconcile import Reconciled
+from backupd.repo.reconcile import ReconcileResult
 from btrkeep.catalogue import Catalogue, CatalogueBusy
 from btrkeep.config import Config
 from btrkeep.config.settings import PoolSettings
@@ -66,11 +66,11 @@ def test_with_a_catalogue_that_others_use_an_expiry_reads_the_pool_and_not_old_r
 ) -> None:
     own, asked = runner.context.catalogue, list[Catalogue]()
 
-    def reconcile(_pool: Pool, catalogue: Catalogue, _since: str) -> Reconciled:
+    def reconcile(_pool: Pool, catalogue: Catalogue, _since: str) -> ReconcileResult:
         asked.append(catalogue)
         if catalogue is own and trouble == "raised":
             raise CatalogueBusy("the catalogue is busy", "wait")
-        return Reconciled(Counter(), [], ["web1: x"]) if catalogue is own else Reconciled()
+        return ReconcileResult(Counter(), [], ["web1: x"]) if catalogue is own else ReconcileResult()
 
     def busy(_id: str) -> None:
         raise CatalogueBusy("the catalogue is busy", "wait")

@@ -20,13 +20,13 @@ from backupd.expire.expiry_context import ExpiryContext, RowWriter
 from backupd.expire.expiry_runner import LONGEST_YIELD, ExpiryRunner, ExpiryScope, _named
 from backupd.expire.host_backups import _with_seal, asked_of, forgotten_at, gone_names
 from backupd.expire.monitor import in_hand
-from backupd.expire.mount_option import Switched, read_record, record_path
+from backupd.expire.mount_option import SwitchedOption, read_record, record_path
 from backupd.expire.queue import CleanerQueue, Governor
 from backupd.expire.report import ExpiryProgress, Pause, Summary
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import FinalBackup
 from backupd.repo.notes_json import Notes
-from backupd.repo.reconcile import Reconciled
+from backupd.repo.reconcile import ReconcileResult
 from backupd.repo.seals import SealState
 from btrkeep.catalogue import Catalogue, CatalogueUnusable
 from btrkeep.config import Config, Retention
@@ -257,7 +257,7 @@ def test_a_damaged_record_of_a_switched_mount_option_is_an_error(context: Expiry
     with pytest.raises(ValueError, match=r"mount-option\.json cannot be read"):
         read_record(context.pool)
     record_path(context.pool).write_text('{"was": "ssd", "set": "nossd", "boot": "x"}')
-    assert read_record(context.pool) == Switched("ssd", "nossd", "x")
+    assert read_record(context.pool) == SwitchedOption("ssd", "nossd", "x")
 
 
 @pytest.mark.parametrize(("error", "is_altered"), [(None, False), (errno.EIO, True), (errno.EUCLEAN, True)])
@@ -351,7 +351,7 @@ def test_the_history_has_how_many_hosts_an_expiry_was_limited_to(
 
 def test_rows_that_could_be_reconciled_need_no_catalogue_in_memory(runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     catalogue = runner.context.catalogue
-    for done in (Reconciled(Counter({"added": 1})), Reconciled()):
+    for done in (ReconcileResult(Counter({"added": 1})), ReconcileResult()):
         monkeypatch.setattr("backupd.expire.expiry_runner.reconcile", lambda *_, done=done: done)
         with ExitStack() as held:
             assert runner._reconcile(held) is done

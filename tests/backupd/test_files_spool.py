@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.files import spool, zip_headers
-from backupd.files.spool import LinkTable, Packed, SpoolTooLarge, ordered
+from backupd.files.spool import LinkTable, PackedBytes, SpoolTooLarge, ordered
 from backupd.files.tree import Entry
 from tests.beds import TOP, work
 from tests.beds.leftout import needs_program, needs_root
@@ -57,7 +57,7 @@ def test_who_asks_for_too_many_names_fills_no_disk(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(spool, "MOST", 1 << 20)
     with closing(LinkTable()) as links, pytest.raises(SpoolTooLarge, match="too many hard links"):
         consumed(links.seen(number, 2, os.urandom(1000)) for number in range(10_000))
-    with closing(Packed()) as packed, pytest.raises(SpoolTooLarge, match="too many hard links"):
+    with closing(PackedBytes()) as packed, pytest.raises(SpoolTooLarge, match="too many hard links"):
         consumed(map(packed.write, (os.urandom(1000) for _ in range(10_000))))
 
 
@@ -70,7 +70,7 @@ def test_a_full_disk_of_these_files_is_no_full_disk_of_the_archive(
     monkeypatch.setenv("TMPDIR", str(small_disk))
     code = {
         "links": "t = LinkTable(); [t.seen(n, 2, os.urandom(1000)) for n in range(30000)]",
-        "packed": "p = Packed(); [p.write(os.urandom(1000)) for n in range(30000)]",
+        "packed": "p = PackedBytes(); [p.write(os.urandom(1000)) for n in range(30000)]",
     }[kind]
     code = (
         "import os\nfrom backupd.files.spool import *\nfrom backupd.files.to_tar import _failures_reported\n"
@@ -94,7 +94,7 @@ def consumed(every: Iterable[object]) -> None:
 def test_what_is_packed_comes_out_as_it_was_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     written = [os.urandom(3000) * 20 for _ in range(60)]
-    with closing(Packed()) as packed:
+    with closing(PackedBytes()) as packed:
         for name in written:
             packed.write(name)
         assert list(tmp_path.iterdir()) == []

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from backupd.expire.report import Deleted, held_words
-from backupd.repo.reconcile import Reconciled
+from backupd.expire.report import DeletedBackup, held_words
+from backupd.repo.reconcile import ReconcileResult
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from backupd.repo.reconcile import Reconciled
     ],
 )
 def test_each_change_of_a_reconciling_is_counted_in_singular_and_plural(subject: str, output: str, several: str) -> None:
-    assert str(Reconciled(Counter({subject: 1}))) == output
-    assert str(Reconciled(Counter({subject: 2000 if "," in several else 2}))) == several
+    assert str(ReconcileResult(Counter({subject: 1}))) == output
+    assert str(ReconcileResult(Counter({subject: 2000 if "," in several else 2}))) == several
 
 
 def test_deleted_backups_held_by_an_open_file_are_counted_in_singular_and_plural() -> None:
-    deleted = {number: Deleted("web", f"n{number}", f"/p/n{number}") for number in (1, 2)}
+    deleted = {number: DeletedBackup("web", f"n{number}", f"/p/n{number}") for number in (1, 2)}
     assert held_words(deleted, {1: None}).startswith("1 deleted backup cannot be freed while files in it are open")
     assert held_words(deleted, {1: None, 2: None}).startswith("2 deleted backups cannot be freed while files in them are open")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.plain_files import Handled, compare, copy
+from backupd.files.plain_files import BatchResult, compare, copy
 from backupd.files.walking import PlainFile
 
 pytestmark = pytest.mark.root
@@ -45,7 +45,7 @@ def _without_size_on_disk(files: list[PlainFile]) -> list[PlainFile]:
     return [file._replace(allocated=0) for file in files]
 
 
-def _copied(sides: tuple[int, int]) -> Handled:
+def _copied(sides: tuple[int, int]) -> BatchResult:
     return copy(*sides, _files(sides[0]), reflinks=False, privileged=True)
 
 

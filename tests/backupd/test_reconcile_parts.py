@@ -12,7 +12,7 @@ import pytest
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.notes_json import Notes
 from backupd.repo.reconcile import (
-    Reconciled,
+    ReconcileResult,
     _collect_errors,
     _collecting,
     _drop_staged,
@@ -93,18 +93,18 @@ def test_only_a_backup_that_the_disk_does_not_give_back_counts_as_unread(error: 
 
 
 def test_a_reconciling_is_reported_if_it_changed_something_or_left_a_host_as_it_is() -> None:
-    assert not Reconciled()
-    assert not Reconciled(locked=["web1"])
-    assert Reconciled(Counter({"added": 1}))
-    assert Reconciled(trouble=["web1: unreadable"])
-    done = Reconciled(Counter({"added": 2, "staged": 1}), trouble=["web1: unreadable"])
+    assert not ReconcileResult()
+    assert not ReconcileResult(locked=["web1"])
+    assert ReconcileResult(Counter({"added": 1}))
+    assert ReconcileResult(trouble=["web1: unreadable"])
+    done = ReconcileResult(Counter({"added": 2, "staged": 1}), trouble=["web1: unreadable"])
     assert done.sentence == (
         "the catalogue was updated from the pool: 2 backups added, 1 beginning of a killed run removed, "
         "not changed: web1: unreadable"
     )
     assert done.in_the_pool().counts == {"staged": 1}
     assert done.in_the_pool().trouble == done.trouble
-    assert not Reconciled(Counter({"added": 2})).in_the_pool()
+    assert not ReconcileResult(Counter({"added": 2})).in_the_pool()
 
 
 HELD = StateFromNotes("web1", "held", "complete", "complete", None, "court", None)
@@ -170,7 +170,7 @@ def test_what_a_killed_run_was_creating_is_deleted_unless_it_is_read_only_or_in_
     monkeypatch.setattr("backupd.repo.reconcile.delete", lambda folder, number: deleted.append((folder, number)))
     pool.staged("web1").mkdir(parents=True)
     pool.host_lock("web1").parent.mkdir(parents=True)
-    done = Reconciled()
+    done = ReconcileResult()
     with take_lock(pool.host_lock("web1"), "run", "now"):
         _drop_staged(pool, "web1", "now", done)
     assert (deleted, done.counts) == ([], {})

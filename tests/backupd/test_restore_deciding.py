@@ -31,7 +31,7 @@ from backupd.files.conflict_policy import (
 )
 from backupd.files.placing import place_path, placed
 from backupd.files.restore_request import command_words
-from backupd.files.restore_types import Restored, RestoreRequest, target_of
+from backupd.files.restore_types import RestoreRequest, RestoreResult, target_of
 from backupd.files.tar_headers import DataMap, member, sparse_member
 from backupd.files.tree import Entry
 from backupd.files.zip_headers import zip_name
@@ -275,6 +275,6 @@ def test_a_header_is_read_back_by_python_s_tarfile_whichever_way_it_was_made(nam
     ],
 )
 def test_the_result_has_the_rate_unless_it_says_nothing_of_the_disk(size: int, seconds: float, words: str) -> None:
-    done = Restored(seconds=seconds)
+    done = RestoreResult(seconds=seconds)
     done.counts[NEW].number, done.counts[NEW].size = 7, size
     assert result_line(done) == words

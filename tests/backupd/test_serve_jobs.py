@@ -23,7 +23,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, load
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.process.proc import start_time
-from btrkeep.process.programs import Abandoned, run_watched
+from btrkeep.process.programs import ProgramStopped, run_watched
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.server import allowed_users
 from tests.beds import TOP
@@ -405,11 +405,11 @@ def test_a_program_for_an_asker_that_left_or_that_takes_too_long_is_ended_with_a
     script = f"sleep 6100 & echo $! >{started}.new; mv {started}.new {started}; wait"
     if is_late:
         while not started.exists():  # the machine may be busy for longer than that
-            with pytest.raises(Abandoned):
+            with pytest.raises(ProgramStopped):
                 run_watched(("sh", "-c", script), timeout=timeout, gone=lambda: False)
             timeout *= 2
     else:
-        with pytest.raises(Abandoned):
+        with pytest.raises(ProgramStopped):
             run_watched(("sh", "-c", script), timeout=600, gone=started.exists)
     pid = int(started.read_text())
     wait_for(lambda: start_time(pid) is None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from backupd.repo.backup_json import PathOutcome, PathResult
 from backupd.rsync.messages import Messages
 from backupd.run.verdict import (
-    Emptied,
+    EmptiedFolders,
     EmptiedWhy,
     PathEvidence,
     RunVerdict,
@@ -348,7 +348,7 @@ def test_folders_that_are_empty_now_make_a_backup_suspect_beyond_the_limit(
     files: int, size: int, why: EmptiedWhy, is_suspect: bool
 ) -> None:
     before = replace(judged(0), warnings=("a warning",))
-    result = judge_emptied(before, BEFORE, Emptied("data", files=files, bytes=size, why=why), 0.5)
+    result = judge_emptied(before, BEFORE, EmptiedFolders("data", files=files, bytes=size, why=why), 0.5)
     if is_suspect:
         assert (result.outcome, result.warnings) == (PathOutcome.SUSPECT, ("a warning",))
         assert result.cause == Cause(why.value, "/srv", {"folder": "data", "others": 0, "files": files, "bytes": size})

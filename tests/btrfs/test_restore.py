@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from backupd.files import batched_walk, writing
-from backupd.files.destination import Occupied, put
+from backupd.files.destination import PlaceOccupied, put
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree, look, names_in
@@ -235,11 +235,11 @@ def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: P
         (tmp_path / "name").write_text("theirs")
         entry = look(folder, b"name", b"/name")
         (tmp_path / "new").write_text("ours")
-        with pytest.raises(Occupied):
+        with pytest.raises(PlaceOccupied):
             put(folder, b"new", b"name", None)
         (tmp_path / "other").write_text("theirs, changed")
         (tmp_path / "other").rename(tmp_path / "name")
-        with pytest.raises(Occupied):
+        with pytest.raises(PlaceOccupied):
             put(folder, b"new", b"name", entry)
         assert (tmp_path / "name").read_text() == "theirs, changed"
         put(folder, b"new", b"name", look(folder, b"name", b"/name"))

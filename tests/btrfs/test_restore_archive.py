@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from backupd.files.archive import Archived, write_archive
+from backupd.files.archive import ArchiveResult, write_archive
 from backupd.files.restore_types import RestoreProgress
 from backupd.files.spool import LinkTable
 from backupd.files.to_tar import write_stream
@@ -40,7 +40,7 @@ def backup(shared_btrfs: Path) -> Path:
     return shared_btrfs
 
 
-def written(backup: Path, to: Path, kind: str, *paths: bytes) -> Archived:
+def written(backup: Path, to: Path, kind: str, *paths: bytes) -> ArchiveResult:
     with Tree(backup) as tree, to.open("wb") as out:
         done = write_archive(tree, paths, kind, out)
     assert done.size == to.stat().st_size

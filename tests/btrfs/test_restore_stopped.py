@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from backupd.files import plain_files, writing
-from backupd.files.destination import Destination, Occupied
+from backupd.files.destination import Destination, PlaceOccupied
 from backupd.files.new_folders import STAGING, Staging, make_folder
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
@@ -273,7 +273,7 @@ def test_an_unfinished_file_that_cannot_be_deleted_is_reported(
         return opened(path, flags, *words, **keys)
 
     def taken(*_: Any) -> None:
-        raise Occupied(errno.EEXIST, "a file has appeared there")
+        raise PlaceOccupied(errno.EEXIST, "a file has appeared there")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", _no_space)

@@ -16,7 +16,7 @@ from backupd.files.batched_walk import PlainFolder, PlainFolders, RepeatedWalk
 from backupd.files.destination import Destination, rename_to_nothing
 from backupd.files.new_folders import STAGING as NAME
 from backupd.files.new_folders import FolderCopier, Staging, compare_folders
-from backupd.files.plain_files import Handled
+from backupd.files.plain_files import BatchResult
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
@@ -81,7 +81,7 @@ def _plain_folder(top: Path, name: str) -> PlainFolder:
         return folder
 
 
-def _copied(tmp_path: Path, *, privileged: bool = True) -> Handled:
+def _copied(tmp_path: Path, *, privileged: bool = True) -> BatchResult:
     """Copies tmp_path/source/folder to tmp_path/to/folder."""
     folder = _plain_folder(tmp_path / "source", "folder")
     with _opened(tmp_path) as fds:

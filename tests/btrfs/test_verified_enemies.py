@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backupd.proof.read_errors import record_scrub_damage
-from backupd.proof.scrub import Scrubbed
+from backupd.proof.scrub import ScrubResult
 from backupd.repo.pool_context import PoolContext
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.clock import Clock
@@ -71,7 +71,7 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
     with Catalogue.open(nights.state) as catalogue:
         site = PoolContext(config, open_pool(nights.pool), catalogue, Clock(None))
         site.catalogue.put_damages([before])
-        done = Scrubbed(
+        done = ScrubResult(
             "finished", False, 1, dict.fromkeys(("uncorrectable", "malloc", "unverified"), 0) | {kind: 1}, 1.0, begun=now
         )
         record_scrub_damage(site, done, now)

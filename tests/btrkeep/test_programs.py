@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from btrkeep.process.programs import Finished, ProgramFailed, paste_line, run
+from btrkeep.process.programs import ProgramFailed, ProgramResult, paste_line, run
 
 
 def test_a_program_that_works_tells_what_it_printed() -> None:
-    assert run(["sh", "-c", "echo out; echo err >&2"]) == Finished(("sh", "-c", "echo out; echo err >&2"), 0, "out\n", "err\n")
+    assert run(["sh", "-c", "echo out; echo err >&2"]) == ProgramResult(("sh", "-c", "echo out; echo err >&2"), 0, "out\n", "err\n")
 
 
 def test_bytes_that_are_no_text_survive() -> None:

@@ -10,7 +10,7 @@ from btrkeep.errors import OperatorError
 from heatmap.colourings import ColourKey
 from web.pool.page import filesystem, painter, picture, revalidated
 from web.pool.pictures import ORDERS as SORTS
-from web.pool.pictures import DrawingRequest, Gallery, Recorded, wish_of
+from web.pool.pictures import DrawingRequest, Gallery, RecordedState, wish_of
 from web.pool.scores import BOUNDS, ORDERS, PAGE, groups, nearest, neighbours, one_group
 from web.request_values import number
 from web.service_client import root_service
@@ -65,7 +65,7 @@ def _chosen() -> tuple[Gallery, int | None]:
     return gallery, place
 
 
-def _problem(recorded: Recorded | None, wish: DrawingRequest) -> tuple[bool, str]:
+def _problem(recorded: RecordedState | None, wish: DrawingRequest) -> tuple[bool, str]:
     """Returns whether it can be drawn this way, and the reason if not."""
     if recorded is None:
         return False, ""
@@ -116,7 +116,7 @@ def _wish() -> DrawingRequest:
     return wish_of(request.args, steady=request.args.get("steady") == "1")
 
 
-def _recorded(id: str) -> tuple[Gallery, Recorded]:  # noqa: A002
+def _recorded(id: str) -> tuple[Gallery, RecordedState]:  # noqa: A002
     gallery = painter().states.gallery(source().site.filesystem)
     place = gallery.at(id)
     if place is None:

@@ -38,7 +38,7 @@ from web.pool.data import (
     shortest_span,
     trend,
 )
-from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, Recorded, wish_of
+from web.pool.pictures import FOLDER, DrawingRequest, Gallery, Painter, RecordedState, wish_of
 from web.pool.scores import Distribution, ScoreClass, Scores, SizeClass, distribution, scores
 from web.request_values import number
 from web.source import needs_all_hosts, source
@@ -204,7 +204,7 @@ def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
     return revalidated(draw(look_of(request.args)), "image/svg+xml")
 
 
-def picture(painter: Painter, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> Response:
+def picture(painter: Painter, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Response:
     """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or be gone."""
     try:
         return revalidated(painter.png(gallery, recorded, wish), "image/png")

@@ -76,7 +76,7 @@ def _size(word: str | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedState:
     """One recorded state."""
 
     id: str
@@ -93,7 +93,7 @@ class Recorded:
 class Gallery:
     """The states of one filesystem."""
 
-    recorded: tuple[Recorded, ...]
+    recorded: tuple[RecordedState, ...]
     """Oldest first."""
     left_out: tuple[str, ...]
     """Why files are not among them, a line each."""
@@ -126,7 +126,7 @@ class RecordedStates:
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
         mine = {
-            backup_name(moment.taken): Recorded(backup_name(moment.taken), moment.taken, name, stamp)
+            backup_name(moment.taken): RecordedState(backup_name(moment.taken), moment.taken, name, stamp)
             for name, (stamp, moment) in sorted(moments.items())
             if moment.fsid == wanted
         }
@@ -179,7 +179,7 @@ class Painter:
         self._drawing = threading.Lock()
         self._loading = threading.Lock()
 
-    def state(self, recorded: Recorded) -> FilesystemState:
+    def state(self, recorded: RecordedState) -> FilesystemState:
         """Returns the state. Loads one at a time: each takes as much memory as all cached ones."""
 
         def alone() -> FilesystemState:
@@ -188,19 +188,19 @@ class Painter:
 
         return self._states.get((recorded.name, recorded.stamp), alone)
 
-    def png(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> bytes:
+    def png(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
         """Returns the picture. Raises OperatorError also if the state cannot be coloured this way: it may have no scores."""
         return self._made("png", self._key(gallery, recorded, wish), lambda: _png(self._drawn(gallery, recorded, wish)))
 
-    def map(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> bytes:
+    def map(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
         """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/overview.py describes the format."""
         return self._made("map", self._key(gallery, recorded, wish), lambda: self._map(gallery, recorded, wish))
 
-    def key(self, recorded: Recorded, wish: DrawingRequest) -> ColourKey:
+    def key(self, recorded: RecordedState, wish: DrawingRequest) -> ColourKey:
         """Returns the key of its colours. Raises OperatorError."""
         return COLOUR_SCHEMES[wish.colour].key(self.state(recorded))
 
-    def grid(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> Grid:
+    def grid(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Grid:
         """Returns the grid that maps bytes to pixels."""
         total = int(self._scaled(gallery, recorded, wish).total_bytes.sum())
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
@@ -214,24 +214,24 @@ class Painter:
 
         return self._pictures.get((kind, key), alone)
 
-    def _key(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> tuple[Hashable, ...]:
+    def _key(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> tuple[Hashable, ...]:
         scale = hash(tuple(other.stamp for other in gallery.recorded)) if wish.steady else 0
         return recorded.name, recorded.stamp, wish, scale
 
-    def _drawn(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> Drawing:
+    def _drawn(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Drawing:
         state, scheme = self._scaled(gallery, recorded, wish), COLOUR_SCHEMES[wish.colour]
         return overview(
             state, sort=wish.sort, size=wish.size, curve=wish.curve, colouring=scheme.paint, min_brightness=scheme.min_brightness
         )
 
-    def _scaled(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> FilesystemState:
+    def _scaled(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> FilesystemState:
         state = self.state(recorded)
         if not wish.steady or not (moments := self.states.moments(gallery)):
             return state
         scale = common_scale(moments)
         return scale.applied(state)
 
-    def _map(self, gallery: Gallery, recorded: Recorded, wish: DrawingRequest) -> bytes:
+    def _map(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
         document = pixel_map(self.state(recorded), self._drawn(gallery, recorded, wish))
         return gzip.compress(orjson.dumps(document), 1, mtime=0)
 

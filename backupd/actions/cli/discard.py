@@ -4,7 +4,7 @@ from datetime import datetime
 
 import click
 
-from backupd.actions.discard import Unfinished, discard, is_busy, unfinished_backup
+from backupd.actions.discard import UnfinishedBackup, discard, is_busy, unfinished_backup
 from backupd.cli.command_context import dry_run_option, opened, pass_context, yes_option
 from backupd.cli.names import complete_host_of_pool, confirmed, locked_host, require_host_or_folder
 from backupd.cli.recording import record
@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     return Exit.OK
 
 
-def _found(context: PoolContext, host: str) -> Unfinished:
+def _found(context: PoolContext, host: str) -> UnfinishedBackup:
     """Returns the unfinished backup. Raises StateConflict."""
     if unfinished := unfinished_backup(context.pool, host):
         return unfinished
@@ -62,7 +62,7 @@ def _found(context: PoolContext, host: str) -> Unfinished:
     raise StateConflict(f"{path} does not belong to btrkeep", "check what it is, and move it away")
 
 
-def _lost(unfinished: Unfinished, now: datetime) -> str:
+def _lost(unfinished: UnfinishedBackup, now: datetime) -> str:
     since = (
         f", started {local_time(unfinished.began)} ({format_duration((now - unfinished.began).total_seconds())} ago)"
         if unfinished.began
@@ -71,7 +71,7 @@ def _lost(unfinished: Unfinished, now: datetime) -> str:
     return f"{unfinished.host} has an unfinished backup of {format_size(unfinished.size)}{since}"
 
 
-def _tell(unfinished: Unfinished, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
+def _tell(unfinished: UnfinishedBackup, now: datetime, *, as_json: bool, dry_run: bool = False) -> None:
     answer = {
         "dry_run": dry_run,
         "host": unfinished.host,

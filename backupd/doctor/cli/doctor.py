@@ -21,7 +21,7 @@ from backupd.doctor.cli.check import show
 from backupd.doctor.copy_checks import reach_copies
 from backupd.doctor.doctor_facts import DoctorFacts, DoctorReport
 from backupd.doctor.gather import gather, stacks
-from backupd.doctor.room_fix import RoomFix, RoomFixed, attach_left
+from backupd.doctor.room_fix import RoomFix, RoomFixResult, attach_left
 from backupd.doctor.room_words import attached_error, plan_lines
 from backupd.doctor.rules import BY_NAME, RULES, examine, findings_of, fix, refusal, rule_named
 from backupd.repo.pool_context import open_configured
@@ -232,7 +232,7 @@ def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path],
     return print_answer(_room_fields(fixed, dry_run=dry_run), partial(_say, text), as_json=as_json)
 
 
-def _room_fields(fixed: RoomFixed, *, dry_run: bool) -> dict[str, object]:
+def _room_fields(fixed: RoomFixResult, *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
         "needed": fixed.plan.is_needed,

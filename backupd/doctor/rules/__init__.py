@@ -5,7 +5,7 @@ steps of a finding that is still there, then the rule again to see whether it is
 import logging
 from collections.abc import Callable, Iterable
 
-from backupd.doctor.doctor_facts import SEVERITIES, DoctorFacts, DoctorReport, DoctorRule, Unlooked
+from backupd.doctor.doctor_facts import SEVERITIES, DoctorFacts, DoctorReport, DoctorRule, UncheckedRule
 from backupd.doctor.rules import mount, site, state, storage
 from btrkeep.decisions.findings import Finding, FixCommand, Step, WriteSysfs
 from btrkeep.errors import OperatorError, UsageError, did_you_mean
@@ -20,12 +20,12 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorRe
     """Applies these rules. A rule that is blind but finds something counts as having looked."""
     findings: list[Finding] = []
     well: list[str] = []
-    unlooked: list[Unlooked] = []
+    unlooked: list[UncheckedRule] = []
     for rule in rules:
         if rule_findings := list(rule.check(facts)):
             findings += rule_findings
         elif why := rule.blind(facts):
-            unlooked.append(Unlooked(rule.name, why))
+            unlooked.append(UncheckedRule(rule.name, why))
         else:
             well.append(rule.name)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.level))

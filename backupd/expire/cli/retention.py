@@ -41,7 +41,7 @@ from btrkeep.units import counted, local_day, local_time, printable
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _RetentionQuery:
     """The question."""
 
     context: PoolContext
@@ -90,7 +90,7 @@ def explain_command(ctx: click.Context, host: str | None, at: date | None, polic
     with opened(ctx) as context:
         moment = context.clock.now()
         then = end_of(at, context.config.pool.zone) if at else moment
-        asked = _Asked(context, then, then < moment, policy, as_json)
+        asked = _RetentionQuery(context, then, then < moment, policy, as_json)
         return _all(asked) if host is None else _one(asked, host)
 
 
@@ -103,7 +103,7 @@ def _require_policy(text: str) -> None:
             raise UsageError(f"--policy: {error}", "write it like --policy daily=7,weekly=4,monthly=12") from None
 
 
-def _explained(asked: _Asked, facts: HostBackups) -> tuple[ExplainedHost, Retention]:
+def _explained(asked: _RetentionQuery, facts: HostBackups) -> tuple[ExplainedHost, Retention]:
     policy = _with(asked.policy, facts.policy)
     then = as_of(facts, asked.now) if asked.past else facts
     return explain(then, policy, asked.context.config.pool.zone, asked.now), policy
@@ -114,7 +114,7 @@ def _with(text: str, base: Retention) -> Retention:
     return parse_policy(text, base) if text else base
 
 
-def _one(asked: _Asked, host: str) -> int:
+def _one(asked: _RetentionQuery, host: str) -> int:
     context = asked.context
     require_host_or_folder(context, host)
     if host in context.config.excluded:
@@ -139,7 +139,7 @@ def _one(asked: _Asked, host: str) -> int:
     return Exit.ATTENTION if unreadable else Exit.OK
 
 
-def _show_one(asked: _Asked, explained: ExplainedHost, policy: Retention) -> None:
+def _show_one(asked: _RetentionQuery, explained: ExplainedHost, policy: Retention) -> None:
     host = printable(explained.facts.host)
     print_wrapped(f"{host}, with the policy {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
     for note in _notes(explained, policy, guarded([explained]).left_out):
@@ -173,14 +173,14 @@ def _paint(text: str, colour: int) -> str:
     return click.style(text, fg=colour)
 
 
-def _go(asked: _Asked, going: int, today: int) -> str:
+def _go(asked: _RetentionQuery, going: int, today: int) -> str:
     if not asked.policy:
         return f"{going:,} to delete"
     change = f"{going - today:,} more" if going > today else f"{today - going:,} fewer" if going < today else "the same number"
     return f"{going:,} would be deleted; with the present policy {today:,}: {change}"
 
 
-def _all(asked: _Asked) -> int:
+def _all(asked: _RetentionQuery) -> int:
     trouble: dict[str, str] = {}
     if asked.as_json:
         counts = [0, 0]
@@ -194,7 +194,7 @@ def _all(asked: _Asked) -> int:
     return Exit.ATTENTION if trouble else Exit.OK
 
 
-def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
+def _hosts(asked: _RetentionQuery, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
     """Yields one host at a time, to save memory; read errors are added to `trouble`."""
     for facts in read_hosts(asked.context.pool, asked.context.catalogue, asked.context.config):
         if facts.trouble:
@@ -207,7 +207,7 @@ def _hosts(asked: _Asked, trouble: dict[str, str], counts: list[int]) -> Iterato
         yield explained, policy
 
 
-def _show_all(asked: _Asked, hosts: list[tuple[ExplainedHost, Retention]]) -> None:
+def _show_all(asked: _RetentionQuery, hosts: list[tuple[ExplainedHost, Retention]]) -> None:
     limits = guarded(explained for explained, _ in hosts)
     number = "{:,}".format
     columns: tuple[Column[tuple[ExplainedHost, Retention]], ...] = (

@@ -44,7 +44,7 @@ from btrkeep.units import counted, format_size
 if (
     TYPE_CHECKING
 ):  # each kind of a restore imports its own: to a host needs asyncio and ssh's session, to a folder what writes there
-    from backupd.files.archive import Archived
+    from backupd.files.archive import ArchiveResult
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
 
@@ -290,7 +290,7 @@ def _tar(
     return status
 
 
-def _left_out(done: "Archived") -> None:
+def _left_out(done: "ArchiveResult") -> None:
     for path, why in done.left_out:
         say(f"note: {shown(path)} is skipped: {why}", err=True)
     if done.left_out_count > len(done.left_out):

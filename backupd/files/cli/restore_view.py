@@ -10,7 +10,7 @@ from backupd.files.backup_selector import Restorable
 from backupd.files.cli.opened_backup import remark_lines
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME
 from backupd.files.entry_words import shown
-from backupd.files.restore_types import RestoreCount, Restored, RestorePreview, RestoreProgress, Withheld
+from backupd.files.restore_types import RestoreCount, RestorePreview, RestoreProgress, RestoreResult, Withheld
 from btrkeep.cli.output import ProgressLine, say
 from btrkeep.config import Config
 from btrkeep.config.config_model import OffsiteSettings
@@ -101,7 +101,7 @@ def _samples(count: RestoreCount) -> None:
         say(f"            and {count.number - _SHOWN:,} more")
 
 
-def result_line(done: Restored) -> str:
+def result_line(done: RestoreResult) -> str:
     """The first line of the result: what was restored, and that something failed."""
     written, total = (
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
@@ -126,7 +126,7 @@ def _rate(size: int, seconds: float) -> str:
     return f", {format_size(round(size / seconds))}/s" if size >= _LEAST_FOR_RATE and seconds > 0 else ""
 
 
-def say_result(done: Restored, overwrite: str | None) -> None:
+def say_result(done: RestoreResult, overwrite: str | None) -> None:
     """Prints the result: what was written, compared, and wrong, and how to solve it."""
     say(result_line(done))
     shared = f", {format_size(done.reflinked)} are shared with the backup" if done.reflinked else ""

@@ -197,7 +197,7 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _StatusSources:
     """What the command reads."""
 
     config: Config
@@ -214,7 +214,7 @@ class _Opened:
     """As in PoolContext."""
 
 
-def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
+def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _StatusSources:
     """Opens all of it; the catalogue alone, for reading, if the pool or the catalogue's folder is unusable. Then `look` has why.
 
     Raises OperatorError if the catalogue cannot be read.
@@ -235,15 +235,15 @@ def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _Opened:
         except OperatorError:
             look.show()
             raise error from None
-        return _Opened(config, catalogue, datetime.now(UTC))
-    return _Opened(config, context.catalogue, context.clock.now(), context.pool, context.lost, context.clock_doubt)
+        return _StatusSources(config, catalogue, datetime.now(UTC))
+    return _StatusSources(config, context.catalogue, context.clock.now(), context.pool, context.lost, context.clock_doubt)
 
 
 @dataclass(frozen=True, slots=True)
 class _Status:
     """What the command shows, of all hosts or of one."""
 
-    context: _Opened
+    context: _StatusSources
     """What it read."""
     report: StatusReport
     """The report."""
@@ -337,7 +337,7 @@ class _Status:
         view.show_pool(report.verdict)
 
 
-def _chosen(context: _Opened, hosts: Sequence[str], group: str | None) -> frozenset[str]:
+def _chosen(context: _StatusSources, hosts: Sequence[str], group: str | None) -> frozenset[str]:
     """Returns the hosts that are named by words, patterns and the group. Raises UsageError."""
     config = context.config
     if group is not None and group not in config.groups:
@@ -370,7 +370,7 @@ def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _St
     )
 
 
-def _read_status(context: _Opened, host: str | None, synchronised: bool | None) -> _Status:
+def _read_status(context: _StatusSources, host: str | None, synchronised: bool | None) -> _Status:
     catalogue, config = context.catalogue, context.config
     report = read_report(config, catalogue, context.moment, context.pool.filesystem if context.pool else None)
     if host is not None:
@@ -391,7 +391,7 @@ def _is_of_job(alarm: StoredAlarm) -> bool:
     return alarm.about.traits.of_job or alarm.what == SERVICE
 
 
-def _unconfigured(context: _Opened, host: str | None) -> dict[str, int]:
+def _unconfigured(context: _StatusSources, host: str | None) -> dict[str, int]:
     """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
     known_hosts = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
     counts = context.catalogue.backup_counts()

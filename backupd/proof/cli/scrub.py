@@ -13,7 +13,7 @@ from backupd.cli.command_context import load_config, opened
 from backupd.proof.cli.damaged import COLUMNS, show
 from backupd.proof.damaged_files import DamagedFile, damaged_files
 from backupd.proof.read_errors import ScrubDamage, check_read_errors, record_scrub_damage
-from backupd.proof.scrub import Scrubbed, ScrubState, is_unfinished, scrub
+from backupd.proof.scrub import ScrubResult, ScrubState, is_unfinished, scrub
 from backupd.repo.pool_context import open_configured, require_privileges, require_writable
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.listings import objects
@@ -86,7 +86,7 @@ def _note_attempt(ctx: click.Context, attempt: StepAttempt) -> datetime:
     return begun
 
 
-def _ended(done: Scrubbed) -> tuple[AttemptOutcome, str]:
+def _ended(done: ScrubResult) -> tuple[AttemptOutcome, str]:
     """One that was stopped goes on from there the next time."""
     if done.outcome == "failed":
         return AttemptOutcome.FAILED, done.why
@@ -108,7 +108,7 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
         print_error(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds the damaged files"))
 
 
-def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, list[DamagedFile]]:
+def _recorded(ctx: click.Context, done: ScrubResult) -> tuple[ScrubDamage | None, list[DamagedFile]]:
     """Records the damage and returns it. Failing to record it does not fail the scrub."""
     try:
         with opened(ctx) as context:
@@ -121,7 +121,7 @@ def _recorded(ctx: click.Context, done: Scrubbed) -> tuple[ScrubDamage | None, l
     return None, []
 
 
-def _unread_lines(done: Scrubbed) -> Iterator[str]:
+def _unread_lines(done: ScrubResult) -> Iterator[str]:
     for unread in done.unread:
         yield unread_words(unread)
     if done.redundancy is None:
@@ -156,7 +156,7 @@ def _damage_fields(damage: ScrubDamage | None, files: list[DamagedFile]) -> dict
     }
 
 
-def exit_status(done: Scrubbed) -> int:
+def exit_status(done: ScrubResult) -> int:
     """Returns the exit status of a finished scrub."""
     if done.outcome == "stopped" and done.signal:
         return signal_status(done.signal)
@@ -175,7 +175,7 @@ def errors_in_words(errors: dict[str, int]) -> str:
     return f"errors: {', '.join(counts)}" if counts else "no errors"
 
 
-def line(done: Scrubbed) -> str:
+def line(done: ScrubResult) -> str:
     """Formats the result."""
     head = f"{done.outcome}{f' ({printable(done.why)})' if done.why else ''}"
     if done.signal and done.outcome == "stopped":
@@ -184,7 +184,7 @@ def line(done: Scrubbed) -> str:
     return f"{head}: {format_size(done.scrubbed)} scrubbed{part}, {errors_in_words(done.errors)}, {format_duration(done.seconds)}"
 
 
-def _fields(done: Scrubbed, filesystem: str) -> dict[str, Any]:
+def _fields(done: ScrubResult, filesystem: str) -> dict[str, Any]:
     return {
         "filesystem": filesystem,
         "outcome": done.outcome,

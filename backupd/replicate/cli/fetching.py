@@ -24,7 +24,7 @@ from backupd.replicate.outcome import (
 )
 from backupd.replicate.remote_pool import RemotePool, replica_buckets
 from backupd.replicate.seed import unusable_hosts
-from backupd.replicate.wire import Refused, RemoteHost
+from backupd.replicate.wire import RemoteHost, RemoteRefused
 from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies
 from backupd.repo.reconcile import reconcile
@@ -155,12 +155,12 @@ def _lock_and_reconcile(
 
 
 def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Collection[str]) -> None:
-    """Raises UsageError if one of the named hosts cannot be fetched, Refused if none can."""
+    """Raises UsageError if one of the named hosts cannot be fetched, RemoteRefused if none can."""
     if unlisted := next((host for host in hosts if host not in listed), None):
         raise UsageError(f"{replica.name} does not list a host {unlisted}, or must not fetch it", "`hosts` of the replica chooses")
     if not listed:
         hint = "check `hosts` of the replica, --host in that server's authorized_keys, and that it has backups"
-        raise Refused("the other pool lists no host that this replica fetches", hint)
+        raise RemoteRefused("the other pool lists no host that this replica fetches", hint)
 
 
 def _session(

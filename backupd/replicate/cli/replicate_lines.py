@@ -1,6 +1,6 @@
 """The lines that are printed of a replication, with a terminal and without one."""
 
-from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
+from backupd.replicate.outcome import FetchedBackup, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
 from btrkeep.cli.output import SaidOnce, print_wrapped, say_wait
 from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_size, printable
@@ -11,7 +11,7 @@ def plan_line(plan: ReplicationPlan) -> str:
     return f"{counted(plan.count, 'backup')} of {counted(len(plan.hosts), 'host')} to fetch"
 
 
-def fetched_line(done: Fetched) -> str:
+def fetched_line(done: FetchedBackup) -> str:
     """A backup that has come."""
     how = f"after {done.parent}" if done.parent else "whole"
     return f"{done.host}@{done.name}: {format_size(done.bytes)} in {format_duration(done.seconds)}, {how}"
@@ -28,7 +28,7 @@ class ReplicationLines:
             case ReplicationPlan():
                 if event.count:
                     print_wrapped(plan_line(event))
-            case Fetched():
+            case FetchedBackup():
                 print_wrapped(fetched_line(event))
             case Notice():
                 print_wrapped(printable(event.text), err=True)

@@ -6,7 +6,7 @@ from rich.console import Group
 from rich.text import Text
 
 from backupd.replicate.cli.replicate_lines import fetched_line, plan_line
-from backupd.replicate.outcome import Fetched, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
+from backupd.replicate.outcome import FetchedBackup, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.output import SaidOnce
 from btrkeep.process.progress import Notice, Waiting
@@ -32,7 +32,7 @@ class ReplicationDisplay(LiveDisplay):
                 if event.count:
                     self.line(plan_line(event))
                     self.open()
-            case Fetched():
+            case FetchedBackup():
                 self._why = ""
                 self.line(fetched_line(event))
             case ReplicationProgress():

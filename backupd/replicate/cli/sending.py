@@ -16,7 +16,7 @@ from backupd.replicate.push import Push, PushSummary, SentBackup
 from backupd.replicate.remote_pool import RemotePool, RemotePoolMissing, connected, own_modules, push_command, unreached_hint
 from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.sender import BackupSender
-from backupd.replicate.wire import Refused, RemoteHost
+from backupd.replicate.wire import RemoteHost, RemoteRefused
 from backupd.repo.common_backups import keep_seed
 from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies
@@ -157,7 +157,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
                     fields |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
                 else:
                     _print_line(f"{host.name}@{newest.name}: is there", wanted.as_json)
-            except Refused as error:
+            except RemoteRefused as error:
                 fields["error"], status = error.message, int(Exit.ATTENTION)
                 print_error(OperatorError(f"{host.name}: {error.message}"))
             except OSError as error:
