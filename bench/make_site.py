@@ -200,7 +200,7 @@ def working(number: int, last: datetime) -> Backup:
 
 
 def runs(wish: Wishes, last: datetime) -> Iterator[Run]:
-    """Every night of the last STRIP; before, those whose backups are kept. Hosts in trouble have tried."""
+    """Every night of the last STRIP; before, those whose backups are kept. Hosts with a problem have tried."""
     kept = set(make_catalogue.nights(wish.count, last))
     evenings = sorted(kept | {last - timedelta(days=ago) for ago in range(STRIP)})
     for night, evening in enumerate(evenings):
@@ -242,7 +242,7 @@ def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run
 
 
 def alarms(wish: Wishes, last: datetime, now: datetime) -> Iterator[StoredAlarm]:
-    """Of every host in trouble, of the pool's room, and one that is over."""
+    """Of every host with a problem, of the pool's free space, and one that is over."""
     for number in range(wish.hosts):
         name, words = name_of(number), HOSTILE[number % len(HOSTILE)] if wish.hostile else "connection timed out"
         if kind_of(number) == "failing":
@@ -274,7 +274,7 @@ def told(made: Made) -> str:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
-        description="Fill a new catalogue with hosts in trouble, samples, balances, alarms and pictures."
+        description="Fill a new catalogue with hosts that have problems, samples, balances, alarms and pictures."
     )
     parser.add_argument("state", type=Path, help="a folder that has no catalogue yet")
     parser.add_argument("--hosts", type=int, default=3000)

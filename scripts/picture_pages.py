@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page
 from tests.beds import btrfs, session
 from tests.beds.browser import chromium, enter, visit
 from tests.beds.dashboard import Dashboard, own_folder, real_shop, serving
-from tests.beds.geometry import troubles
+from tests.beds.geometry import layout_problems
 from tests.beds.made_catalogue import made_catalogue
 
 PAGES = {
@@ -104,7 +104,7 @@ def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
 
 
 def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, look: str, width: int) -> int:
-    """A picture for each page; how many troubles were found."""
+    """A picture for each page; how many problems were found."""
     found = 0
     size = {"width": width, "height": 900}
     with visit(browser, web.url, viewport=size, color_scheme=look, reduced_motion="reduce", has_touch=width < 500) as (page, _):
@@ -115,9 +115,9 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, 
                 button.first.click()
                 page.wait_for_load_state("networkidle")
             keep(page, folder / f"{name}-{width}-{look}.png")
-            for trouble in troubles(page):
+            for problem in layout_problems(page):
                 found += 1
-                print(f"{folder.name:>5} {width:>5} {look:<5} {name:<12} {trouble}")
+                print(f"{folder.name:>5} {width:>5} {look:<5} {name:<12} {problem}")
     return found
 
 

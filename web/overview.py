@@ -156,8 +156,8 @@ def _urgent(
                 None,
                 command_for("backupd check", source.site.name, "" if viewer.limited else source.site.call),
             )
-    if source.trouble:
-        since, reason = source.trouble
+    if source.problem:
+        since, reason = source.problem
         text = "the catalogue cannot be used, so this page is not up to date" + ("" if viewer.limited else f": {reason}")
         command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
         yield Urgent("Unknown", text, since, command)

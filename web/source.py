@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from flask import Flask, abort, current_app, g, request
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.catalogue.dashboard_copy import COPIED, FILE, TROUBLE, old_after, size_of
+from btrkeep.catalogue.dashboard_copy import COPIED, FILE, PROBLEM, old_after, size_of
 from btrkeep.config.published import Published, published
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Viewer
@@ -68,9 +68,9 @@ class RequestContext:
             return None
 
     @cached_property
-    def trouble(self) -> tuple[datetime, str] | None:
+    def problem(self) -> tuple[datetime, str] | None:
         """Since when the catalogue itself cannot be used, and why; None as far as known."""
-        since, _, reason = (self.catalogue.get_fact(TROUBLE) or "").partition(" ")
+        since, _, reason = (self.catalogue.get_fact(PROBLEM) or "").partition(" ")
         return (parse_time(since), reason) if reason else None
 
     @cached_property

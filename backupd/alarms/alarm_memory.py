@@ -61,7 +61,7 @@ class AlarmMemory:
     """The configuration."""
     catalogue: Catalogue | None
     """The catalogue; None: it cannot be used."""
-    trouble: OperatorError | None = None
+    problem: OperatorError | None = None
     """Why it cannot be used; None: it can."""
     _kept: _Kept = field(init=False)
 
@@ -71,21 +71,21 @@ class AlarmMemory:
     @property
     def writable(self) -> Catalogue | None:
         """Returns the catalogue if it can be written."""
-        return None if self.trouble else self.catalogue
+        return None if self.problem else self.catalogue
 
     def write(self, change: Callable[[Catalogue], object]) -> None:
-        """Does `change` if the catalogue can be written. A failure is `trouble` from then on: alarms were sent, and the file has to
+        """Does `change` if the catalogue can be written. A failure is `problem` from then on: alarms were sent, and the file has to
         remember them all the same.
         """
-        if self.catalogue and not self.trouble:
+        if self.catalogue and not self.problem:
             try:
                 change(self.catalogue)
             except OperatorError as error:
-                self.trouble = error
+                self.problem = error
 
     def rows(self) -> list[StoredAlarm]:
         """Returns all rows, those about services that do not work included. Raises OperatorError if the catalogue is damaged."""
-        if self.catalogue is None or self.trouble or self._kept.ahead:
+        if self.catalogue is None or self.problem or self._kept.ahead:
             services = [row for row in self.catalogue.alarms() if row.what == SERVICE] if self.catalogue else []
             return [*self._kept.rows, *services]
         return self.catalogue.alarms()
@@ -107,7 +107,7 @@ class AlarmMemory:
                 catalogue.set_fact(_DIGEST, digest)
 
         self.write(change)
-        _write(self.config, _Kept(tuple(rows), self.trouble is not None or self.catalogue is None, digest))
+        _write(self.config, _Kept(tuple(rows), self.problem is not None or self.catalogue is None, digest))
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from backupd.alarms.notifier import (
 )
 from backupd.cli.command_context import complain_of_faults, load_reporting, pass_context, present
 from backupd.health.pool_facts import read_pool_facts
-from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_trouble
+from backupd.health.status_report import StatusReport, opened_catalogue, status_without_catalogue, with_problem
 from btrkeep.catalogue import Catalogue, StoredAlarm
-from btrkeep.catalogue.dashboard_copy import report_trouble
+from btrkeep.catalogue.dashboard_copy import report_problem
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.output import print_wrapped
 from btrkeep.config import ReportingConfig, page
@@ -62,29 +62,29 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
     failed = validate_unit(unit) if unit is not None else None
     if (test or digest) and not config.notify.urls and not dry_run:
         raise UsageError("[notify] has no urls", f"{page('monitoring')} shows some")
-    trouble: OperatorError | None = None
+    problem: OperatorError | None = None
     if test:
         notify_report = notify_test(config, dry_run=dry_run)
     else:
         with _usable_catalogue(reporting) as (catalogue, error), alone(config, moment):
-            trouble = error
+            problem = error
             if failed:
-                memory = AlarmMemory(config, catalogue, trouble)
+                memory = AlarmMemory(config, catalogue, problem)
                 notify_report = notify_failure(memory, read_failure(failed), reporting.faults, moment, dry_run=dry_run)
             else:
-                report, trouble = _report(reporting, catalogue, trouble, moment)
-                memory = AlarmMemory(config, catalogue if report.is_catalogue_read else None, trouble)
+                report, problem = _report(reporting, catalogue, problem, moment)
+                memory = AlarmMemory(config, catalogue if report.is_catalogue_read else None, problem)
                 notify_report = notify(memory, report, want_digest=digest, dry_run=dry_run)
-            trouble = trouble or memory.trouble
-            if trouble and not dry_run and not reporting.is_bare:
-                report_trouble(config.pool.state, trouble.message, moment)
+            problem = problem or memory.problem
+            if problem and not dry_run and not reporting.is_bare:
+                report_problem(config.pool.state, problem.message, moment)
     print_answer(_answer(notify_report, dry_run=dry_run), lambda: _show(notify_report, dry_run=dry_run, test=test), as_json=as_json)
     missed = (
         any(not service.arrived for service in notify_report.services)
         if test
         else bool(notify_report.services) and not notify_report.arrived
     )
-    return Exit.ATTENTION if missed or (trouble and not failed) else Exit.OK
+    return Exit.ATTENTION if missed or (problem and not failed) else Exit.OK
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
         yield None, None
         return
     try:
-        catalogue, trouble = opened_catalogue(config.pool.state)
+        catalogue, problem = opened_catalogue(config.pool.state)
     except OperatorError as error:
         print_error(error)
         yield None, error
@@ -108,9 +108,9 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
             print_error(error)
             yield None, error
             return
-        if trouble:
-            print_error(trouble)
-            yield catalogue, trouble
+        if problem:
+            print_error(problem)
+            yield catalogue, problem
             return
         try:
             catalogue.wait_at_most(_PATIENCE)
@@ -123,19 +123,19 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
 
 
 def _report(
-    reporting: ReportingConfig, catalogue: Catalogue | None, trouble: OperatorError | None, now: datetime
+    reporting: ReportingConfig, catalogue: Catalogue | None, problem: OperatorError | None, now: datetime
 ) -> tuple[StatusReport, OperatorError | None]:
     """Returns what can be found out, and why the catalogue cannot be used."""
     config, faults = reporting.config, reporting.faults
     if catalogue:
         try:
             report = looked_at(config, catalogue, faults, now)
-            return (with_trouble(report, trouble) if trouble else report), trouble
+            return (with_problem(report, problem) if problem else report), problem
         except OperatorError as error:
             print_error(error)
-            trouble = error
+            problem = error
     report = status_without_catalogue(config, now, faults=faults, is_bare=reporting.is_bare)
-    return (with_trouble(report, trouble) if trouble else report), trouble
+    return (with_problem(report, problem) if problem else report), problem
 
 
 def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:

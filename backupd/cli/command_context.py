@@ -141,7 +141,7 @@ def opened(
 
     With `writes` the command also continues when its output is no longer read.
 
-    With `stand_in` an unusable catalogue is replaced by one in memory, and `trouble` shows why. A lost catalogue is a warning,
+    With `stand_in` an unusable catalogue is replaced by one in memory, and `problem` shows why. A lost catalogue is a warning,
     except with `writes`, because commands that write first update the catalogue from the pool.
 
     `config`: a configuration for reports, whose mistakes the caller shows.
@@ -159,11 +159,11 @@ def opened(
     if writes:
         keep_valid(config, clock.now())
     with ExitStack() as held:
-        trouble = None
+        problem = None
         if stand_in:
             from backupd.repo.reconcile import open_catalogue_or_memory
 
-            catalogue, trouble = held.enter_context(open_catalogue_or_memory(config.pool.state, pool.id))
+            catalogue, problem = held.enter_context(open_catalogue_or_memory(config.pool.state, pool.id))
         else:
             try:
                 catalogue = held.enter_context(Catalogue.open(config.pool.state))
@@ -180,8 +180,8 @@ def opened(
             from backupd.repo.publish import publish_to_dashboard
 
             publish_to_dashboard(config, pool, catalogue, clock)
-        if trouble:
-            yield PoolContext(config, pool, catalogue, clock, trouble)
+        if problem:
+            yield PoolContext(config, pool, catalogue, clock, problem)
             return
         from backupd.expire.trust import check_trust, lost_catalogue
 
@@ -193,12 +193,12 @@ def opened(
 
 def fill_stand_in(context: PoolContext) -> None:
     """Fills a catalogue in memory from the pool and reports why it is needed; does nothing with the real one."""
-    if context.trouble is None:
+    if context.problem is None:
         return
     from backupd.expire.trust import recall_clocks
     from backupd.repo.reconcile import reconcile
 
-    error = context.trouble
+    error = context.problem
     print_error(OperatorError(f"{error.message}; this command reads the backups' own records instead", error.hint))
     reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
     recall_clocks(context.catalogue, context.config.pool.state)

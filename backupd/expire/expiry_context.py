@@ -1,4 +1,4 @@
-"""The context of an expiry: what its steps share, how they lock a host, report trouble with one, and write to the catalogue.
+"""The context of an expiry: what its steps share, how they lock a host, report a problem with one, and write to the catalogue.
 
 The catalogue is a copy of the pool's records: an expiry continues without it, and the next reconciling corrects its rows.
 """
@@ -28,18 +28,18 @@ _PATIENCE = 1.0  # seconds for a last attempt: the program that holds the catalo
 
 
 class RowWriter:
-    """Writes to the catalogue until a write fails. `trouble`: the reason of the first failure; `report` gets it as a sentence."""
+    """Writes to the catalogue until a write fails. `problem`: the reason of the first failure; `report` gets it as a sentence."""
 
     def __init__(self, catalogue: Catalogue, report: Callable[[str], None]) -> None:
         self._catalogue = catalogue
         self._report = report
-        self.trouble: OperatorError | None = None
+        self.problem: OperatorError | None = None
 
     def write(self, change: Callable[[Catalogue], object], *, is_last: bool = False) -> bool:
         """Does `change`; returns False if the catalogue cannot be written. Later changes are then skipped, except a last one: each
         would wait for the program that holds the catalogue.
         """
-        if self.trouble and not is_last:
+        if self.problem and not is_last:
             return False
         try:
             change(self._catalogue)
@@ -51,8 +51,8 @@ class RowWriter:
     def give_up(self, error: OperatorError) -> None:
         """Reports that the catalogue cannot be written; it is not written from now on."""
         log.info("%s", error)
-        if self.trouble is None:
-            self.trouble = error
+        if self.problem is None:
+            self.problem = error
             if isinstance(error, CatalogueBusy):
                 self._catalogue.wait_at_most(_PATIENCE)
             self._report(f"{error.message}; the pool's own records are complete, and the next run corrects it ({error.hint})")

@@ -127,8 +127,8 @@ class ExpiryRunner:
             with ExitStack() as held:
                 self._steps(held)
             error = expiry_words(summary.stop) if summary.stop else None
-        except (OperatorError, OSError) as trouble:
-            error = str(trouble)
+        except (OperatorError, OSError) as problem:
+            error = str(problem)
             raise
         finally:
             self.option.put_back()
@@ -164,11 +164,11 @@ class ExpiryRunner:
         filled from the pool and takes its place: nothing is deleted by rows that may be old.
         """
         context, since = self.context, format_time(self.context.now)
-        if not context.rows.trouble:
+        if not context.rows.problem:
             try:
                 done = reconcile(context.pool, context.catalogue, since)
-                # The trouble of a host may be the catalogue's.
-                if not done.trouble or context.rows.write(lambda catalogue: catalogue.set_pool_id(context.pool.id)):
+                # The problem of a host may be the catalogue's.
+                if not done.problems or context.rows.write(lambda catalogue: catalogue.set_pool_id(context.pool.id)):
                     return done
             except (CatalogueBusy, CatalogueUnusable) as error:
                 context.rows.give_up(error)
@@ -325,7 +325,7 @@ class ExpiryRunner:
 
     def _is_to_yield(self) -> bool:
         """Returns True while a backup runs, unless expiry has waited long enough, or the pool needs the room."""
-        if self._yielded >= LONGEST_YIELD or self.context.rows.trouble or not backups_run(self.context.catalogue):
+        if self._yielded >= LONGEST_YIELD or self.context.rows.problem or not backups_run(self.context.catalogue):
             return False
         return not lacks_room(read_room(self.context.pool.path), self.context.config.pool.min_free)
 

@@ -62,8 +62,8 @@ def _facts(
     folder = pool.host(host)
     policy, configured = policy_of(config, host, NO_NOTES), host in config.every_host
     if host in config.excluded:
-        trouble = UnreadableHost(f"its configuration is wrong: {config.excluded[host].fault}")
-        return HostBackups(host, (), policy, configured=configured, trouble=trouble)
+        problem = UnreadableHost(f"its configuration is wrong: {config.excluded[host].fault}")
+        return HostBackups(host, (), policy, configured=configured, problem=problem)
     try:
         notes = read_notes(folder)
         policy, configured = policy_of(config, host, notes), configured or is_fetched(config, notes)
@@ -76,10 +76,10 @@ def _facts(
         ]
         candidates = _with_common(candidates, common)
     except UnreadableRecord as error:
-        return HostBackups(host, (), policy, configured=configured, trouble=UnreadableHost(error.message))
+        return HostBackups(host, (), policy, configured=configured, problem=UnreadableHost(error.message))
     except OSError as error:
-        trouble = UnreadableHost(f"{folder} cannot be read: {error.strerror}")
-        return HostBackups(host, (), policy, configured=configured, trouble=trouble)
+        problem = UnreadableHost(f"{folder} cannot be read: {error.strerror}")
+        return HostBackups(host, (), policy, configured=configured, problem=problem)
     states = {name: row.state for name, row in rows.items()}
     stale = bool(notes.backups) and bool(gone_names(folder, notes))
     return HostBackups(host, candidates, policy, states, forgotten_at(notes), configured, stale=stale, unread=tuple(sorted(unread)))

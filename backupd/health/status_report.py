@@ -152,19 +152,19 @@ def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:
         return Catalogue.open(state), None
     except OSError as error:
         hint = f"check that its filesystem is mounted, not read-only and not full: df {state}"
-        trouble = OperatorError(f"the catalogue in {state} cannot be opened: {error.strerror}", hint)
+        problem = OperatorError(f"the catalogue in {state} cannot be opened: {error.strerror}", hint)
     except OperatorError as error:
-        trouble = error
+        problem = error
     try:
-        return Catalogue.open_readonly(state), trouble
+        return Catalogue.open_readonly(state), problem
     except OperatorError:
-        raise trouble from None
+        raise problem from None
 
 
-def with_trouble(report: StatusReport, trouble: OperatorError) -> StatusReport:
+def with_problem(report: StatusReport, problem: OperatorError) -> StatusReport:
     """Returns the report with the reason why the catalogue cannot be used, or only not be written."""
-    is_busy, is_full = isinstance(trouble, CatalogueBusy), isinstance(trouble, CatalogueFull)
-    return replace(report, catalogue_fault=trouble.message, is_catalogue_busy=is_busy, is_state_full=is_full)
+    is_busy, is_full = isinstance(problem, CatalogueBusy), isinstance(problem, CatalogueFull)
+    return replace(report, catalogue_fault=problem.message, is_catalogue_busy=is_busy, is_state_full=is_full)
 
 
 def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str, ...], is_bare: bool = False) -> StatusReport:

@@ -346,7 +346,7 @@ def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime
     errors = check_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # what was read here
     if has_named_all:
         forget_unnamed(context.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
-    return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_trouble)
+    return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_problem)
 
 
 def _is_outdated(damage: Damage, begun: datetime | None) -> bool:

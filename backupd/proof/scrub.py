@@ -69,7 +69,7 @@ class ScrubResult:
     """Why it failed; "": it did not."""
     faults: ScrubFaults = field(default_factory=ScrubFaults)
     """The errors of this run in the kernel's log."""
-    log_trouble: str = ""
+    log_problem: str = ""
     """Why the log could not be read; "": it could."""
     begun: datetime | None = None
     """When the scrub of a present device was first started, the oldest; None: not known."""

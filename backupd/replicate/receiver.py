@@ -236,7 +236,7 @@ class Receiving:
         fault = None if self._is_cut else self._fault(_until(is_stopped, self._patience))
         self._running.close()  # nothing in the cell can change anything from here on
         whole = list[tuple[_Come, Record]]()
-        trouble = fault
+        problem = fault
         try:
             require_alone(self._folder, (*self._names, *self._stand_ins), self._host)
             for come in self._came:
@@ -244,15 +244,15 @@ class Receiving:
                 _require_parent(come)
                 whole.append((come, record))
         except NotReceived as error:
-            trouble = fault or error
+            problem = fault or error
         else:
             del whole[len(whole) - bool(fault) :]  # whatever it complains of, the last one is in doubt
         if whole:
             self._disk.sync()
         for come, record in whole:
             yield come.expected, named(self._pool, come.expected, come.path, _unless(is_stopped)), record
-        if trouble:
-            raise trouble
+        if problem:
+            raise problem
 
     def _fault(self, look: Callable[[], None]) -> NotReceived | None:
         """Waits for the end of the program; what it complains of. Raises what `look` raises, but for NotReceived."""

@@ -74,19 +74,19 @@ Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
 def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
     """Answers one request after the other, until there are no more. Raises OSError when the answers have no reader."""
     for line in lines:
-        trouble, code = None, ""
+        problem, code = None, ""
         try:
             asked = _parsed(line)
             verbs[asked["verb"]](asked)
         except OperatorError as error:
-            trouble, code = error.message, error.code if isinstance(error, SendRefused) else ""
+            problem, code = error.message, error.code if isinstance(error, SendRefused) else ""
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            trouble = f"not a request: {error!r}"
+            problem = f"not a request: {error!r}"
         except BrokenPipeError:
             raise
         except OSError as error:  # of the pool or the seed: read-only, full, damaged
-            trouble = f"{error.filename or 'its source'}: {error.strerror}"
-        end = ({"error": trouble} if trouble else {}) | ({"code": code} if code else {})
+            problem = f"{error.filename or 'its source'}: {error.strerror}"
+        end = ({"error": problem} if problem else {}) | ({"code": code} if code else {})
         write_all(out, object_frame(end, END))
 
 

@@ -70,16 +70,16 @@ class BroughtBack:
     """Number of skipped rows."""
     written: datetime | None = None
     """When the copy was written; None: nothing was restored."""
-    trouble: str = ""
+    problem: str = ""
     """Why nothing was restored; "": it was."""
 
     def __bool__(self) -> bool:
         """True if there is anything to report."""
-        return bool(self.trouble or self.passed_over or any(self.counts.values()))
+        return bool(self.problem or self.passed_over or any(self.counts.values()))
 
     def __str__(self) -> str:
-        if self.trouble:
-            return f"the copy of the history on the pool is not used: {self.trouble}"
+        if self.problem:
+            return f"the copy of the history on the pool is not used: {self.problem}"
         words = [counted(count, noun) for table, noun in _NOUNS.items() if (count := self.counts.get(table, 0))]
         more = f"; {counted(self.passed_over, 'row')} of it could not be read" if self.passed_over else ""
         from_then = f" (state of {local_time(self.written)})" if self.written else ""
@@ -104,16 +104,16 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     except FileNotFoundError:
         return BroughtBack()
     except NewerCopy as error:
-        return BroughtBack(trouble=error.message)
+        return BroughtBack(problem=error.message)
     except UnusableCopy as error:
-        return BroughtBack(trouble=f"{error.message}; {_set_aside(path)}")
+        return BroughtBack(problem=f"{error.message}; {_set_aside(path)}")
     except OSError as error:
-        return BroughtBack(trouble=f"{path}: {error.strerror or error}")
+        return BroughtBack(problem=f"{path}: {error.strerror or error}")
     unknown = [*head.unknown, (head.written, _FOREVER)]
     try:
         counts = catalogue.put_history(head.id, rows, unknown, lambda pid, started: start_time(pid) == started)
     except OperatorError as error:
-        return BroughtBack(trouble=f"{error.message} ({error.hint})")
+        return BroughtBack(problem=f"{error.message} ({error.hint})")
     return BroughtBack(counts, passed_over, head.written)
 
 
@@ -137,10 +137,10 @@ def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool
         with take_lock(pool.locks / _LOCK, "copying the history", format_time(now)):
             if daily and _is_of_today(path, pool, catalogue, now):
                 return ""
-            if trouble := bring_back(pool, catalogue).trouble:
-                log.info("%s", trouble)
+            if problem := bring_back(pool, catalogue).problem:
+                log.info("%s", problem)
                 if path.exists():
-                    return trouble
+                    return problem
             copy = str(uuid.uuid4())
             _replace(path, _text(pool, catalogue, copy, now))
             catalogue.set_history_copy(copy)

@@ -30,7 +30,7 @@ class PoolContext:
     """The catalogue."""
     clock: Clock
     """The clock."""
-    trouble: OperatorError | None = None
+    problem: OperatorError | None = None
     """Why the catalogue is one in memory, for this command only; None: it is not."""
     lost: bool = False
     """True if the catalogue has none of the pool's backups."""

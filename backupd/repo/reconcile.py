@@ -99,23 +99,23 @@ def noted_row(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Not
     return next((row_by_notes(row, notes) for row in rows if row.name == name), None)
 
 
-def all_rows(pool: Pool, trouble: list[str], unread: list[tuple[str, str]] | None = None) -> Iterator[Backup]:
-    """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `trouble` and skipped; host and name of those
+def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | None = None) -> Iterator[Backup]:
+    """Yields every backup of the pool, for a rebuild. Unreadable ones are added to `problems` and skipped; host and name of those
     that the disk cannot read are added to `unread`.
     """
     for host in hosts_of(pool):
         names: list[str] = []
-        with _collect_errors(trouble, host):
+        with _collect_errors(problems, host):
             names = sorted(names_of(pool, host))
         notes = None
         with suppress(UnreadableRecord):  # said of each of its backups then
             notes = read_notes(pool.host(host))
         for name in names:
             row = None
-            with _collect_errors(trouble, f"{host}/{name}"), _collecting(unread, host, name):
+            with _collect_errors(problems, f"{host}/{name}"), _collecting(unread, host, name):
                 row = row_of(pool, host, name, notes)
                 if row is None:
-                    trouble.append(f"{host}/{name}: not a backup of btrkeep (its backup.json does not name it), not changed")
+                    problems.append(f"{host}/{name}: not a backup of btrkeep (its backup.json does not name it), not changed")
             if row:
                 yield row
 
@@ -132,34 +132,34 @@ def _collecting(unread: list[tuple[str, str]] | None, host: str, name: str) -> I
 
 
 @contextmanager
-def _collect_errors(trouble: list[str], where: str) -> Iterator[None]:
-    """Adds an error of one host to `trouble` and goes on with the others; a bug also gets its traceback logged."""
+def _collect_errors(problems: list[str], where: str) -> Iterator[None]:
+    """Adds an error of one host to `problems` and goes on with the others; a bug also gets its traceback logged."""
     try:
         yield
     except (LockHeld, PoolUnusable):
         raise
     except OperatorError as error:
-        trouble.append(f"{where}: {error.message}")
+        problems.append(f"{where}: {error.message}")
     except OSError as error:
-        trouble.append(f"{where}: {error}")
+        problems.append(f"{where}: {error}")
     except Exception as error:
         log.exception("%s", where)
-        trouble.append(f"{where}: {error!r}")
+        problems.append(f"{where}: {error!r}")
 
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """The result: `counts` by type of change. `locked`: hosts that differ and are in use. `trouble`: hosts that are left
+    """The result: `counts` by type of change. `locked`: hosts that differ and are in use. `problems`: hosts that are left
     unchanged, and why.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     locked: list[str] = field(default_factory=list)
-    trouble: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         done = [f"{counted(self.counts[step], noun)} {rest}" for step, (noun, rest) in _WORDS.items() if self.counts[step]]
-        return ", ".join([*done, *(f"not changed: {text}" for text in self.trouble)])
+        return ", ".join([*done, *(f"not changed: {text}" for text in self.problems)])
 
     @property
     def sentence(self) -> str:
@@ -168,11 +168,11 @@ class ReconcileResult:
 
     def in_the_pool(self) -> "ReconcileResult":
         """Returns the changes to the pool alone, without those to rows."""
-        return ReconcileResult(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.trouble)
+        return ReconcileResult(Counter({_STAGED: self.counts[_STAGED]} if self.counts[_STAGED] else {}), self.locked, self.problems)
 
     def __bool__(self) -> bool:
         """True if there is anything to report."""
-        return bool(self.counts or self.trouble)
+        return bool(self.counts or self.problems)
 
 
 @Checkpoint("catalogue reconciled with the pool")
@@ -194,13 +194,13 @@ def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
     for row in catalogue.states_from_notes():
         noted.setdefault(row.host, []).append(row)
     for host in sorted({*hosts_of(pool), *names_by_host}):
-        with _collect_errors(done.trouble, host):
+        with _collect_errors(done.problems, host):
             if host in killed or _differs(pool, host, names_by_host.get(host, set()), noted.get(host, ())):
                 _mend_locked(pool, catalogue, host, since, done)
     for host in _staged_hosts(pool):
-        with _collect_errors(done.trouble, f"{MARKER}/new/{host}"):
+        with _collect_errors(done.problems, f"{MARKER}/new/{host}"):
             _drop_staged(pool, host, since, done)
-    with _collect_errors(done.trouble, f"{MARKER}/drill"):
+    with _collect_errors(done.problems, f"{MARKER}/drill"):
         if clear_left_drills(pool, since):
             done.counts[_DRILLS] = 1
     check_seals(pool, catalogue, since, done)
@@ -236,7 +236,7 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
 def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileResult | None = None) -> ReconcileResult:
     """Compares every final backup with its seal, by one pass through the root tree. Only those that differ are opened."""
     done = done or ReconcileResult()
-    with _collect_errors(done.trouble, "seals of backups"):
+    with _collect_errors(done.problems, "seals of backups"):
         with opened(pool.path) as fd:
             changes = last_changes(fd)
         doubtful: dict[str, dict[str, BackupState]] = {}
@@ -247,7 +247,7 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileRes
                 if row.name and not (is_same and row.name in sealed):
                     doubtful.setdefault(host, {})[row.name] = row
         for host, names in doubtful.items():
-            with _collect_errors(done.trouble, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
+            with _collect_errors(done.problems, host), suppress(LockHeld), take_lock(pool.host_lock(host), RECONCILING, since):
                 done.counts.update(_check_seals_of(pool, catalogue, host, names, since))
     return done
 
@@ -425,15 +425,15 @@ def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalo
     try:
         catalogue = Catalogue.open(state)
     except (CatalogueUnusable, CatalogueBusy) as error:
-        trouble: OperatorError | None = error
+        problem: OperatorError | None = error
     else:
         with catalogue:
-            trouble = _why_unwritable(catalogue, pool_id)
-            if trouble is None:
+            problem = _why_unwritable(catalogue, pool_id)
+            if problem is None:
                 yield catalogue, None
                 return
     with stand_in(pool_id) as catalogue:
-        yield catalogue, trouble
+        yield catalogue, problem
 
 
 def _why_unwritable(catalogue: Catalogue, pool_id: str) -> OperatorError | None:

@@ -158,14 +158,14 @@ class HostRun:
         reported.
         """
         require_not_replica(self.context.pool, self.host.name)
-        trouble = await hooks.run(
+        problem = await hooks.run(
             "before", self.host, self.context.pool, self.cancellation, state="", config_file=self.context.config.file
         )
-        if trouble and trouble.skip:
-            self._finish_run("skipped", trouble.message)
-            return HostResult(self.host.name, "skipped", trouble.message)
-        if trouble:
-            return self._failed(trouble.message)
+        if problem and problem.skip:
+            self._finish_run("skipped", problem.message)
+            return HostResult(self.host.name, "skipped", problem.message)
+        if problem:
+            return self._failed(problem.message)
         state = "failed"
         try:
             result = await self._backup(lock, running)
@@ -173,7 +173,7 @@ class HostRun:
         finally:
             self.context.running.pop(self.host.name, None)  # its run has ended, so its progress must no longer be written
             late = asyncio.get_running_loop().call_later(self.host.deadline, self.after_hook_cancellation.cancel_for, _LATE)
-            trouble = await hooks.run(
+            problem = await hooks.run(
                 "after",
                 self.host,
                 self.context.pool,
@@ -182,8 +182,8 @@ class HostRun:
                 config_file=self.context.config.file,
             )
             late.cancel()
-        if trouble:
-            error = f"{result.error}; {trouble.message}" if result.error else trouble.message
+        if problem:
+            error = f"{result.error}; {problem.message}" if result.error else problem.message
             outcome = "failed" if result.good else result.outcome
             self.context.catalogue.update_run(self.run_id, error=error, cause=None, outcome=outcome)
             return replace(result, outcome=outcome, error=error)

@@ -123,9 +123,7 @@ class NightRunner:
         finally:
             for task in (*beside, *self._beside):
                 task.cancel()
-            self.context.sinks(
-                NightEnded(trouble=self._is_in_trouble() or bool(self.outside_window or self.context.config.excluded))
-            )
+            self.context.sinks(NightEnded(problem=self._has_problem() or bool(self.outside_window or self.context.config.excluded)))
             executor.shutdown()  # the loop's own end would need one more thread
         return self.results
 
@@ -142,10 +140,10 @@ class NightRunner:
             )
         return possible
 
-    def _is_in_trouble(self) -> bool:
+    def _has_problem(self) -> bool:
         """Returns True if an error of the pool or the catalogue will be reported."""
         catalogue = self.context.catalogue
-        return self.unusable is not None or (isinstance(catalogue, BestEffortCatalogue) and catalogue.trouble is not None)
+        return self.unusable is not None or (isinstance(catalogue, BestEffortCatalogue) and catalogue.problem is not None)
 
     async def _worker(self, over: asyncio.Event | None = None) -> None:
         """Backs up one host after the other, until none waits, or until `over`: another worker needs the place."""

@@ -133,9 +133,9 @@ class NightStarted:
 
 @dataclass(frozen=True, slots=True)
 class NightEnded:
-    """The run is over. `trouble`: an error is printed besides, or due hosts wait for their windows."""
+    """The run is over. `problem`: an error is printed besides, or due hosts wait for their windows."""
 
-    trouble: bool = False
+    problem: bool = False
 
 
 NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
@@ -144,25 +144,25 @@ NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
 
 class BestEffortCatalogue:
     """Writes to the catalogue, a copy of the pool's records, and ignores failures: the next run adds missing rows from the pool.
-    `trouble` is the first reason, `say` is called once with it.
+    `problem` is the first reason, `say` is called once with it.
 
     Methods and their arguments are those of Catalogue.
     """
 
-    def __init__(self, catalogue: Catalogue, say: Callable[[str], None], trouble: OperatorError | None = None) -> None:
+    def __init__(self, catalogue: Catalogue, say: Callable[[str], None], problem: OperatorError | None = None) -> None:
         self._catalogue = catalogue
         self._say = say
-        self.trouble: OperatorError | None = None
-        if trouble:
-            self.note(trouble)
+        self.problem: OperatorError | None = None
+        if problem:
+            self.note(problem)
 
     def note(self, error: OperatorError) -> None:
         """Records that the catalogue could not be written."""
         log.info("%s", error.message)
         if isinstance(error, CatalogueBusy):  # its holder may keep it all night, and each write would wait again
             self._catalogue.wait_at_most(_PATIENCE)
-        if self.trouble is None:
-            self.trouble = error
+        if self.problem is None:
+            self.problem = error
             self._say(f"{error.message}; backups continue, and the next run records them ({error.hint})")
 
     def _try(self, write: Callable[[], None]) -> None:

@@ -68,7 +68,7 @@ class RunEnd:
     """The first signal that it received; 0: none."""
     unusable: PoolUnusable | None = None
     """Why the pool allowed no other host to begin; None: it did."""
-    trouble: OperatorError | None = None
+    problem: OperatorError | None = None
     """Why the catalogue could not be written; None: it could."""
 
 
@@ -93,7 +93,7 @@ def run_hosts(
             held.enter_context(take_lock(opened.pool.locks / NIGHT_LOCK, "backupd run", since))
         become_reaper()
         ensure_reserve(opened.pool.path)
-        ledger = BestEffortCatalogue(opened.catalogue, sinks.notice, opened.trouble)
+        ledger = BestEffortCatalogue(opened.catalogue, sinks.notice, opened.problem)
         _bring_up_to_date(opened, ledger, sinks.notice, since)
         for notice in opened.config.notices:
             sinks.notice(notice)
@@ -121,14 +121,14 @@ def run_hosts(
         results, signalled = asyncio.run(_with_signals(runner))
         sync_names(opened.pool)
         report.end(run, runner.reason)
-        if night and not signalled and not ledger.trouble:
+        if night and not signalled and not ledger.problem:
             with cancellation.listening():
                 compare_share(run, opened.catalogue, results, cancellation)
-        if not ledger.trouble:
+        if not ledger.problem:
             check_trust(opened.pool, opened.catalogue, opened.clock.now())
             if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
                 sinks.notice(f"could not update the history copy in the pool: {why}")
-        return RunEnd(results, signalled, runner.unusable, ledger.trouble)
+        return RunEnd(results, signalled, runner.unusable, ledger.problem)
 
 
 def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[str], float | None]:
@@ -144,7 +144,7 @@ def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[s
 
 def note_caller(opened: PoolContext, ledger: BestEffortCatalogue) -> None:
     """Records what has started this run: whether hosts are backed up in time is judged by it, where no timer and no cron does."""
-    if not opened.trouble and opened.clock.start is None:
+    if not opened.problem and opened.clock.start is None:
         now = opened.clock.now()
         try:
             opened.catalogue.set_fact(CALLERS_FACT, with_call(opened.catalogue.get_fact(CALLERS_FACT), now, caller()))
@@ -156,11 +156,11 @@ def _bring_up_to_date(context: PoolContext, ledger: BestEffortCatalogue, notice:
     """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
     try:
         corrected = reconcile(context.pool, context.catalogue, since)
-        if context.trouble:  # the rows are those of a catalogue in memory, which is lost afterwards
+        if context.problem:  # the rows are those of a catalogue in memory, which is lost afterwards
             corrected = corrected.in_the_pool()
         if corrected:
-            notice(f"catalogue reconciled with the pool: {corrected}" if context.trouble else corrected.sentence)
-        if not context.trouble and (history := bring_back(context.pool, context.catalogue)):
+            notice(f"catalogue reconciled with the pool: {corrected}" if context.problem else corrected.sentence)
+        if not context.problem and (history := bring_back(context.pool, context.catalogue)):
             notice(str(history))
     except (CatalogueUnusable, CatalogueBusy) as error:
         ledger.note(error)

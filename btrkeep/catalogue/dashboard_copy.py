@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 FILE = "dashboard.sqlite"
 COPIED = "dashboard_copied"
 """The fact, in the copy alone, of when it was made."""
-TROUBLE = "catalogue_trouble"
+PROBLEM = "catalogue_trouble"
 """The fact, in the copy alone, of why the catalogue cannot be used, after the time since when. The next copy has none."""
 _MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
@@ -101,7 +101,7 @@ def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interv
     return True
 
 
-def report_trouble(state: Path, reason: str, now: datetime) -> None:
+def report_problem(state: Path, reason: str, now: datetime) -> None:
     """Writes into the copy why the catalogue in `state` cannot be used: the dashboard cannot see that. Logs errors, raises none.
 
     To be called again and again while it is so. The next copy, which has no such fact, is made as soon as one can be made.
@@ -111,11 +111,11 @@ def report_trouble(state: Path, reason: str, now: datetime) -> None:
         return
     try:
         with _alone(state):
-            if not is_plain(copy) or (before := _facts(copy, TROUBLE).get(TROUBLE, "")).partition(" ")[2] == reason:
+            if not is_plain(copy) or (before := _facts(copy, PROBLEM).get(PROBLEM, "")).partition(" ")[2] == reason:
                 return
             _require_space(copy)
             since = before.partition(" ")[0] or format_time(now)
-            _copy(uri_of(copy), copy, {TROUBLE: f"{since} {reason}", _MARK: ""})
+            _copy(uri_of(copy), copy, {PROBLEM: f"{since} {reason}", _MARK: ""})
     except (OSError, sqlite3.Error) as error:
         log.info("could not record for the dashboard why the catalogue cannot be used: %s", error)
 

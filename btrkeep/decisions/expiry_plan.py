@@ -39,7 +39,7 @@ class HostBackups:
     """When `backupd forget` was called for it; None: never."""
     configured: bool = True
     """True if the configuration has this host."""
-    trouble: UnreadableHost | None = None
+    problem: UnreadableHost | None = None
     """The part of it that cannot be read, which forbids any change; None: all was read."""
     stale: bool = False
     """True if its notes have expired backups that no longer exist."""
@@ -194,8 +194,8 @@ def make_plan(
     total = 0
     for facts in all_facts:
         total += len(facts.candidates)
-        if facts.trouble:
-            left_out[facts.host] = facts.trouble
+        if facts.problem:
+            left_out[facts.host] = facts.problem
             continue
         if facts.stale:
             stale.append(facts.host)

@@ -9,7 +9,7 @@ import pytest
 
 from backupd.alarms.dead_man_switch import judge_night
 from backupd.alarms.events import Known, find
-from backupd.health.status_report import with_trouble
+from backupd.health.status_report import with_problem
 from btrkeep.catalogue import CatalogueDamaged, CatalogueFull, HostFacts, StoredAlarm
 from btrkeep.config import HostConfig
 from btrkeep.config.config_model import ReplicaSettings
@@ -54,11 +54,11 @@ def test_a_host_is_told_for_what_its_last_run_and_backup_are(of_web1: HostFacts,
 
 def test_a_full_state_folder_wants_space_and_no_rebuild() -> None:
     look = seen(config(WEB), {"web1": FINE})
-    (alarm,) = find(with_trouble(look, CatalogueFull("there is no room for the catalogue")), {}, {}).alarms
+    (alarm,) = find(with_problem(look, CatalogueFull("there is no room for the catalogue")), {}, {}).alarms
     row = stored(alarm.event, str(alarm.subject))
     assert row.about.name == str(look.config.pool.state)
     assert advice(row).command == f"df -h {look.config.pool.state}; df -i {look.config.pool.state}"
-    (damaged,) = find(with_trouble(look, CatalogueDamaged("the catalogue is damaged")), {}, {}).alarms
+    (damaged,) = find(with_problem(look, CatalogueDamaged("the catalogue is damaged")), {}, {}).alarms
     assert advice(stored(damaged.event, str(damaged.subject))).command == "backupd check"
 
 

@@ -60,15 +60,15 @@ def test_with_a_file_of_the_configuration_that_cannot_be_read_nothing_is_deleted
     assert "nothing is deleted" in (refused.value.hint or "")
 
 
-@pytest.mark.parametrize("trouble", ["raised", "reported and not writable"])
+@pytest.mark.parametrize("problem", ["raised", "reported and not writable"])
 def test_with_a_catalogue_that_others_use_an_expiry_reads_the_pool_and_not_old_rows(
-    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch, trouble: str
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
     own, asked = runner.context.catalogue, list[Catalogue]()
 
     def reconcile(_pool: Pool, catalogue: Catalogue, _since: str) -> ReconcileResult:
         asked.append(catalogue)
-        if catalogue is own and trouble == "raised":
+        if catalogue is own and problem == "raised":
             raise CatalogueBusy("the catalogue is busy", "wait")
         return ReconcileResult(Counter(), [], ["web1: x"]) if catalogue is own else ReconcileResult()
 
@@ -162,8 +162,8 @@ def test_a_host_that_cannot_be_read_is_left_out_and_the_others_are_planned(
         return scandir(folder)
 
     monkeypatch.setattr(os, "scandir", unreadable)
-    by_name = {host.host: host.trouble for host in read_hosts(context.pool, context.catalogue, context.config)}
-    assert {host: trouble is not None for host, trouble in by_name.items()} == {"web1": True, "web2": True, "web3": False}
+    by_name = {host.host: host.problem for host in read_hosts(context.pool, context.catalogue, context.config)}
+    assert {host: problem is not None for host, problem in by_name.items()} == {"web1": True, "web2": True, "web3": False}
     assert "Input/output error" in getattr(by_name["web2"], "error", "")
 
 

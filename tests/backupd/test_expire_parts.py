@@ -194,7 +194,7 @@ def test_after_a_failed_write_only_a_last_one_is_still_tried(tmp_path: Path) -> 
     assert calls == ["first", "last"]
     assert len(reports) == 1
     assert "the catalogue is full" in reports[0]
-    assert rows.trouble is not None
+    assert rows.problem is not None
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_an_expiry_waits_for_a_running_backup_but_not_for_a_dead_one_nor_for_eve
     monkeypatch.setattr("backupd.expire.expiry_runner.lacks_room", lambda _room, _least: True)
     assert not runner._is_to_yield()
     monkeypatch.setattr("backupd.expire.expiry_runner.lacks_room", lambda _room, _least: False)
-    runner.context.rows.trouble = CatalogueUnusable("full", "x")
+    runner.context.rows.problem = CatalogueUnusable("full", "x")
     assert not runner._is_to_yield()
 
 

@@ -210,8 +210,8 @@ def test_a_host_that_was_given_up_is_no_matter_for_the_guards() -> None:
 
 
 def test_a_host_with_trouble_is_left_out() -> None:
-    trouble = HostBackups("web", (), THREE_DAYS, trouble=UnreadableHost("notes.json cannot be read"))
-    done = make_plan([trouble, host("b", 2, 5)], ZONE, NOW, Forced())
+    problem = HostBackups("web", (), THREE_DAYS, problem=UnreadableHost("notes.json cannot be read"))
+    done = make_plan([problem, host("b", 2, 5)], ZONE, NOW, Forced())
     assert done.left_out == {"web": UnreadableHost("notes.json cannot be read")}
     assert [host_plan.host for host_plan in done.hosts] == ["b"]
 

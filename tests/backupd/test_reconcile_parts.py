@@ -54,18 +54,18 @@ def catalogue(tmp_path: Path) -> Catalogue:
     ],
 )
 def test_an_error_of_one_host_is_reported_and_the_others_are_reconciled(error: Exception, words: str) -> None:
-    trouble: list[str] = []
-    with _collect_errors(trouble, "web1"):
+    problems: list[str] = []
+    with _collect_errors(problems, "web1"):
         raise error
-    assert trouble == [words]
+    assert problems == [words]
 
 
 @pytest.mark.parametrize("error", [LockHeld("in use", "wait"), PoolUnusable("the pool is read-only", "check dmesg")])
 def test_a_pool_that_cannot_be_used_ends_the_reconciling(error: Exception) -> None:
-    trouble: list[str] = []
-    with pytest.raises(type(error)), _collect_errors(trouble, "web1"):
+    problems: list[str] = []
+    with pytest.raises(type(error)), _collect_errors(problems, "web1"):
         raise error
-    assert trouble == []
+    assert problems == []
 
 
 def damaged(error: Exception | None = None) -> UnreadableRecord:
@@ -96,14 +96,14 @@ def test_a_reconciling_is_reported_if_it_changed_something_or_left_a_host_as_it_
     assert not ReconcileResult()
     assert not ReconcileResult(locked=["web1"])
     assert ReconcileResult(Counter({"added": 1}))
-    assert ReconcileResult(trouble=["web1: unreadable"])
-    done = ReconcileResult(Counter({"added": 2, "staged": 1}), trouble=["web1: unreadable"])
+    assert ReconcileResult(problems=["web1: unreadable"])
+    done = ReconcileResult(Counter({"added": 2, "staged": 1}), problems=["web1: unreadable"])
     assert done.sentence == (
         "the catalogue was updated from the pool: 2 backups added, 1 beginning of a killed run removed, "
         "not changed: web1: unreadable"
     )
     assert done.in_the_pool().counts == {"staged": 1}
-    assert done.in_the_pool().trouble == done.trouble
+    assert done.in_the_pool().problems == done.problems
     assert not ReconcileResult(Counter({"added": 2})).in_the_pool()
 
 
@@ -265,7 +265,7 @@ def test_a_damaged_or_foreign_backup_is_not_entered_and_keeps_no_other_from_it(
     give_pool(monkeypatch, pool, {"2026-03-19T120000Z": bad, NAME: backup(NOON)})
     with catalogue:
         done = reconcile(pool, catalogue, "now")
-        assert (done.counts, done.trouble) == ({"added": 1}, [])
+        assert (done.counts, done.problems) == ({"added": 1}, [])
         assert list(catalogue.names()) == [("web1", NAME)]
 
 
@@ -274,7 +274,7 @@ def test_a_record_that_may_not_be_read_leaves_its_host_unchanged_and_is_reported
 ) -> None:
     give_pool(monkeypatch, pool, {NAME: PermissionError(errno.EACCES, "Permission denied")})
     with catalogue:
-        assert reconcile(pool, catalogue, "now").trouble == ["web1: [Errno 13] Permission denied"]
+        assert reconcile(pool, catalogue, "now").problems == ["web1: [Errno 13] Permission denied"]
         assert list(catalogue.names()) == []
 
 
@@ -318,7 +318,7 @@ def test_a_killed_run_and_a_killed_drill_are_counted_once(
         run_id = catalogue.start_run("web1", NOON, 1, "another start", night=False)
         done = reconcile(pool, catalogue, "now")
         assert done.counts == {"killed": 1, "drills": 1, "added": 2}
-        assert done.trouble == []
+        assert done.problems == []
         ended = catalogue.one_run(run_id)
         assert ended is not None
         assert ended.outcome == "failed"

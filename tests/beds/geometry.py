@@ -33,6 +33,6 @@ _TROUBLES = """() => {
 }"""
 
 
-def troubles(page: Page) -> list[str]:
+def layout_problems(page: Page) -> list[str]:
     """A line for each: the page is wider than its window, a text is cut, sticks out, or is broken inside a short word."""
     return list(page.evaluate(_TROUBLES))

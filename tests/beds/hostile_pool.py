@@ -133,8 +133,8 @@ def main() -> None:
             for piece in attack("device" if is_first else kind, target):
                 out.write(frame(b"p", piece))
                 out.flush()
-        trouble = {"error": WORDS} if kind == "complains" and verb == "list" else {}
-        out.write(frame(b"e", json.dumps(trouble).encode()))
+        problem = {"error": WORDS} if kind == "complains" and verb == "list" else {}
+        out.write(frame(b"e", json.dumps(problem).encode()))
         out.flush()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnready, dashboard_copy, tables
-from btrkeep.catalogue.dashboard_copy import COPIED, TROUBLE, interval, old_after, seldom_interval
+from btrkeep.catalogue.dashboard_copy import COPIED, PROBLEM, interval, old_after, seldom_interval
 from btrkeep.units import parse_time
 from tests.beds import work
 from tests.beds.anyone import readable
@@ -345,20 +345,20 @@ def test_a_fault_of_the_catalogue_stands_in_the_copy_until_the_next_one(state: P
         catalogue.set_fact("a", "1")
     live = (state / "catalogue.sqlite").read_bytes()
     (state / "catalogue.sqlite").write_bytes(b"?" * 8192 + live[8192:])
-    dashboard_copy.report_trouble(state, "it is damaged", now)
-    assert (in_copy(state, TROUBLE), in_copy(state)) == ("2026-11-29T12:00:00Z it is damaged", "1")
+    dashboard_copy.report_problem(state, "it is damaged", now)
+    assert (in_copy(state, PROBLEM), in_copy(state)) == ("2026-11-29T12:00:00Z it is damaged", "1")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o640
     first = copy.stat().st_ino
-    dashboard_copy.report_trouble(state, "it is damaged", now + timedelta(minutes=5))
+    dashboard_copy.report_problem(state, "it is damaged", now + timedelta(minutes=5))
     assert copy.stat().st_ino == first
-    dashboard_copy.report_trouble(state, "it is newer", now + timedelta(minutes=10))
-    assert in_copy(state, TROUBLE) == "2026-11-29T12:00:00Z it is newer"
+    dashboard_copy.report_problem(state, "it is newer", now + timedelta(minutes=10))
+    assert in_copy(state, PROBLEM) == "2026-11-29T12:00:00Z it is newer"
     (state / "catalogue.sqlite").write_bytes(live)
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "2")
-    assert (in_copy(state, TROUBLE), in_copy(state)) == (None, "2")
+    assert (in_copy(state, PROBLEM), in_copy(state)) == (None, "2")
 
 
 def test_without_a_copy_nothing_is_made_for_a_fault(state: Path) -> None:
-    dashboard_copy.report_trouble(state, "it is damaged", parse_time("2026-11-29T12:00:00Z"))
+    dashboard_copy.report_problem(state, "it is damaged", parse_time("2026-11-29T12:00:00Z"))
     assert not (state / "dashboard.sqlite").exists()

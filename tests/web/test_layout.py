@@ -17,7 +17,7 @@ from btrkeep.decisions.day_phases import DayData, Phase, PhaseSum, Slot
 from btrkeep.decisions.trend import Point
 from tests.beds.browser import LAPTOP, PHONE, enter, visit
 from tests.beds.dashboard import Dashboard
-from tests.beds.geometry import troubles
+from tests.beds.geometry import layout_problems
 from web.pool.data import DayView
 
 HOST = "/hosts/web0000.example.org"
@@ -86,7 +86,7 @@ def test_names_are_whole_and_tables_fit_a_laptop(site: Dashboard, browser: Brows
         enter(page, site.url, site.cookie)
         for path in ("/hosts", "/log", "/pool/expiry", HOST):
             page.goto(path)
-            assert [trouble for trouble in troubles(page) if "example.org" in trouble or "wide" in trouble] == [], path
+            assert [problem for problem in layout_problems(page) if "example.org" in problem or "wide" in problem] == [], path
             page.evaluate(LONGEST_TIMES)
             takes = page.evaluate(LEAST_SHARE)
             assert takes
@@ -121,7 +121,7 @@ def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> No
     with visit(browser, site.url, viewport=PHONE) as (page, _):
         enter(page, site.url, site.cookie)
         page.goto(HOST)
-        cut += [trouble for trouble in troubles(page) if "outside" in trouble]
+        cut += [problem for problem in layout_problems(page) if "outside" in problem]
         for address in ("/pool/charts/trend/{}.svg?days=7", "/pool/charts/trend/{}.svg?days=180"):
             for name in ("allocated", "unused", "score", "orphans"):
                 page.goto(address.format(name) + "&width=360")

@@ -11,7 +11,7 @@ import pytest
 
 from bench.make_catalogue import add_runs
 from btrkeep.catalogue import Balance, Catalogue, ComparedBackup, Damage, Progress, Run, Sample, StoredAlarm, VerifiedBackup
-from btrkeep.catalogue.dashboard_copy import report_trouble
+from btrkeep.catalogue.dashboard_copy import report_problem
 from btrkeep.config import HostConfig, Window
 from btrkeep.config.config_model import Config
 from btrkeep.config.published import publish
@@ -464,7 +464,7 @@ def test_a_catalogue_that_cannot_be_used_stands_above_the_night(tmp_path: Path) 
     visitors = client(tmp_path / "state"), client(tmp_path / "state", hosts=("web1",))
     visitors[0].get("/")
     (tmp_path / "state" / "catalogue.sqlite").write_bytes(b"?" * 8192)
-    report_trouble(tmp_path / "state", "the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged", NOW - HOUR)
+    report_problem(tmp_path / "state", "the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged", NOW - HOUR)
     shown, limited = (text_of(visitor.get("/").text) for visitor in visitors)
     assert "this page is not up to date: the catalogue /var/lib/btrkeep/main/catalogue.sqlite is damaged" in shown
     assert "backupd doctor" in shown

@@ -53,7 +53,7 @@ def _one_of(name: str, words: Any) -> str:
 def host(host: str) -> Response | str | tuple[str, int]:
     """Shows one host. With `exact` the root service reads the pool to explain why each backup is kept."""
     here, who = source(), viewer()
-    exact, trouble = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
+    exact, problem = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
     if page is None:
         return render_template("host/unknown.html", host=host, near=near_names(here, who, host)), 404
@@ -65,7 +65,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
         row=page.row,
         charts=[chart for chart in charts if chart],
         exact=exact is not None,
-        trouble=trouble,
+        problem=problem,
     )
 
 

@@ -117,12 +117,12 @@ class RecordedStates:
         """Returns all states of `filesystem`, by default that of the newest state. Without the folder there are none."""
         with self._lock:
             try:
-                files, trouble = _files(self.folder), []
+                files, problems = _files(self.folder), []
             except OSError as error:
-                files, trouble = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
+                files, problems = {}, [f"the folder of recorded states cannot be read: {error.strerror}"]
             self._known = {name: self._looked(name, stamp) for name, stamp in files.items()}
             moments = {name: (stamp, header) for name, (stamp, header) in self._known.items() if isinstance(header, StateHeader)}
-            broken = trouble + [header for _, header in self._known.values() if isinstance(header, str)]
+            broken = problems + [header for _, header in self._known.values() if isinstance(header, str)]
         newest = max((moment for _, moment in moments.values()), key=lambda moment: moment.taken, default=None)
         wanted = filesystem or (newest.fsid if newest else "")
         mine = {

@@ -42,7 +42,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     require_writable(pool)
     clock = clock_for(ctx, pool)
     since = format_time(clock.now())
-    trouble: list[str] = []
+    problems: list[str] = []
     with take_lock(pool.locks / NIGHT_LOCK, "backupd rebuild", since):
         aside: list[Path] = []
         try:
@@ -50,46 +50,46 @@ def command(ctx: click.Context, as_json: bool) -> int:
                 catalogue.require_integrity()
                 if catalogue.pool_id() not in (None, pool.id):
                     raise _ForeignCatalogue
-                filled = _fill(pool, catalogue, clock, trouble)
+                filled = _fill(pool, catalogue, clock, problems)
                 publish_to_dashboard(config, pool, catalogue, clock)
         except (CatalogueDamaged, _ForeignCatalogue):
-            trouble.clear()
+            problems.clear()
             with Catalogue.made_anew(config.pool.state) as (catalogue, aside):
-                filled = _fill(pool, catalogue, clock, trouble)
+                filled = _fill(pool, catalogue, clock, problems)
                 publish_to_dashboard(config, pool, catalogue, clock)
     count, locked, history = filled
     answer = {
         "backups": count,
-        "trouble": trouble,
+        "trouble": problems,
         "locked": locked,
         "set_aside": str(aside[0]) if aside else None,
         "history": {
             "written": history.written,
             "rows": {table: history.counts.get(table, 0) for table in COLUMNS},
             "passed_over": history.passed_over,
-            "trouble": history.trouble or None,
+            "trouble": history.problem or None,
         },
     }
     text = [
         *(f"the old catalogue could not be used and is now {path}" for path in aside[:1]),
-        *(f"skipped: {printable(line)}" for line in trouble),
+        *(f"skipped: {printable(line)}" for line in problems),
         *(f"{printable(host)} is in use: the next run or expiry updates its entries" for host in locked),
         *([printable(str(history))] if history else []),
         f"the catalogue now has {counted(count, 'backup')}",
     ]
     print_answer(answer, text, as_json=as_json)
-    return Exit.ATTENTION if trouble or history.trouble else Exit.OK
+    return Exit.ATTENTION if problems or history.problem else Exit.OK
 
 
-def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, trouble: list[str]) -> tuple[int, list[str], BroughtBack]:
+def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, problems: list[str]) -> tuple[int, list[str], BroughtBack]:
     """Returns the number of backups, the locked hosts, and the restored parts of the history."""
     if clock.tells_nights(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
     check_seals(pool, catalogue, format_time(clock.now()))  # its rows know the seals that a damaged seals.json has lost
     unread: list[tuple[str, str]] = []
-    count = catalogue.replace_backups(pool.id, all_rows(pool, trouble, unread))
+    count = catalogue.replace_backups(pool.id, all_rows(pool, problems, unread))
     since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
-    trouble += [text for text in since_then.trouble if text not in trouble]
+    problems += [text for text in since_then.problems if text not in problems]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
         recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name backups that are gone

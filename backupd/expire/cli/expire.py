@@ -99,8 +99,8 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
         expiry = ExpiryContext(config, context.pool, context.catalogue, moment, expiry_sinks(as_json=given.as_json))
         if given.dry_run:
             return _rehearse(expiry, forced, scope, given.limit, as_json=given.as_json)
-        status = _expire(expiry, forced, scope, given, keeps=context.trouble is None)
-        return Exit.ATTENTION if context.trouble and status == Exit.OK else status
+        status = _expire(expiry, forced, scope, given, keeps=context.problem is None)
+        return Exit.ATTENTION if context.problem and status == Exit.OK else status
 
 
 def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
@@ -126,8 +126,8 @@ def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, given: E
         if not is_automatic():
             record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, given.limit))
         summary = carry_out(context, forced, scope, given.limit, wait=given.wait)
-        keeps = keeps and not context.rows.trouble
-        if not context.rows.trouble:  # each write would wait for the program that holds the catalogue
+        keeps = keeps and not context.rows.problem
+        if not context.rows.problem:  # each write would wait for the program that holds the catalogue
             check_trust(context.pool, context.catalogue, context.now)
         if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
             context.sinks.notice(f"could not update the history copy in the pool: {why}")

@@ -181,26 +181,26 @@ def _go(asked: _RetentionQuery, going: int, today: int) -> str:
 
 
 def _all(asked: _RetentionQuery) -> int:
-    trouble: dict[str, str] = {}
+    problems: dict[str, str] = {}
     if asked.as_json:
         counts = [0, 0]
-        stream_json(entry for explained, _ in _hosts(asked, trouble, counts) for entry in objects(explained))
+        stream_json(entry for explained, _ in _hosts(asked, problems, counts) for entry in objects(explained))
         if asked.policy:
             click.echo(f"note: {_go(asked, *counts)}", err=True)
     else:
-        _show_all(asked, [*_hosts(asked, trouble, [0, 0])])
-    for host, why in trouble.items():
+        _show_all(asked, [*_hosts(asked, problems, [0, 0])])
+    for host, why in problems.items():
         print_error(OperatorError(f"{host} is skipped: {why}"))
-    return Exit.ATTENTION if trouble else Exit.OK
+    return Exit.ATTENTION if problems else Exit.OK
 
 
-def _hosts(asked: _RetentionQuery, trouble: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
-    """Yields one host at a time, to save memory; read errors are added to `trouble`."""
+def _hosts(asked: _RetentionQuery, problems: dict[str, str], counts: list[int]) -> Iterator[tuple[ExplainedHost, Retention]]:
+    """Yields one host at a time, to save memory; read errors are added to `problems`."""
     for facts in read_hosts(asked.context.pool, asked.context.catalogue, asked.context.config):
-        if facts.trouble:
-            trouble[facts.host] = facts.trouble.error
+        if facts.problem:
+            problems[facts.host] = facts.problem.error
             continue
-        trouble |= {f"{facts.host} {name}": "it cannot be read, so it is kept" for name in facts.unread}
+        problems |= {f"{facts.host} {name}": "it cannot be read, so it is kept" for name in facts.unread}
         explained, policy = _explained(asked, facts)
         counts[0] += explained.going
         counts[1] += explained.today

@@ -71,13 +71,13 @@ def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list
     config, faults = reporting.config, reporting.faults
     if not reporting.is_bare:
         try:
-            catalogue, trouble = opened_catalogue(config.pool.state)
-            if trouble:
-                print_error(trouble)
+            catalogue, problem = opened_catalogue(config.pool.state)
+            if problem:
+                print_error(problem)
             with catalogue:
                 report = read_status(config, catalogue, now, live=False, faults=faults)
                 kept = from_text(catalogue.get_fact(FACT))
-                return report, AlarmMemory(config, catalogue, trouble).rows(), kept.looked if kept else None
+                return report, AlarmMemory(config, catalogue, problem).rows(), kept.looked if kept else None
         except OperatorError as error:
             print_error(error)
     memory = AlarmMemory(config, None)

@@ -265,17 +265,17 @@ class _VerifyRun:
             notes = read_notes(self.context.pool.host(backup.host))
             if not notes.is_altered(backup.name):
                 continue
-            paths, trouble = list[bytes](), ""
+            paths, problem = list[bytes](), ""
             try:
                 subvolume = describe(backup.path)
                 paths = altered_paths(backup.path, subvolume) if subvolume else []
             except OSError as error:
-                trouble = f"; which ones is unknown: {error.strerror}"
+                problem = f"; which ones is unknown: {error.strerror}"
             names = [os.fsdecode(path) or "." for path in paths]
             self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
             if not self.given.as_json:
                 place = f"{printable(backup.host)} {backup.name}"
-                print_wrapped(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{trouble}")
+                print_wrapped(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{problem}")
                 for name in names[:_MOST_PATHS]:
                     print_wrapped(f"  {printable(name)}")
                 if len(names) > _MOST_PATHS:

@@ -33,13 +33,13 @@ def result_line(result: HostResult) -> str:
     return "; ".join(parts)
 
 
-def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, trouble: bool) -> str:
+def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, problem: bool) -> str:
     """Returns the whole run in one line; `hosts`: how many it was to back up, more than have a result if it ended early.
 
-    `trouble`: an error is reported besides, or hosts wait for their windows, so that "nothing was due" would be wrong.
+    `problem`: an error is reported besides, or hosts wait for their windows, so that "nothing was due" would be wrong.
     """
     if not hosts:
-        return "no host was backed up" if trouble else "nothing was due"
+        return "no host was backed up" if problem else "nothing was due"
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in COLOURS}
     counts["not started"] = hosts - len(results)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
@@ -102,7 +102,7 @@ class NightTally:
 
     def summary(self, ended: NightEnded) -> str:
         """Returns the whole run in one line."""
-        return summary_line(self.results, self.hosts, time.monotonic() - self.begun, ended.trouble)
+        return summary_line(self.results, self.hosts, time.monotonic() - self.begun, ended.problem)
 
 
 class NightLines:

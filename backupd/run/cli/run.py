@@ -176,10 +176,10 @@ def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> in
         if not result.good:
             report_error(OperatorError(result_line(result)))
     status = exit_status(end.results, end.signalled)
-    if end.trouble and status == Exit.OK:
+    if end.problem and status == Exit.OK:
         status = Exit.ATTENTION
-    if end.trouble and not as_json:
-        sinks.notice(f"exit status {int(status)}: {end.trouble.message}; the next run records the backup")
+    if end.problem and not as_json:
+        sinks.notice(f"exit status {int(status)}: {end.problem.message}; the next run records the backup")
     return status
 
 
