@@ -88,18 +88,16 @@ class Balancing:
             raise under_way_error(self._fd, self._path, exclusive, by)
 
     def _rehearse(self) -> Report:
-        hindrance = stops.stop(stops.BEFORE, self._settings, self._facts())
+        obstacle = stops.stop(stops.BEFORE, self._settings, self._facts())
         steps = planned(self._fd, self._seen, self._settings, self._model)
         number = sum(step.is_within for step in steps)
-        why = (
-            f"the run would not start: {hindrance.why}" if hindrance else f"{number} of {len(steps)} block groups would be balanced"
-        )
-        return self._report(Stop(hindrance.reason if hindrance else StopReason.DONE, why), planned=tuple(steps))
+        why = f"the run would not start: {obstacle.why}" if obstacle else f"{number} of {len(steps)} block groups would be balanced"
+        return self._report(Stop(obstacle.reason if obstacle else StopReason.DONE, why), planned=tuple(steps))
 
     def _balance(self) -> Report:
         if self._settings.max_pressure is not None and not self._pressure.is_known:
             self._tell.notice("this kernel has no I/O pressure information (boot with psi=1): --max-pressure has no effect")
-        while not (stop := self._hindrance()):
+        while not (stop := self._obstacle()):
             group = self._next()
             if isinstance(group, Stop):
                 stop = group
@@ -173,7 +171,7 @@ class Balancing:
     def _left(self) -> int | None:
         return None if self._settings.budget is None else self._settings.budget - self._moved
 
-    def _hindrance(self) -> Stop | None:
+    def _obstacle(self) -> Stop | None:
         """Waits for what passes; returns why no block group may be begun, None if one may."""
         stop = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
         if stop is None or not stop.passes:
@@ -288,6 +286,6 @@ class Balancing:
             score=self._seen.score,
             unallocated=self._seen.room.unallocated,
             error=tried.error,
-            hindrance=tried.hindrance,
+            obstacle=tried.obstacle,
             freed=self._seen.room.unallocated - before.room.unallocated,
         )

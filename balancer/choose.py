@@ -66,7 +66,7 @@ def rank(
     costs = _NO_COSTS if costs is None else costs
     fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated, by_device))
     likely = np.flatnonzero(_reaches(groups, floors) & fits).tolist()
-    worth = [index for index in likely if not _hindrance(groups, index, costs, set_aside, unallocated)]
+    worth = [index for index in likely if not _obstacle(groups, index, costs, set_aside, unallocated)]
     chosen = np.array(worth, np.int64)
     has_cost = np.array([vaddr in costs for vaddr in groups.vaddr[chosen].tolist()], bool)
     order = _ORDERS[policy](groups)[chosen]
@@ -90,7 +90,7 @@ def why_not(
     return (
         _below(groups, index, floors)
         or (f"its {format_size(used)} do not fit elsewhere: only {format_size(free)} are free outside of it" if used > free else "")
-        or _hindrance(groups, index, _NO_COSTS if costs is None else costs, set_aside, unallocated)
+        or _obstacle(groups, index, _NO_COSTS if costs is None else costs, set_aside, unallocated)
     )
 
 
@@ -131,7 +131,7 @@ def _free_elsewhere(groups: DataBlockGroups, unallocated: int | None) -> Array:
     return elsewhere
 
 
-def _hindrance(
+def _obstacle(
     groups: DataBlockGroups, index: int, costs: Mapping[int, Cost], set_aside: Container[int], unallocated: int | None
 ) -> str:
     vaddr = int(groups.vaddr[index])

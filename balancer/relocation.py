@@ -13,7 +13,15 @@ from typing import Self
 
 import numpy as np
 
-from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceProgress, Cancelling, Hindrance, PlannedBlockGroup, StopReason
+from balancer.run_types import (
+    BalanceEvent,
+    BalanceOutcome,
+    BalanceProgress,
+    Cancelling,
+    PlannedBlockGroup,
+    RelocationObstacle,
+    StopReason,
+)
 from balancer.stop_rules import Stop
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
@@ -38,7 +46,7 @@ _WORDS = {
     errno.EINPROGRESS: "another exclusive operation started first",
     errno.EROFS: "the filesystem has become read-only: dmesg shows why",
 }
-_HINDRANCES = {errno.ETXTBSY: Hindrance.SWAP, errno.EINPROGRESS: Hindrance.BUSY}
+_OBSTACLES = {errno.ETXTBSY: RelocationObstacle.SWAP, errno.EINPROGRESS: RelocationObstacle.BUSY}
 
 
 class Relocation:
@@ -115,7 +123,7 @@ class Attempt:
     """The kernel's error, in words; None: there was none."""
     stop: Stop | None
     """Why the run must end; None: it continues."""
-    hindrance: Hindrance | None = None
+    obstacle: RelocationObstacle | None = None
     """As in StepDone."""
 
 
@@ -139,14 +147,14 @@ def attempt(
     folder: Path,
     group: PlannedBlockGroup,
     before: RunSoFar,
-    hindrance: Callable[[], Stop | None],
+    obstacle: Callable[[], Stop | None],
     tell: ProgressSink[BalanceEvent],
 ) -> Attempt:
-    """Relocates it and waits for the end. Calls `hindrance` ten times a second; its first answer cancels. Raises OSError."""
+    """Relocates it and waits for the end. Calls `obstacle` ten times a second; its first answer cancels. Raises OSError."""
     begun, last_told, stop = time.monotonic(), 0.0, None
     with Relocation(fd, group.vaddr, group.type) as relocation:
         while not relocation.ended(_TICK):
-            if stop is None and (stop := hindrance()):
+            if stop is None and (stop := obstacle()):
                 relocation.cancel()
                 tell(Cancelling(stop.why, group.vaddr))
             if time.monotonic() - last_told >= _TELL:
@@ -184,5 +192,5 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
     if error.errno not in _THIS_ONE_ONLY:
         stop = stop or Stop(StopReason.FAILED, f"the last block group failed: {words}")
     return Attempt(
-        _OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop, _HINDRANCES.get(error.errno or 0)
+        _OUTCOMES.get(error.errno or 0, BalanceOutcome.FAILED), left, seconds, words, stop, _OBSTACLES.get(error.errno or 0)
     )

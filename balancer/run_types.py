@@ -39,7 +39,7 @@ class StopReason(StrEnum):
 INTENDED = frozenset({StopReason.DONE, StopReason.NO_GAIN, StopReason.BUDGET, StopReason.TIME, StopReason.WINDOW})
 
 
-class Hindrance(StrEnum):
+class RelocationObstacle(StrEnum):
     """Why the kernel did not relocate a block group although nothing is wrong with it."""
 
     SWAP = "swap"  # a swap file lies in it: it stays as long as the file is in use
@@ -191,7 +191,7 @@ class StepDone:
     """Bytes of the filesystem afterwards."""
     error: str | None = None
     """The kernel's message; None: it succeeded."""
-    hindrance: Hindrance | None = None
+    obstacle: RelocationObstacle | None = None
     """What `error` means, if that matters."""
     freed: int = 0
     """Unallocated bytes afterwards, less those before."""
@@ -199,7 +199,7 @@ class StepDone:
     @property
     def is_failure(self) -> bool:
         """Returns True if it failed for a reason that an operator should know; a swap file in it is none."""
-        return self.outcome is BalanceOutcome.FAILED and self.hindrance is not Hindrance.SWAP
+        return self.outcome is BalanceOutcome.FAILED and self.obstacle is not RelocationObstacle.SWAP
 
 
 @dataclass(frozen=True, slots=True)

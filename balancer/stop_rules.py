@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from balancer.choose import FOR_SPACE
-from balancer.run_types import BalanceOutcome, Hindrance, RunSettings, StepDone, StopReason
+from balancer.run_types import BalanceOutcome, RelocationObstacle, RunSettings, StepDone, StopReason
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute
 
 _MOST_WITHOUT_SPACE = 5
@@ -119,7 +119,7 @@ def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
     failed = _in_a_row(steps, lambda step: step.is_failure)
     if failed >= _MOST_FAILED:
         return Stop(StopReason.FAILED, f"{counted(failed, 'block group')} in a row failed, the last one with: {last.error}")
-    busy = _in_a_row(steps, lambda step: step.hindrance is Hindrance.BUSY)
+    busy = _in_a_row(steps, lambda step: step.obstacle is RelocationObstacle.BUSY)
     if busy >= _MOST_BUSY:  # on kernels that do not tell what has the filesystem
         return Stop(StopReason.EXCLUSIVE, f"the filesystem is busy: {last.error}, {busy} times in a row")
     useless = _since_last_gain(steps, policy)

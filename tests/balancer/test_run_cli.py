@@ -27,7 +27,7 @@ from balancer.run_types import (
     BalanceProgress,
     BalanceStarted,
     Cancelling,
-    Hindrance,
+    RelocationObstacle,
     RoomFloor,
     RunSettings,
     StopReason,
@@ -333,7 +333,9 @@ def test_a_balance_that_somebody_else_cancelled_needs_a_look() -> None:
 def test_a_block_group_that_failed_needs_a_look_and_one_without_room_does_not() -> None:
     assert exit_status(report(done(), done(2, BalanceOutcome.FAILED))) == Exit.ATTENTION
     assert exit_status(report(done(), done(2, BalanceOutcome.NO_SPACE), done(3, BalanceOutcome.GONE))) == Exit.OK
-    assert exit_status(report(done(), done(2, BalanceOutcome.FAILED, error="any words", hindrance=Hindrance.SWAP))) == Exit.OK
+    assert (
+        exit_status(report(done(), done(2, BalanceOutcome.FAILED, error="any words", obstacle=RelocationObstacle.SWAP))) == Exit.OK
+    )
     assert exit_status(report(done(), reason=StopReason.SIGNAL, signal=2)) == Exit.INTERRUPTED
     assert exit_status(report(done(), reason=StopReason.SIGNAL, signal=1)) == Exit.TERMINATED  # the terminal is gone
 

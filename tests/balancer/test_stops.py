@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from balancer.cost_model import Estimate
-from balancer.run_types import BalanceOutcome, Hindrance, PlannedBlockGroup, RoomFloor, RunSettings, StepDone, StopReason
+from balancer.run_types import BalanceOutcome, PlannedBlockGroup, RelocationObstacle, RoomFloor, RunSettings, StepDone, StopReason
 from balancer.stop_rules import BEFORE, DURING, StopFacts, after, stop, too_long
 from balancer.survey import Cost
 
@@ -109,18 +109,18 @@ def step(
     gained: float = 1.0,
     unallocated: int = 100 * GIB,
     error: str | None = None,
-    hindrance: Hindrance | None = None,
+    obstacle: RelocationObstacle | None = None,
     freed: int = 0,
 ) -> StepDone:
     cost, estimate = Cost(1, 1, 1, 1), Estimate(1, 1, 1.0)
     view = PlannedBlockGroup(1, 0, GIB, 1, 1, 1, 1.0, 1.0, cost, estimate, 1, 1, None)
-    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error, hindrance, freed)
+    return StepDone(view, NOW, 1.0, outcome, 1, 1, gained, 1.0, unallocated, error, obstacle, freed)
 
 
 DONE, FAILED, FULL = step(BalanceOutcome.DONE), step(BalanceOutcome.FAILED, error="no"), step(BalanceOutcome.NO_SPACE)
 TIGHT, USELESS = step(BalanceOutcome.NO_SPACE, unallocated=2 * GIB - 1), step(BalanceOutcome.DONE, gained=0.0)
-SWAPPED = step(BalanceOutcome.FAILED, error="any words", hindrance=Hindrance.SWAP)
-OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", hindrance=Hindrance.BUSY)
+SWAPPED = step(BalanceOutcome.FAILED, error="any words", obstacle=RelocationObstacle.SWAP)
+OUTRUN = step(BalanceOutcome.CANCELLED, error="any words", obstacle=RelocationObstacle.BUSY)
 
 
 @pytest.mark.parametrize(

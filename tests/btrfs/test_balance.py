@@ -12,7 +12,7 @@ import btrfs as python_btrfs
 import pytest
 
 from balancer.choose import FLOORS
-from balancer.run_types import BalanceOutcome, Hindrance, SpaceNumbers, StopReason
+from balancer.run_types import BalanceOutcome, RelocationObstacle, SpaceNumbers, StopReason
 from btrkeep.errors import PoolUnusable
 from btrkeep.pool.balance import balance_block_group, cancel_balance
 from tests.balancer.program import histogram, theirs
@@ -129,8 +129,8 @@ def test_a_block_group_with_a_swap_file_stays_and_is_set_aside(make_btrfs: Calla
         after = groups(point)
     finally:
         work("swapoff", swap)
-    failed = [(step.outcome, step.hindrance, step.moved) for step in report.steps if step.error]
-    assert failed == [(BalanceOutcome.FAILED, Hindrance.SWAP, 0)]
+    failed = [(step.outcome, step.obstacle, step.moved) for step in report.steps if step.error]
+    assert failed == [(BalanceOutcome.FAILED, RelocationObstacle.SWAP, 0)]
     assert report.reason is StopReason.DONE
     assert {step.group.vaddr for step in report.steps if step.error} <= set(before) & set(after)
 
