@@ -62,9 +62,9 @@ class AlarmGroup:
 
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
-    patience = AlarmPatience.of_published(source.site)
+    patience = AlarmPatience.of_published(source.config)
     rows = (row for row in source.catalogue.alarms() if patience.stands(row, source.now))
-    return standing(rows, viewer, source.settings.pool, "" if viewer.limited else source.site.call)
+    return standing(rows, viewer, source.settings.pool, "" if viewer.limited else source.config.call)
 
 
 def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:

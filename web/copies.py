@@ -165,7 +165,7 @@ def _offsite(source: RequestContext) -> dict[str, dict[str, str]]:
     """Returns, for each offsite repository, the newest backup of each host in it."""
     return {
         name: offsite_newest(source.catalogue, name)
-        for name, published_replica in source.site.copies.items()
+        for name, published_replica in source.config.copies.items()
         if published_replica.kind == OFFSITE
     }
 
@@ -176,8 +176,8 @@ def copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 
 def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
-    known_copies, site = copies_of(source.catalogue.get_fact(COPIES)), source.site
-    gone = {name: session.gone for name in site.copies if (session := read_session(source.catalogue, name))}
+    known_copies, config = copies_of(source.catalogue.get_fact(COPIES)), source.config
+    gone = {name: session.gone for name in config.copies if (session := read_session(source.catalogue, name))}
     host_copies = tuple(
         HostCopy(host, replica, here, name, _age(name, source.now), here and host in gone.get(replica, ()))
         for replica, of in sorted({**known_copies.common, **_offsite(source)}.items())
@@ -186,8 +186,8 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
         for here in (known_copies.fetched.get(host) == replica,)
     )
     covered = {host_copy.host for host_copy in host_copies}
-    ours = sorted(name for name in site.hosts if viewer.may_see(name) and name not in known_copies.fetched)
-    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known_copies.common, *site.copies}
+    ours = sorted(name for name in config.hosts if viewer.may_see(name) and name not in known_copies.fetched)
+    names = {host_copy.replica for host_copy in host_copies} if viewer.limited else {*known_copies.common, *config.copies}
     return CopiesPage(
         tuple(_replica(source, name, host_copies, viewer) for name in sorted(names)),
         host_copies,
@@ -196,7 +196,7 @@ def _copies(source: RequestContext, viewer: Viewer) -> CopiesPage:
 
 
 def _replica(source: RequestContext, name: str, host_copies: tuple[HostCopy, ...], viewer: Viewer) -> ReplicaView:
-    terms = source.site.copies.get(name)
+    terms = source.config.copies.get(name)
     session = read_session(source.catalogue, name, terms.kind) if terms else None
     newest = offsite_newest(source.catalogue, name) if terms and terms.kind == OFFSITE else {}
     status = copy_status(terms, session, source.now, newest) if terms else None

@@ -77,7 +77,7 @@ for _endpoint in ENDPOINTS:
 @blueprint.get("/openapi.json")
 @public
 def openapi() -> Response:
-    """Returns the document. It contains nothing about this site."""
+    """Returns the document. It contains nothing about this pool."""
     return Response(_openapi(), content_type="application/json")
 
 

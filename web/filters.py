@@ -161,7 +161,7 @@ def call() -> str:
     if viewer is None or viewer.limited:
         return ""
     try:
-        return source().site.call
+        return source().config.call
     except OperatorError:  # the page itself says so
         return ""
 
@@ -195,7 +195,7 @@ def _as_time(moment: datetime | None, style: str, to_words: Callable[[datetime, 
 def _clock() -> tuple[ZoneInfo, datetime]:
     """Returns the pool's zone, and the time. While the catalogue cannot be read: UTC, and the real time."""
     try:
-        return source().site.zone, source().now
+        return source().config.zone, source().now
     except OperatorError:
         return ZoneInfo("UTC"), datetime.now(UTC)
 
@@ -223,7 +223,7 @@ def trust_warnings() -> list[tuple[str, str]]:
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)
     except OperatorError:  # the page itself says so
         return []
-    text, pool = "The catalogue was lost: it lists none of the backups in the pool. On the server:", source().site.name
+    text, pool = "The catalogue was lost: it lists none of the backups in the pool. On the server:", source().config.name
     warnings = [(text, command_for("backupd rebuild", pool, call()))] if lost else []
     if is_copy_old(source(), datetime.now(UTC)):
         old = "These pages are out of date: no command has updated the dashboard's copy of the catalogue. On the server:"

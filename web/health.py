@@ -1,4 +1,4 @@
-"""/healthz and /metrics, for monitoring. The first is public and says nothing about the site; the second requires a token.
+"""/healthz and /metrics, for monitoring. The first is public and says nothing about the pool; the second requires a token.
 
 The families of `backupd metrics` that depend on the catalogue alone have the same names here; besides them are the numbers of this
 process, of its requests and of what it takes. Metrics that need access to the pool itself (whether it is mounted, how much still
@@ -34,7 +34,7 @@ from web.source import RequestContext, logged_in_viewer, public, source, stale_a
 
 def metrics_text(source: RequestContext) -> bytes:
     """Returns all of them in the order of the table, in Prometheus's text format."""
-    samples = MetricSamples(source.site.name)
+    samples = MetricSamples(source.config.name)
     for collect in (_itself, _hosts, _backups, _filesystem, _expiries, _alarms):
         collect(samples, source)
     return samples.text()
@@ -68,7 +68,7 @@ def _backups(samples: MetricSamples, source: RequestContext) -> None:
 
 
 def _filesystem(samples: MetricSamples, source: RequestContext) -> None:
-    if not (filesystem := source.site.filesystem):
+    if not (filesystem := source.config.filesystem):
         return
     if sample := source.catalogue.newest_sample(filesystem):
         metric_samples.add_numbers(samples.add, numbers_of_sample(sample))
@@ -89,7 +89,7 @@ def _alarms(samples: MetricSamples, source: RequestContext) -> None:
     if abs(source.now - kept.looked) > stale_after(source):
         return
     metric_samples.add_health(samples.add, kept.verdict)
-    metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, AlarmPatience.of_published(source.site))
+    metric_samples.add_alarms(samples.add, source.catalogue.alarms(), source.now, AlarmPatience.of_published(source.config))
 
 
 _REQUESTS = Metric("btrkeep_web_requests_total", "counter", "Requests answered.", ("view", "method", "status"))
@@ -164,7 +164,7 @@ class Health:
 
 def health(source: RequestContext) -> Health:
     """Returns the health. Raises the catalogue's exceptions."""
-    filesystem = source.site.filesystem
+    filesystem = source.config.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     fresh = None if sample is None else abs(source.now - sample.taken) <= stale_after(source)
     return Health(ok=fresh is True, catalogue=True, sample=fresh)
@@ -212,7 +212,7 @@ def healthz() -> Response:
 @blueprint.get("/metrics")
 @public
 def metrics() -> Response:
-    """Returns the site's numbers, cached as long as the catalogue is unchanged, and this process's own.
+    """Returns the pool's numbers, cached as long as the catalogue is unchanged, and this process's own.
 
     Public only for Flask: a program without a token gets 401, where a person would be redirected to the login.
     """
@@ -220,6 +220,6 @@ def metrics() -> Response:
     if who is None or who.limited:
         return answer(401 if who is None else 403, MEANINGS[401 if who is None else 403], "create a token: btrkeep-web token add")
     about = source()
-    site = about.cached("metrics", lambda: metrics_text(about))
+    pool_metrics = about.cached("metrics", lambda: metrics_text(about))
     ours: RequestNumbers = current_app.extensions[_OURS]
-    return Response(site + ours.text(), content_type=CONTENT_TYPE)
+    return Response(pool_metrics + ours.text(), content_type=CONTENT_TYPE)

@@ -113,11 +113,11 @@ class Overview:
 
 def overview(source: RequestContext, viewer: Viewer) -> Overview:
     """Returns the content of the first page."""
-    site = source.site
+    config = source.config
     rows, health = hosts.visible_to(viewer, hosts.every_row(source)), pool_health(source)
     last_try, alarms = _last_try(source, viewer), open_alarms(source, viewer)
     return Overview(
-        name=site.name,
+        name=config.name,
         now=source.now,
         configured=sum(row.state not in hosts.NOT_OURS for row in rows),
         total=len(rows),
@@ -154,21 +154,21 @@ def _urgent(
                 "Configuration",
                 alarm.text,
                 None,
-                command_for("backupd check", source.site.name, "" if viewer.limited else source.site.call),
+                command_for("backupd check", source.config.name, "" if viewer.limited else source.config.call),
             )
     if source.problem:
         since, reason = source.problem
         text = "the catalogue cannot be used, so this page is not up to date" + ("" if viewer.limited else f": {reason}")
-        command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
+        command = "" if viewer.limited else command_for("backupd doctor", source.config.name, source.config.call)
         yield Urgent("Unknown", text, since, command)
     if health.fault:
         text = "the pool cannot be read" if viewer.limited else f"the pool cannot be read: {health.fault}"
-        command = "" if viewer.limited else command_for("backupd doctor", source.site.name, source.site.call)
+        command = "" if viewer.limited else command_for("backupd doctor", source.config.name, source.config.call)
         yield Urgent("Unknown", text, health.pool_looked, command)
     is_late = health.looked is None and last_try is not None and source.now - last_try > stale_after(source)
     if health.is_old or is_late:
         text = "the state of the pool and of its alarms was not checked in the last hour"
-        command = "" if viewer.limited else f"systemctl status btrkeep-news@{source.site.name}.timer"
+        command = "" if viewer.limited else f"systemctl status btrkeep-news@{source.config.name}.timer"
         yield Urgent("Unknown", text, health.looked, command)
 
 
@@ -178,9 +178,9 @@ def nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
 
 
 def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
-    site, now = source.site, source.now
-    mine = {name: host for name, host in site.hosts.items() if viewer.may_see(name)}
-    runs = source.catalogue.runs_since(night_sum.since(mine.values(), site.zone, now))
+    config, now = source.config, source.now
+    mine = {name: host for name, host in config.hosts.items() if viewer.may_see(name)}
+    runs = source.catalogue.runs_since(night_sum.since(mine.values(), config.zone, now))
     pasts = hosts.past_of(source, mine)
     began = {name: past.since for name, past in pasts.items() if past.since}
     facts, alive = hosts.every_facts(source), alive_runs(source.catalogue, now)
@@ -188,7 +188,7 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     runs += night_sum.runs_of_backups(facts, runs, unknown)
     if not runs and _last_try(source, viewer) is None:  # before the first night none was missed
         return ()
-    return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, site.zone, now, began, unknown))
+    return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, config.zone, now, began, unknown))
 
 
 def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
@@ -208,7 +208,7 @@ def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
 
 def pool_summary(source: RequestContext) -> PoolSummary | None:
     """Returns the pool from its newest sample; None without one."""
-    filesystem = source.site.filesystem
+    filesystem = source.config.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     if filesystem is None or sample is None:
         return None
@@ -289,16 +289,16 @@ def now() -> str:
 
 def space_chart(here: RequestContext) -> Markup | None:
     """Draws allocated and used space over three months; None if the filesystem is unknown."""
-    filesystem = here.site.filesystem
+    filesystem = here.config.filesystem
     if filesystem is None:
         return None
     month = here.cached_for_the_hour(("trend", filesystem, _DAYS), lambda: trend(here.catalogue, filesystem, here.now, _DAYS))
-    return small_chart(month, here.site.zone)
+    return small_chart(month, here.config.zone)
 
 
 def _picture(here: RequestContext) -> Picture | None:
     """Returns the newest heatmap; None without one."""
-    recorded = painter().states.gallery(here.site.filesystem).recorded
+    recorded = painter().states.gallery(here.config.filesystem).recorded
     return Picture(url_for("pool.picture_latest"), recorded[-1].taken) if recorded else None
 
 

@@ -129,14 +129,14 @@ def redact_answer(verb: str, result: Any) -> Any:
 
 def host_line(line: str, host: str) -> str:
     """Returns a line of the host's own output (rsync's) as the viewer may see it. The viewer may see the host."""
-    return without_server_paths(line, host, source().site.path) if _is_of_limited() else line
+    return without_server_paths(line, host, source().config.path) if _is_of_limited() else line
 
 
 def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
     """Returns the error of a run or a backup of a host that the viewer may see."""
     if text is None or not _is_of_limited():
         return error_words(text, cause)
-    return redacted_cause_words(cause, host, source().site.path)
+    return redacted_cause_words(cause, host, source().config.path)
 
 
 def host_alarm(alarm: StoredAlarm, host: str) -> str:
@@ -149,7 +149,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
         return f"{host}: {_GENERAL.get(alarm.about.kind, WITHHELD)}"
     request_context = source()
     facts = request_context.cached("facts", lambda: request_context.catalogue.host_facts(latest(request_context.now))).get(host)
-    place, cause = request_context.site.path, None
+    place, cause = request_context.config.path, None
     if alarm.what == SUSPECT:
         if facts and facts.newest_state == "suspect":  # else it is over, and told as such by the next look
             cause = facts.newest_cause

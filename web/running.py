@@ -178,7 +178,7 @@ def _orphans(source: RequestContext, expiries: Sequence[ExpiryNow]) -> tuple[int
     for expiry in expiries:
         if expiry.waiting is not None:
             return expiry.waiting, source.now
-    filesystem = source.site.filesystem
+    filesystem = source.config.filesystem
     sample = source.catalogue.newest_sample(filesystem) if filesystem else None
     return (sample.orphans, sample.taken) if sample and sample.orphans is not None else (None, None)
 

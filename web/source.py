@@ -53,11 +53,11 @@ class RequestContext:
         return self._open
 
     @cached_property
-    def site(self) -> Published:
+    def config(self) -> Published:
         """The pool's configuration, as far as the dashboard may know it."""
-        site = published(self.catalogue, self.settings.pool)
-        show_times_in(site.zone)
-        return site
+        config = published(self.catalogue, self.settings.pool)
+        show_times_in(config.zone)
+        return config
 
     @cached_property
     def copied(self) -> datetime | None:
@@ -76,7 +76,7 @@ class RequestContext:
     @cached_property
     def now(self) -> datetime:
         """Aware UTC, whole seconds. A rehearsal's clock is the time of its newest event."""
-        if self.site.rehearsal and (then := _newest(self.catalogue, self.site.filesystem)):
+        if self.config.rehearsal and (then := _newest(self.catalogue, self.config.filesystem)):
             return then
         return datetime.now(UTC).replace(microsecond=0)
 
@@ -210,7 +210,7 @@ def needs_all_hosts(view: View) -> View:
 def require_visible_host(host: str) -> str:
     """Returns the host if it exists and the viewer may see it; aborts with 404 otherwise, the same in both cases."""
     here = source()
-    if not viewer().may_see(host) or (host not in here.site.hosts and host not in here.catalogue.hosts()):
+    if not viewer().may_see(host) or (host not in here.config.hosts and host not in here.catalogue.hosts()):
         abort(404, "there is no such host")
     return host
 
@@ -218,7 +218,7 @@ def require_visible_host(host: str) -> str:
 def visible_hosts() -> frozenset[str] | None:
     """Hosts that the viewer sees; None: all."""
     who = viewer()
-    return frozenset(who.seen({*source().catalogue.hosts(), *source().site.hosts})) if who.limited else None
+    return frozenset(who.seen({*source().catalogue.hosts(), *source().config.hosts})) if who.limited else None
 
 
 def is_public(view: Callable[..., Any] | None) -> bool:

@@ -62,7 +62,7 @@ def told(pool: Nights, *words: str) -> Any:
 
 
 def page_of(source: RequestContext, host: str) -> HostPage:
-    result = host_page(source, EVERYBODY, host, time_words=lambda moment: moment.astimezone(source.site.zone).isoformat())
+    result = host_page(source, EVERYBODY, host, time_words=lambda moment: moment.astimezone(source.config.zone).isoformat())
     assert result
     return result
 

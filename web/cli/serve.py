@@ -58,13 +58,13 @@ def serve(chosen: GlobalOptions, listen: str | None) -> None:
 
 
 def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
-    site = published_of(chosen)
-    if not site.are_rights_known:
+    config = published_of(chosen)
+    if not config.are_rights_known:
         raise OperatorError(
             "a mistake in the configuration leaves it unclear who may use the dashboard",
             "as root, run `backupd check`, correct the mistake that it prints, and run it again",
         )
-    web = site.web
+    web = config.web
     where = _parsed(listen) if listen else web.listen
     return Settings(
         chosen.pool,

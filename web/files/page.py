@@ -157,7 +157,7 @@ def refused(error: RequestRefused) -> Response:
 def _gone(error: RequestRefused, host: str, asked: str, path: str) -> Response:
     whiches = data.choices(source().catalogue.backups(host), source().now)
     near = data.nearest([which for which in whiches if which.name != asked], asked)
-    given = {"asked": asked, "near": near, "known": whiches, "zone": source().site.zone}
+    given = {"asked": asked, "near": near, "known": whiches, "zone": source().config.zone}
     return make_response(render_template("files/gone.html", at=PageLinks(host), path=path, error=error, **given), 404)
 
 
@@ -235,7 +235,7 @@ def browse(host: str) -> str | Answer:
         "at": PageLinks(host, listing.backup.name),
         "listing": listing,
         "known": whiches,
-        "zone": source().site.zone,
+        "zone": source().config.zone,
         "around": neighbouring_backups(past, listing.backup.name) if past else NeighbouringBackups(None, None),
         "may_restore": _may_restore(),
         "history": past,
@@ -258,7 +258,7 @@ def versions(host: str) -> str:
     path, by_content = path_of_request(), request.args.get("content") == "1"
     past = history(root_service(), host, path, by_content, which_of_request("since"))
     given = {"at": PageLinks(host, which_of_request("backup")), "history": past, "path": data.text_of(path)}
-    return render_template("files/versions.html", **given, may_restore=_may_restore(), zone=source().site.zone)
+    return render_template("files/versions.html", **given, may_restore=_may_restore(), zone=source().config.zone)
 
 
 @blueprint.get("/files/<host>/compare")
@@ -275,7 +275,7 @@ def compare(host: str) -> str | Answer:
     since = path_of_text(request.args["since"]) if "since" in request.args else None
     compared = compare_at(root_service(), host, path_of_request(), before, after, limit, since)
     given = {"at": PageLinks(host, compared.after), "found": compared, "since": since and data.text_of(since)}
-    return render_template("files/compare.html", **given, known=whiches, zone=source().site.zone)
+    return render_template("files/compare.html", **given, known=whiches, zone=source().config.zone)
 
 
 @blueprint.get("/files/<host>/download")
@@ -298,7 +298,7 @@ def download(host: str) -> Answer:
 
 
 def _may_restore() -> bool:
-    return viewer().operator and not source().site.no_restores
+    return viewer().operator and not source().config.no_restores
 
 
 def _sort(text: str) -> str:
@@ -341,7 +341,7 @@ def _past(listing: data.Listing) -> HistoryPage | None:
 def _text(listing: data.Listing) -> Beginning | None:
     """Returns the beginning of a text file; None if it cannot be read, because the page works without it."""
     entry = listing.entry
-    if entry.kind != "file" or not entry.size or source().site.no_downloads:
+    if entry.kind != "file" or not entry.size or source().config.no_downloads:
         return None
     try:
         asked: dict[str, Any] = {"host": listing.host, "backup": listing.backup.name, "path": entry.path, "as": "file"}

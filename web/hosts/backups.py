@@ -106,7 +106,7 @@ def decided(backups: Sequence[Backup], policy: Retention | None, source: Request
         shared.setdefault(copy_elsewhere.backup, []).append(copy_elsewhere.replica)
     host_candidates = [replace(candidate, common=", ".join(shared.get(candidate.name, ()))) for candidate in candidates(backups)]
     facts = HostBackups("", host_candidates, rules, configured=policy is not None)
-    return {decision.name: _known(decision) for decision in explain(facts, rules, source.site.zone, source.now).decisions}
+    return {decision.name: _known(decision) for decision in explain(facts, rules, source.config.zone, source.now).decisions}
 
 
 def _known(decision: Decision) -> KnownDecision:

@@ -121,11 +121,11 @@ def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
 
 
 def _rows(source: RequestContext) -> tuple[HostRow, ...]:
-    site, facts, counts = source.site, every_facts(source), source.catalogue.backup_counts()
+    config, facts, counts = source.config, every_facts(source), source.catalogue.backup_counts()
     fetched = copies_of(source.catalogue.get_fact(COPIES)).fetched
     return tuple(
-        row_of(name, site.hosts.get(name), facts.get(name), counts.get(name, 0), site.zone, source.now, fetched.get(name))
-        for name in sorted({*site.hosts, *counts})
+        row_of(name, config.hosts.get(name), facts.get(name), counts.get(name, 0), config.zone, source.now, fetched.get(name))
+        for name in sorted({*config.hosts, *counts})
     )
 
 
@@ -270,7 +270,7 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
     return tuple(
         replace(
             row,
-            words=_as_told(row, source.site.hosts.get(row.host), facts.get(row.host)),
+            words=_as_told(row, source.config.hosts.get(row.host), facts.get(row.host)),
             nights=nights_by_host[row.host],
             strip=nights.words(nights_by_host[row.host]),
         )
@@ -293,15 +293,15 @@ def _strips(source: RequestContext, names: Sequence[str]) -> Mapping[str, tuple[
     """Returns the nights of each host. Uses a fixed number of SQL statements for all hosts."""
     if not names:
         return {}
-    site, now = source.site, source.now
-    begins = _begins(site.hosts, site.zone, now)
+    config, now = source.config, source.now
+    begins = _begins(config.hosts, config.zone, now)
     earliest = min(begins(name)[0] for name in names)
     runs = _by_host(source.catalogue.runs_since(earliest, names))
     outcomes = _backup_outcomes(source.catalogue, names)
     alive = running.alive_runs(source.catalogue, now)
     pasts = past_of(source, names)
     return {
-        name: nights.strip(begins(name), site.zone, runs.get(name, ()), outcomes.get(name, {}), alive, pasts[name])
+        name: nights.strip(begins(name), config.zone, runs.get(name, ()), outcomes.get(name, {}), alive, pasts[name])
         for name in names
     }
 
@@ -310,9 +310,9 @@ def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Know
     """Returns how far back each host is known: since it was configured, first tried, or has its oldest backup, whichever is
     earliest.
     """
-    first_seen, unknown, site = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.site
-    every = {name: [moment for moment in (first_seen.get(name), site.since.get(name)) if moment] for name in names}
-    windows = {name: host.window for name, host in site.hosts.items()}
+    first_seen, unknown, config = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.config
+    every = {name: [moment for moment in (first_seen.get(name), config.since.get(name)) if moment] for name in names}
+    windows = {name: host.window for name, host in config.hosts.items()}
     return {name: KnownPeriod(min(moments, default=None), unknown, windows.get(name)) for name, moments in every.items()}
 
 

@@ -143,11 +143,11 @@ def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
 
 def host_row(source: RequestContext, host: str) -> HostRow | None:
     """Returns the state of the host; None if it is unknown."""
-    config, facts = source.site.hosts.get(host), data.every_facts(source).get(host)
+    config, facts = source.config.hosts.get(host), data.every_facts(source).get(host)
     if config is None and facts is None:
         return None
     replica = copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host)
-    return data.row_of(host, config, facts, len(source.catalogue.backup_outcomes([host])), source.site.zone, source.now, replica)
+    return data.row_of(host, config, facts, len(source.catalogue.backup_outcomes([host])), source.config.zone, source.now, replica)
 
 
 def host_page(
@@ -165,7 +165,7 @@ def host_page(
     row = host_row(source, host)
     if row is None:
         return None
-    config = source.site.hosts.get(host)
+    config = source.config.hosts.get(host)
     host_backups = list(source.catalogue.backups(host))
     policy = _policy(source, row, config)
     decisions = by_service(exact) if exact is not None else decided(host_backups, policy, source, host)
@@ -187,7 +187,7 @@ def host_page(
         for backup in host_backups
     ]
     runs = [run_row(run, {backup.name for backup in host_backups}, alive) for run, alive in _runs(source, host)]
-    zone = source.site.zone
+    zone = source.config.zone
     marks = [
         Mark(backup.started.astimezone(zone).date(), strip_letter(backup, decisions[backup.name]), backup.name)
         for backup in host_backups
@@ -203,7 +203,7 @@ def host_page(
         kept=sum(backup.keep is True for backup in backups),
         going=sum(backup.keep is False for backup in backups),
         retention=_retention(
-            row, policy, command_for("backupd retention explain", source.site.name, "" if viewer.limited else source.site.call)
+            row, policy, command_for("backupd retention explain", source.config.name, "" if viewer.limited else source.config.call)
         ),
         in_doubt=exact is None and any(backup.keep and backup.state in GOING for backup in backups),
         calendar=calendar(marks, source.now.astimezone(zone).date()),
@@ -228,7 +228,7 @@ def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> 
     """Returns the host's policy; for a copy, the replica's. None if there is none, or it is unknown."""
     if row.state != COPY:
         return config.retention if config else None
-    replica = source.site.copies.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))
+    replica = source.config.copies.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))
     return replica.retention if replica else None
 
 

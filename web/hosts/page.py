@@ -57,7 +57,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
     if page is None:
         return render_template("host/unknown.html", host=host, near=near_names(here, who, host)), 404
-    zone = here.site.zone
+    zone = here.config.zone
     charts = (size_chart(page.backups, zone), duration_chart(page.history, zone), new_chart(page.history, zone))
     return render_template(
         "host/host.html",
@@ -71,7 +71,7 @@ def host(host: str) -> Response | str | tuple[str, int]:
 
 def _time_words(moment: datetime) -> str:
     """Returns a time in the pool's zone, like all times of the pages."""
-    return absolute(moment, source().site.zone, source().now)
+    return absolute(moment, source().config.zone, source().now)
 
 
 def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
@@ -213,7 +213,7 @@ def _until() -> datetime | None:
     if not text:
         return None
     try:
-        return datetime.combine(date.fromisoformat(text), time(0), source().site.zone)
+        return datetime.combine(date.fromisoformat(text), time(0), source().config.zone)
     except ValueError:
         abort(400, "write the day like 2027-01-31")
 

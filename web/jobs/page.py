@@ -35,8 +35,8 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
     here, hosts = source(), visible_hosts()
     if hosts is not None:
         return tuple(by_hand(here.catalogue, hosts, here.now, here.now - timedelta(days=days)))
-    of = here.site.filesystem
-    return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.site.ping_goal))
+    of = here.config.filesystem
+    return here.cached(("jobs", of, days, kinds), lambda: jobs(here.catalogue, of, here.now, days, kinds, here.config.ping_goal))
 
 
 def _asked_for() -> tuple[tuple[RequestedJob, ...], str]:
@@ -91,7 +91,7 @@ def _night(first_run: int) -> str:
     here = source()
     before = number("before")
     night = here.cached(
-        ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.site.ping_goal)
+        ("night", first_run, before), lambda: night_view(here.catalogue, first_run, here.now, before, here.config.ping_goal)
     )
     if night is None:
         abort(404, "there was no such night, or it is too long ago")

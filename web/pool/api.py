@@ -70,9 +70,9 @@ class Expiries:
 
 def filesystem_of(asked: ApiRequest) -> str:
     """Returns the pool's UUID. Raises OperatorError as long as it is not published."""
-    if asked.source.site.filesystem is None:
+    if asked.source.config.filesystem is None:
         raise OperatorError("the pool has no samples yet", "`backupd sample` takes one")
-    return asked.source.site.filesystem
+    return asked.source.config.filesystem
 
 
 def pool(asked: ApiRequest) -> PoolNow:
@@ -108,7 +108,7 @@ def day(asked: ApiRequest) -> DayView:
     except ValueError as error:
         raise UsageError(f"date: {error}", "write the day like 2026-11-20") from None
     here, of = asked.source, filesystem_of(asked)
-    return here.cached(("day", of, which), lambda: data.day_view(here.catalogue, of, here.site.zone, here.now, which))
+    return here.cached(("day", of, which), lambda: data.day_view(here.catalogue, of, here.config.zone, here.now, which))
 
 
 def balances(asked: ApiRequest) -> Balances:

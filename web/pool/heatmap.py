@@ -57,7 +57,7 @@ def _page(template: str, wish: DrawingRequest) -> str:
 
 def _chosen() -> tuple[Gallery, int | None]:
     """Returns all states, and the index of the requested one; aborts with 404 if there is none of that time."""
-    gallery = painter().states.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().config.filesystem)
     wanted = request.args.get("picture") or None
     place = gallery.at(wanted)
     if wanted and place is None:
@@ -117,7 +117,7 @@ def _wish() -> DrawingRequest:
 
 
 def _recorded(id: str) -> tuple[Gallery, RecordedState]:  # noqa: A002
-    gallery = painter().states.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().config.filesystem)
     place = gallery.at(id)
     if place is None:
         abort(404, "no state was recorded then, or it was deleted")

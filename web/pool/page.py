@@ -50,7 +50,7 @@ _LINES = 60
 
 def filesystem() -> str:
     """Returns the UUID of the samples; aborts with 404 if it is unknown."""
-    identifier = source().site.filesystem
+    identifier = source().config.filesystem
     if identifier is None:
         abort(404, f"the pool has no samples yet: `{backupd()} sample` takes the first one")
     return identifier
@@ -105,7 +105,7 @@ def trend_picture(name: str) -> Response:
     """Returns a chart over months."""
     if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
-    month, zone = trend_of(requested_days()), source().site.zone
+    month, zone = trend_of(requested_days()), source().config.zone
     return svg(lambda look: trend_chart(name, month, zone, look))
 
 
@@ -113,7 +113,7 @@ def trend_picture(name: str) -> Response:
 @needs_all_hosts
 def day() -> str:
     """Shows a day of the disks, and the jobs that ran."""
-    zone = source().site.zone
+    zone = source().config.zone
     return render_template(
         "pool/day.html", day=_day(), words=partial(day_words, zone=zone), today=source().now.astimezone(zone).date()
     )
@@ -122,7 +122,7 @@ def day() -> str:
 def _day() -> DayView:
     here, of = source(), filesystem()
     wanted = _wanted_day()
-    return here.cached(("day", of, wanted), lambda: day_view(here.catalogue, of, here.site.zone, here.now, wanted))
+    return here.cached(("day", of, wanted), lambda: day_view(here.catalogue, of, here.config.zone, here.now, wanted))
 
 
 def _wanted_day() -> date | None:
@@ -193,7 +193,7 @@ def picture_latest() -> Response:
     """Returns the newest heatmap with the given `size`, `sort`, `curve` and `colour`; always on black. Aborts with 404 if there
     is none.
     """
-    gallery = painter().states.gallery(source().site.filesystem)
+    gallery = painter().states.gallery(source().config.filesystem)
     if not gallery.recorded:
         abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one each night")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))

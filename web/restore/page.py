@@ -129,7 +129,7 @@ def _shown(state: data.PreviewState) -> str:
 def _given(wish: RestoreForm) -> dict[str, object]:
     whiches = choices(source().catalogue.backups(wish.host), source().now)
     backup = next((which for which in whiches if which.name == wish.backup), None)
-    words = {"overwrite_words": OVERWRITE, "zone": source().site.zone}
-    host = source().site.hosts.get(wish.host)
+    words = {"overwrite_words": OVERWRITE, "zone": source().config.zone}
+    host = source().config.hosts.get(wish.host)
     hand = data.by_hand(wish, host.address, backupd()) if host and host.address else None
     return {"at": PageLinks(wish.host, wish.backup), "wish": wish, "backup": backup, "hand": hand, **words}
