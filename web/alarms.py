@@ -63,11 +63,11 @@ class AlarmGroup:
 def open_alarms(source: RequestContext, viewer: Viewer) -> tuple[OpenAlarm, ...]:
     """Returns the open alarms that the viewer may see: the worst kind first, then the oldest."""
     patience = AlarmPatience.of_published(source.config)
-    rows = (row for row in source.catalogue.alarms() if patience.stands(row, source.now))
-    return standing(rows, viewer, source.settings.pool, "" if viewer.limited else source.config.call)
+    rows = (row for row in source.catalogue.alarms() if patience.is_active(row, source.now))
+    return visible_alarms(rows, viewer, source.settings.pool, "" if viewer.limited else source.config.call)
 
 
-def standing(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:
+def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call: str = "") -> tuple[OpenAlarm, ...]:
     """Returns those of the given open alarms that the viewer may see. `call`: as for `advice`."""
     members = [_alarm(row, pool, call) for row in rows]
     mine = [
@@ -96,7 +96,7 @@ def _place(event: str) -> int:
 def _alarm(row: StoredAlarm, pool: str, call: str) -> OpenAlarm:
     host = row.host
     text, tone = row.text if host is None else host_alarm(row, host), "bad" if row.what in _BAD else "warn"
-    return from_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.known, advice=advice(row, pool, call))
+    return from_row(OpenAlarm, row, host=host, text=text, tone=tone, told=row.is_notified, advice=advice(row, pool, call))
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
     if report.first and not is_told:
         click.echo("recorded, but not sent: [notify] has no urls")
     elif not report.messages or not is_told:
-        _say_quietly(f"nothing new; {counted(len(report.standing), 'open alarm')}")
+        _say_quietly(f"nothing new; {counted(len(report.open_alarms), 'open alarm')}")
     elif report.digest:
         click.echo(
             "the digest would be sent" if dry_run else "the digest was sent" if report.arrived else "the digest was not sent"
@@ -175,7 +175,7 @@ def _answer(report: NotifyReport, *, dry_run: bool) -> dict[str, Any]:
     return {
         "alarms": [_row(row) for row in report.alarms],
         "recoveries": [_row(row) for row in report.recoveries],
-        "standing": [_row(row) for row in report.standing],
+        "standing": [_row(row) for row in report.open_alarms],
         "digest": report.digest,
         "messages": [{"title": message.title, "body": message.body, "kind": message.kind} for message in report.messages],
         "services": [

@@ -1,8 +1,8 @@
 """Decides which alarms are new, and what people are told of them. Pure.
 
-People are in one of two states about each alarm: they know of it (`StoredAlarm.known`), or they do not. They hear of it once when
-it comes, and once when it is gone; then it may come again. One that comes and goes makes three messages in QUIET at the most: it is
-there, it is over, it is back.
+People are in one of two states about each alarm: they know of it (`StoredAlarm.is_notified`), or they do not. They hear of it once
+when it comes, and once when it is gone; then it may come again. One that comes and goes makes three messages in QUIET at the most:
+it is there, it is over, it is back.
 
     it is there    it is gone      what happens
     not known      -               told; known from now on
@@ -45,7 +45,7 @@ class AlarmChanges:
         return bool(self.alarms or self.recoveries)
 
     @property
-    def standing(self) -> list[StoredAlarm]:
+    def open_alarms(self) -> list[StoredAlarm]:
         """Returns all current alarms, sent or not."""
         return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
@@ -74,8 +74,8 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
     for alarm in present.values():
         before = recorded.get(alarm.key)
         row = remembered(before, alarm)
-        is_other = before is not None and row.known and any(topic not in before.text for topic in alarm.topics)
-        if alarm.is_due and alarm.event in events and (not row.known or alarm.grade > row.grade or is_other):
+        is_other = before is not None and row.is_notified and any(topic not in before.text for topic in alarm.topics)
+        if alarm.is_due and alarm.event in events and (not row.is_notified or alarm.grade > row.grade or is_other):
             alarms.append(replace(row, grade=alarm.grade))
         rows.append(replace(row, text=before.text) if before and is_other else row)  # the text that people have heard
     for key, old in recorded.items():
@@ -86,7 +86,7 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
             gone.append(key)
             continue
         rows.append(left)
-        if left.recovered and left.known and left.subject not in unwell and now - left.recovered >= _patience(left):
+        if left.recovered and left.is_notified and left.subject not in unwell and now - left.recovered >= _patience(left):
             recoveries.append(left)
     if "recovery" not in events:  # not requested: it counts as sent
         cleared_rows = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
@@ -99,7 +99,7 @@ def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
     """The row of an alarm that holds now, with the grade that people know of."""
     if before is None:
         return StoredAlarm(alarm.event, str(alarm.subject), alarm.text, 0, alarm.since, 1, None, None, None)
-    grade = before.grade if before.known else 0
+    grade = before.grade if before.is_notified else 0
     if before.recovered is None:
         return replace(before, text=alarm.text, grade=grade)
     return replace(before, text=alarm.text, grade=grade, since=alarm.since, times=before.times + 1, recovered=None)
@@ -108,7 +108,7 @@ def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
 def _gone(before: StoredAlarm, now: datetime) -> StoredAlarm | None:
     """The row of an alarm that does not hold now; None when there is nothing left to remember."""
     row = before if before.recovered else replace(before, recovered=now)
-    if row.known:
+    if row.is_notified:
         return row
     if row.cleared is None or now - row.cleared > QUIET:
         return None

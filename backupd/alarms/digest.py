@@ -25,14 +25,14 @@ def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime
     return today <= now and (last is None or last < today or last > latest(now))
 
 
-def digest_message(pool: str, machine: str, report: StatusReport, standing: Sequence[StoredAlarm]) -> Message:
+def digest_message(pool: str, machine: str, report: StatusReport, open_alarms: Sequence[StoredAlarm]) -> Message:
     """Returns the digest: the state of all hosts, current alarms, and the last 24 hours."""
     unknown, call = _unknown(report), backupd_command(report.config.name, report.config.file)
     unwell = [
         status for status in report.hosts if status.state not in ("ok", COPY) and report.config.host_named(status.host).enabled
     ]
     since: dict[str, datetime] = {}
-    for row in standing:
+    for row in open_alarms:
         if row.host is not None:
             since[row.host] = min(row.since, since.get(row.host, row.since))
     parts = (
@@ -47,10 +47,10 @@ def digest_message(pool: str, machine: str, report: StatusReport, standing: Sequ
         lines = [_hosts_words(same, since, call) for same in of_state]
         if lines:
             parts.append(section(state.capitalize(), listed(lines), len(lines), call))
-    lasting = [row for row in standing if row.about.kind in (CONDITION, HOST_KEY)]
+    lasting = [row for row in open_alarms if row.about.kind in (CONDITION, HOST_KEY)]
     if lasting:
         parts.append(section("Lasting conditions and changed host keys", alarm_lines(lasting, pool, call)))
-    others = [row for row in standing if row.host is None]
+    others = [row for row in open_alarms if row.host is None]
     if others:
         parts.append(section("Open alarms", alarm_lines(others, pool, call)))
     parts.append("\n".join(["The last 24 hours:", *(f"- {line}" for line in _day_lines(report))]))

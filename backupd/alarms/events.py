@@ -172,8 +172,8 @@ def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
         )
         before = recorded.get((FAILURE, str(subject)))
         since = before.since if before and before.recovered is None else report.now
-        ripe = not report.is_catalogue_busy or report.now - since >= _BUSY
-        yield Alarm(FAILURE, subject, report.catalogue_fault, since, is_due=ripe)
+        is_due = not report.is_catalogue_busy or report.now - since >= _BUSY
+        yield Alarm(FAILURE, subject, report.catalogue_fault, since, is_due=is_due)
     if report.clock:
         yield Alarm(FAILURE, AlarmSubject(kinds.CLOCK), report.clock, report.now)
 
@@ -263,8 +263,8 @@ def _copies(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
             before = recorded.get((SILENT, str(subject)))
             since = before.since if before and before.recovered is None else report.now
             waited = report.now - since
-            ripe = waited > timedelta(seconds=copy.replica.oldest)
-            yield Alarm(SILENT, subject, alarm_messages.never_copied(kind, name, waited.total_seconds()), since, is_due=ripe)
+            is_due = waited > timedelta(seconds=copy.replica.oldest)
+            yield Alarm(SILENT, subject, alarm_messages.never_copied(kind, name, waited.total_seconds()), since, is_due=is_due)
         elif copy.state == CopyState.FAILING and copy.session:
             text = alarm_messages.copy_fails(
                 kind, name, copy.error, [(host_behind.host, host_behind.error) for host_behind in copy.behind]

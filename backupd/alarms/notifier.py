@@ -39,7 +39,7 @@ class NotifyReport:
     """Those that were sent as new."""
     recoveries: Sequence[StoredAlarm] = ()
     """Those that were sent as over."""
-    standing: Sequence[StoredAlarm] = ()
+    open_alarms: Sequence[StoredAlarm] = ()
     """All that are active."""
     digest: bool = False
     """True if the digest was sent."""
@@ -78,10 +78,10 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     )
     if with_digest:
         broken = [row for row in every if row.what == SERVICE]
-        messages.append(digest.digest_message(config.name, _machine(), report, [*alarm_changes.standing, *broken]))
+        messages.append(digest.digest_message(config.name, _machine(), report, [*alarm_changes.open_alarms, *broken]))
     first = [row for row in alarm_changes.alarms if row.key not in stored or stored[row.key].recovered]
     notify_report = NotifyReport(
-        alarm_changes.alarms, alarm_changes.recoveries, alarm_changes.standing, with_digest, messages, first=first
+        alarm_changes.alarms, alarm_changes.recoveries, alarm_changes.open_alarms, with_digest, messages, first=first
     )
     if dry_run:
         return notify_report
@@ -136,10 +136,10 @@ def notify_failure(
     others = [row for row in every if row.what != SERVICE and row.key != alarm.key]
     row = remembered(by_key(every, now).get(alarm.key), alarm)
     before = row.grade
-    if (row.known and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
+    if (row.is_notified and alarm.grade <= row.grade) or FAILURE not in config.notify.on:
         if not dry_run:
             memory.keep([*others, row], memory.last_digest())
-        return NotifyReport(standing=[row])
+        return NotifyReport(open_alarms=[row])
     row = replace(row, grade=alarm.grade)
     report = NotifyReport([row], (), [row], False, [message], first=[row])
     if dry_run:

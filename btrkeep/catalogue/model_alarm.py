@@ -112,7 +112,7 @@ class StoredAlarm:
     told: datetime | None
     """When people were told of it last; None: never."""
     recovered: datetime | None
-    """When it was first seen gone; None: it stands."""
+    """When it was first seen gone; None: it is active."""
     cleared: datetime | None
     """When people were told last that it is gone; None: never."""
 
@@ -121,8 +121,8 @@ class StoredAlarm:
         return self.what, self.subject
 
     @property
-    def known(self) -> bool:
-        """True if people were told that it stands, and not that it has ended."""
+    def is_notified(self) -> bool:
+        """True if a notification of it was sent, and none of its end."""
         return self.told is not None and (self.cleared is None or self.cleared < self.told)
 
     @property

@@ -1,4 +1,4 @@
-"""Decides when the alarm about a host or copy without a complete backup is ripe, and what to do about each alarm. Pure."""
+"""Decides when an alarm about a host or copy without a complete backup is due, and what to do about each alarm. Pure."""
 
 import re
 import shlex
@@ -48,11 +48,11 @@ class AlarmPatience:
         return cls(config.every_host, config.pool.zone, config.notify.silent, copies)
 
     @classmethod
-    def of_published(cls, site: Published) -> "AlarmPatience":
+    def of_published(cls, config: Published) -> "AlarmPatience":
         """Returns that of the published configuration."""
-        return cls(site.hosts, site.zone, site.silent, {name: copy.oldest for name, copy in site.copies.items()})
+        return cls(config.hosts, config.zone, config.silent, {name: copy.oldest for name, copy in config.copies.items()})
 
-    def stands(self, alarm: StoredAlarm, now: datetime) -> bool:
+    def is_active(self, alarm: StoredAlarm, now: datetime) -> bool:
         """Returns True if this is an alarm now."""
         if alarm.recovered is not None:
             return False

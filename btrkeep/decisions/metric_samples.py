@@ -79,6 +79,6 @@ def add_health(add: AddSample, verdict: PoolVerdict) -> None:
 
 def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, patience: AlarmPatience) -> None:
     """Adds how many alarms of each kind stand."""
-    standing = [row.what for row in alarms if patience.stands(row, now)]
+    active_events = [row.what for row in alarms if patience.is_active(row, now)]
     for event in (*ALARM_EVENTS, "service"):
-        add(table.ALARMS, standing.count(event), event)
+        add(table.ALARMS, active_events.count(event), event)

@@ -107,16 +107,16 @@ def test_the_message_comes_when_the_host_is_late_and_not_before_the_age_that_not
         if "silent" not in settings:
             assert (host_status(host, past, ZoneInfo("UTC"), NOW).state == "late") is expected, (hours, host)
         row = stored("silent", "host web1", since=ago(hours), told=None)
-        assert AlarmPatience.of(config(host, **settings)).stands(row, NOW) is expected, (hours, host)
+        assert AlarmPatience.of(config(host, **settings)).is_active(row, NOW) is expected, (hours, host)
 
 
 def test_a_copy_that_was_never_made_waits_in_the_lists_as_long_as_it_does_for_the_message() -> None:
     patience = AlarmPatience({}, ZoneInfo("UTC"), None, {"office": 48 * 3600.0})
     waiting = stored("silent", "replica office", since=ago(47), told=None)
-    assert not patience.stands(waiting, NOW)
-    assert patience.stands(replace(waiting, since=ago(49)), NOW)
-    assert patience.stands(replace(waiting, told=NOW), NOW)
-    assert not patience.stands(replace(waiting, since=ago(49), recovered=NOW), NOW)
+    assert not patience.is_active(waiting, NOW)
+    assert patience.is_active(replace(waiting, since=ago(49)), NOW)
+    assert patience.is_active(replace(waiting, told=NOW), NOW)
+    assert not patience.is_active(replace(waiting, since=ago(49), recovered=NOW), NOW)
 
 
 OFFICE = ReplicaSettings("office", address="root@backup1")

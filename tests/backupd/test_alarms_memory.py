@@ -45,8 +45,8 @@ class Story:
         return [words for _, words in self.heard]
 
 
-def alarm(subject: str = "host a", name: str = "failure", grade: int = 0, ripe: bool = True, since: datetime = NOW) -> Alarm:
-    return Alarm(name, AlarmSubject.of(subject), f"{subject} is bad", since, grade, ripe)
+def alarm(subject: str = "host a", name: str = "failure", grade: int = 0, is_due: bool = True, since: datetime = NOW) -> Alarm:
+    return Alarm(name, AlarmSubject.of(subject), f"{subject} is bad", since, grade, is_due)
 
 
 def play(pattern: str, step: timedelta = HOUR) -> list[str]:
@@ -155,14 +155,14 @@ def test_each_new_mistake_is_a_message_also_the_third_of_a_day() -> None:
 
 def test_an_alarm_that_is_not_ripe_is_remembered_from_its_beginning_and_not_told() -> None:
     story = Story()
-    assert not story.look(NOW, alarm(ripe=False)).any
+    assert not story.look(NOW, alarm(is_due=False)).any
     assert story.rows["failure", "host a"].since == NOW
     assert story.look(NOW + HOUR, alarm()).any
 
 
 def test_events_that_nobody_asked_for_are_known_and_not_told() -> None:
     story = Story(("suspect",))
-    assert len(story.look(NOW, alarm(), alarm(name="suspect")).standing) == 2
+    assert len(story.look(NOW, alarm(), alarm(name="suspect")).open_alarms) == 2
     assert len(story.heard) == 1
     story.look(NOW + HOUR)
     assert story.said() == ["+ host a"]  # the recovery was not asked for either

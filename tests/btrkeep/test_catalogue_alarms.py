@@ -52,7 +52,7 @@ def test_a_stored_subject_is_of_a_kind_and_only_one_kind_is_a_host(subject: str,
     ("moment", "cleared", "is_true"), [(None, None, False), (NOW, None, True), (NOW, NOW - timedelta(1), True), (NOW, NOW, False)]
 )
 def test_people_know_of_what_was_told_after_its_last_end(moment: datetime | None, cleared: datetime | None, is_true: bool) -> None:
-    assert replace(ALARM, told=moment, cleared=cleared).known is is_true
+    assert replace(ALARM, told=moment, cleared=cleared).is_notified is is_true
 
 
 def test_the_sums_are_those_of_the_rows(tmp_path: Path) -> None:
