@@ -7,28 +7,13 @@ from typing import Annotated, Any
 from flask import abort
 from pydantic import Field
 
-from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, HostParameters, Moment, Name, OneOf, either_way
+from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, HostParameters, Moment, Name
 from web.hosts.backups import BackupRow
-from web.hosts.data import ALL_STATES, ORDERS, HostList, Query, host_list
+from web.hosts.data import HostList, Query, host_list
 from web.hosts.host import HostPage, host_page
 from web.service_client import root_service
 
 Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason; it is stored with the change.")]
-
-
-@dataclass(frozen=True, slots=True)
-class HostsParameters:
-    """Which hosts."""
-
-    q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
-    state: Annotated[
-        str,
-        OneOf(("", *ALL_STATES)),
-        Field(description="Only hosts in this state."),
-    ] = ""
-    group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
-    sort: Annotated[str, either_way(ORDERS), Field(description="The sort order; a minus sign reverses it.")] = "host"
-    page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +129,7 @@ def backups(asked: ApiRequest) -> Backups:
 
 def hosts(asked: ApiRequest) -> HostList:
     """Returns a page of the list of hosts."""
-    given = asked.given
-    return host_list(asked.source, asked.viewer, Query(given.q, given.state, given.group, given.sort, given.page))
+    return host_list(asked.source, asked.viewer, asked.given)
 
 
 def hold(asked: ApiRequest) -> Any:
@@ -173,7 +157,7 @@ def _post(name: str, summary: str, answer: type, act: Callable[[ApiRequest], Any
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, HostsParameters),
+    Endpoint("GET", "/hosts", "hosts", HOSTS, "Search, filter and sort hosts, a page at a time", HostList, hosts, Query),
     Endpoint("GET", "/hosts/<host>", "host", HOSTS, "One host: state, settings, backups, runs", HostPage, one_host, HostParameters),
     Endpoint(
         "GET", "/hosts/<host>/backups", "backups", HOSTS, "A host's backups, and why each is kept", Backups, backups, HostParameters

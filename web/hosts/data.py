@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
+
+from pydantic import Field
 
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
@@ -18,6 +20,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus, copy_of_host, host_status, status_error
 from btrkeep.serving.viewer import Viewer
 from web import running
+from web.api import OneOf, either_way
 from web.hosts import nights
 from web.hosts.nights import HostNight, KnownPeriod
 from web.redaction import host_error, host_line
@@ -72,20 +75,26 @@ class HostRow:
     """The same in words."""
 
 
+ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
+    "host": lambda row: row.host,
+    "state": lambda row: _WORST_FIRST[row.state],
+    "last": lambda row: row.last_complete,
+    "due": lambda row: row.next_due,
+    "size": lambda row: row.size,
+    "new": lambda row: row.new_bytes,
+    "backups": lambda row: row.backups,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query."""
+    """Which hosts are listed: the parameters of the page and of the API."""
 
-    q: str = ""
-    """Words that must all be in name, group or address."""
-    state: str = ""
-    """Only hosts in this state; "": all."""
-    group: str = ""
-    """Only hosts of this group; "": all."""
-    sort: str = "host"
-    """The order."""
-    page: int = 1
-    """From 1."""
+    q: Annotated[str, Field(max_length=200, description="Words that must all occur in the name, group or address.")] = ""
+    state: Annotated[str, OneOf(("", *ALL_STATES)), Field(description="Only hosts in this state.")] = ""
+    group: Annotated[str, Field(max_length=255, description="Only hosts of this group.")] = ""
+    sort: Annotated[str, either_way(ORDERS), Field(description="The sort order; a minus sign reverses it.")] = "host"
+    page: Annotated[int, Field(ge=1, le=1_000_000, description="The page, of 100 hosts; beyond the end, the last one.")] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,17 +250,6 @@ def _matches(row: HostRow, query: Query) -> bool:
         return True
     text = f"{row.host}\n{row.group or ''}\n{row.address or ''}".casefold()
     return all(word in text for word in query.q[:_LONGEST_QUERY].casefold().split())
-
-
-ORDERS: Mapping[str, Callable[[HostRow], Any]] = {
-    "host": lambda row: row.host,
-    "state": lambda row: _WORST_FIRST[row.state],
-    "last": lambda row: row.last_complete,
-    "due": lambda row: row.next_due,
-    "size": lambda row: row.size,
-    "new": lambda row: row.new_bytes,
-    "backups": lambda row: row.backups,
-}
 
 
 def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:

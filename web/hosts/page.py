@@ -13,11 +13,13 @@ from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_time, parse_backup_name
+from web.api import either_way
 from web.filters import absolute
 from web.hosts.charts import duration_chart, new_chart, shape, size_chart, strip_paths, width
 from web.hosts.data import ALL_STATES, ORDERS, Query, bad_backups, host_list
 from web.hosts.host import HostPage, backup_of, host_page, near_names
 from web.jobs.data import RequestedJob, asked
+from web.request_values import choice
 from web.running import running
 from web.service_client import root_service
 from web.source import operator_only, require_visible_host, source, viewer
@@ -36,17 +38,12 @@ def index() -> str:
     """Shows the list, by `q`, `state`, `group`, `sort` and `page`."""
     query = Query(
         q=request.args.get("q", "").strip(),
-        state=_one_of("state", ALL_STATES),
+        state=choice("state", ALL_STATES) or "",
         group=request.args.get("group", ""),
-        sort=_one_of("sort", [*ORDERS, *(f"-{name}" for name in ORDERS)]) or "host",
+        sort=choice("sort", either_way(ORDERS).words) or "host",
         page=request.args.get("page", 1, int),
     )
     return render_template("hosts/hosts.html", list=host_list(source(), viewer(), query), bad=bad_backups(source()))
-
-
-def _one_of(name: str, words: Any) -> str:
-    word = request.args.get(name, "")
-    return word if word in words else ""
 
 
 @blueprint.get("/hosts/<host>")
