@@ -36,17 +36,18 @@ if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, w
     from backupd.files.to_host import HostRestore
 
 
+_NO_OPTIONS = ("host", "backup", "paths", "to", "content")
+
+
 def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[str, ...]:
-    """The words after `backupd` that do it, with JSON at the end and lines of progress."""
-    words = ["restore", "--json", "--progress-lines"]
-    words += ["--dry-run"] if dry_run else []
-    words += [f"--overwrite={request.overwrite}"] if request.overwrite else []
-    words += ["--parents"] if request.parents else []
+    """The words after `backupd` that do it, with JSON at the end and lines of progress. An option has the name of its field."""
+    words = ["restore", "--json", "--progress-lines", *(["--dry-run"] if dry_run else [])]
+    for name, attribute in RestoreRequest.__dataclass_fields__.items():
+        value = getattr(request, name)
+        if name not in _NO_OPTIONS and value != attribute.default:
+            option, values = f"--{name.replace('_', '-')}", value if isinstance(value, tuple) else (value,)
+            words += [option if item is True else f"{option}={item}" for item in values]
     words += ["--compare=metadata"] if not request.content else []
-    words += [f"--port={request.port}"] if request.port else []
-    words += ["--privileged"] if request.privileged else []
-    words += ["--anyway"] if request.anyway else []
-    words += [f"--only-below={folder}" for folder in request.only_below]
     # Without a value for the host itself; the -- behind it is no value.
     to_host = "--to-host" if request.to == ORIGINAL else f"--to-host={request.to}"
     words += [f"--to={request.to}" if request.to.startswith("/") else to_host]

@@ -239,6 +239,10 @@ def test_the_words_of_a_wish_are_those_of_the_command() -> None:
         "--parents",
         "--compare=metadata",
     )
+    every = command_words(
+        replace(wish, overwrite=None, parents=False, privileged=True, anyway=True, port=22, only_below=("/a", "/b"))
+    )
+    assert every[3:8] == ("--privileged", "--anyway", "--port=22", "--only-below=/a", "--only-below=/b")
 
 
 def test_a_comparison_of_contents_waits_for_a_checksum_that_takes_hours() -> None:
