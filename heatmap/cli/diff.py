@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from btrkeep.choices import CURVES, SORTS
 from btrkeep.cli import echo_json
 from btrkeep.cli.arguments import GivenPath, show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.units import local_time
+from heatmap.cli.request import curve_option, order_option, size_option, sort_option
 
 if TYPE_CHECKING:
     from heatmap.filesystem_state import FilesystemState
@@ -29,18 +29,10 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all changes as JSON, for programs.")
 @click.option("--legend", is_flag=True, help="Add a legend: the meaning of the colours, and the time.")
-@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, at most 10]")
-@click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
-@click.option(
-    "--sort",
-    type=click.Choice(SORTS),
-    default="physical",
-    show_default=True,
-    help="By position on the devices, or by virtual address.",
-)
-@click.option(
-    "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
-)
+@order_option
+@size_option
+@sort_option
+@curve_option
 def command(before: Path, after: Path, output: str | None, top: int, as_json: bool, legend: bool, **drawing: Any) -> None:
     """Show what changed between two recorded states, A and then B.
 

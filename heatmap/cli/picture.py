@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from btrkeep.choices import COLOURS, CURVES, PICTURE_FORMATS, SORTS
+from btrkeep.choices import PICTURE_FORMATS
 from btrkeep.cli import version_words
 from btrkeep.cli.arguments import VADDR, GivenPath, complete_mount
 from btrkeep.errors import OperatorError
-from heatmap.cli.request import STDOUT, Extras, PictureRequest
+from heatmap.cli.request import STDOUT, Extras, PictureRequest, colour_option, curve_option, order_option, size_option, sort_option
 
 
 class _AsTheProgram(click.Context):
@@ -37,27 +37,17 @@ class _Picture(click.Command):
 
 @click.command("picture", cls=_Picture)
 @click.argument("path", metavar="MOUNTPOINT", type=GivenPath(path_type=Path), shell_complete=complete_mount)
-@click.option("--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, at most 10]")
-@click.option("--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]")
-@click.option(
-    "--sort",
-    type=click.Choice(SORTS),
-    default="physical",
-    show_default=True,
-    help="By position on the devices, or by virtual address.",
-)
+@order_option
+@size_option
+@sort_option
 @click.option("--blockgroup", type=VADDR, metavar="VADDR", help="The extents in the block group at this virtual address.")
-@click.option(
-    "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
-)
+@curve_option
 @click.option(
     "-o", "--output", metavar="FILE|DIR|-", help="The file or folder for the picture; - is standard output.  [default: ./fsid_...]"
 )
 @click.option("-v", "--verbose", count=True, help="Print more: a line for each drawn part.")
 @click.option("-q", "--quiet", count=True, help="Print less.")
-@click.option(
-    "--colour", "--color", type=click.Choice([*COLOURS]), default="usage", show_default=True, help="What the colours show."
-)
+@colour_option
 @click.option("--extents", is_flag=True, help="All block groups at extent level, by virtual address.")
 @click.option("--device", type=click.IntRange(min=1), multiple=True, metavar="ID", help="Only this device; may be repeated.")
 @click.option("--format", "form", type=click.Choice(PICTURE_FORMATS), help="[default: the ending of FILE, or png]")

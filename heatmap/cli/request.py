@@ -1,4 +1,4 @@
-"""The requested picture: the checked options of the command."""
+"""The requested picture: the checked options of the command, and those that several commands have."""
 
 import sys
 from dataclasses import dataclass
@@ -6,9 +6,30 @@ from pathlib import Path
 
 import click
 
+from btrkeep.choices import COLOURS, CURVES, SORTS
 from btrkeep.cli.output import print_wrapped
 
 STDOUT = "-"
+
+order_option = click.option(
+    "--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, at most 10]"
+)
+size_option = click.option(
+    "--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]"
+)
+sort_option = click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="physical",
+    show_default=True,
+    help="By position on the devices, or by virtual address.",
+)
+curve_option = click.option(
+    "--curve", type=click.Choice(CURVES), default="hilbert", show_default=True, help="The order in which pixels are filled."
+)
+colour_option = click.option(
+    "--colour", "--color", type=click.Choice([*COLOURS]), default="usage", show_default=True, help="What the colours show."
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from btrkeep.choices import COLOURS, SORTS
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.output import ProgressLine
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_size, local_minute, printable
+from heatmap.cli.request import colour_option, sort_option
 
 if TYPE_CHECKING:
     from heatmap.timelapse import TimelapseSummary
@@ -20,16 +20,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", required=True, type=GivenPath(path_type=Path), help="A .gif, a .webp or an .mp4.")
 @click.option("--fps", type=click.FloatRange(0.1, 50), default=10.0, show_default=True, help="Frames a second.")
 @click.option("--size", type=click.IntRange(6, 13), help="2^SIZE pixels wide.  [default: as the widest picture, 10 for states]")
-@click.option(
-    "--colour", "--color", type=click.Choice([*COLOURS]), default="usage", show_default=True, help="What the colours show."
-)
-@click.option(
-    "--sort",
-    type=click.Choice(SORTS),
-    default="physical",
-    show_default=True,
-    help="By position on the devices, or by virtual address.",
-)
+@colour_option
+@sort_option
 @click.option("--no-dates", is_flag=True, help="Omit the date below each frame.")
 @click.option("-q", "--quiet", count=True, help="Print nothing on success.")
 def command(folder: Path, output: Path, colour: str, no_dates: bool, quiet: int, **options: Any) -> None:
