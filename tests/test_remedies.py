@@ -69,7 +69,6 @@ REASONS = {
         "backupd host add",
         "backupd host add NAME",
         "backupd host set HOST KEY=VALUE",
-        "backupd host set {}",
         "backupd host set {} KEY=VALUE",
         "backupd host set {} address=USER@HOST",
         "backupd host test HOST",

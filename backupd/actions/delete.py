@@ -40,9 +40,9 @@ class BackupToDelete:
     expires: datetime
     """When it may be deleted."""
     had_expired: bool
-    """True if it had expired before its deletion was requested."""
+    """True if it had expired before this request."""
     is_unreadable: bool = False
-    """True if it cannot be read as a whole, so that it stays on the disk."""
+    """True if some of it cannot be read, so that it stays on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class DeletionChoice:
     backups: tuple[BackupToDelete, ...]
     """The backups to be deleted."""
     base: str | None
-    """The complete backup that the next one will begin with; None: none is left."""
+    """The complete backup that the next one will be based on; None if none is left."""
     moves: bool
-    """True if that is another one than now."""
+    """True if this base differs from the present one."""
     notes: Notes
     """The host's notes."""
 
@@ -117,9 +117,8 @@ def _name(context: ExpiryContext, host: str, name: str, candidates: Mapping[str,
 
 
 def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPool) -> Candidate:
-    """Returns a backup whose backup.json, or all of which, cannot be read: its place and its seal prove that it is ours.
-
-    Raises StateConflict if nothing proves that.
+    """Returns a backup that cannot be read, in part or completely; its location and its seal prove that btrkeep made it. Raises
+    StateConflict if nothing proves that.
     """
     path = context.pool.host(host) / name
     if backup := sealed_without_record(path, host):
@@ -150,7 +149,7 @@ def _require_deletable(context: ExpiryContext, host: str, candidate: Candidate, 
 
 
 def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) -> str | None:
-    """The newest complete one without these; one that is stamped in the future only when there is no other."""
+    """Returns the newest complete backup without these; one with a time in the future only if there is no other."""
     complete = [backup for backup in backups if backup.state == COMPLETE and not backup.expired and backup.name not in without]
     return (
         max(complete, key=lambda candidate: (candidate.started <= latest(now), candidate.started, candidate.name)).name
@@ -162,7 +161,7 @@ def _base(backups: Iterable[Candidate], without: Container[str], now: datetime) 
 def _to_delete(
     candidate: Candidate, asked: DeletionRequest, grace: timedelta, now: datetime, *, is_unreadable: bool
 ) -> BackupToDelete:
-    """Keeps the mark of a backup that has expired before, and its reason unless a new one is given."""
+    """Keeps the mark of a backup that had expired before, and its reason unless there is a new one."""
     before = candidate.marked(now)
     marked = before or now
     why = asked.why or (candidate.asked.why if candidate.asked else "")
@@ -188,7 +187,9 @@ def _action(host: str, backup: BackupToDelete, asked: DeletionRequest, now: date
 
 
 def mark(context: ExpiryContext, chosen: Sequence[DeletionChoice], asked: DeletionRequest) -> None:
-    """Writes it down for all hosts, which are locked: the notes, on disk, and then the rows. Raises OSError, PoolUnusable."""
+    """Records the deletion for all hosts, which are locked: first in the notes, synced to disk, then in the rows. Raises OSError,
+    PoolUnusable.
+    """
     write_many(context.pool.path, {context.pool.host(deletion_choice.host): deletion_choice.notes for deletion_choice in chosen})
     for deletion_choice in chosen:
         for backup in deletion_choice.backups:

@@ -1,7 +1,7 @@
-"""Finds the unfinished backups of a pool, and deletes one that occupies the room that others need.
+"""Finds the unfinished backups of a pool, and deletes one to free space for other hosts.
 
-A host that needs more than the pool has is stopped, and its `.working` would occupy the room for ever: no later run could begin
-anything. It is no backup, so it is deleted before other hosts begin. A `.working` that was stopped for another reason is kept.
+A host that needs more space than the pool has is stopped, and its `.working` would use that space for ever: no later run could
+start. It is not a backup, so it is deleted before other hosts start. A `.working` that was stopped for another reason is kept.
 """
 
 import asyncio
@@ -47,13 +47,12 @@ class UnfinishedBackup:
     for_room: bool
     """True if it was stopped because free space was short."""
     began: datetime | None = None
-    """When its last run began; None: its record does not have it."""
+    """When its last run started; None if its record does not have it."""
 
 
 def all_unfinished(pool: Pool) -> list[UnfinishedBackup]:
-    """Returns those that no run works on, including hosts that are no longer configured, the largest first.
-
-    Skips those that cannot be read.
+    """Returns the unfinished backups that no run is using, including those of hosts that are no longer configured, the largest
+    first. Unreadable ones are skipped.
     """
     return sorted(_each(pool), key=lambda unfinished: (-unfinished.size, unfinished.host))
 
@@ -68,14 +67,14 @@ def _each(pool: Pool) -> Iterator[UnfinishedBackup]:
 
 
 def is_busy(pool: Pool, host: str) -> bool:
-    """Returns True if another job, or the rest of a killed run's transfer, works on the host."""
+    """Returns True if another job, or the rest of a killed run's transfer, is using the host."""
     path = pool.host_lock(host)
     holder = read_holder(path)
     return holder is not None and (holder.is_alive or bool(left_behind(path, holder)))
 
 
 def unfinished_backup(pool: Pool, host: str) -> UnfinishedBackup | None:
-    """Returns the host's unfinished backup; None if there is none, or it is complete except for its name. Raises OSError,
+    """Returns the host's unfinished backup; None if there is none, or if it only has to be renamed. Raises OSError and
     OperatorError.
     """
     path = pool.working(host)
@@ -89,7 +88,7 @@ def unfinished_backup(pool: Pool, host: str) -> UnfinishedBackup | None:
 
 
 def _record(path: Path, subvolume: Subvolume) -> records.Record | None:
-    """Returns its own record; None if it has none, or a power cut has damaged it."""
+    """Returns the record in it; None if there is none, or if a power cut has damaged it."""
     try:
         record = records.read(path)
     except records.UnreadableRecord:
@@ -102,7 +101,7 @@ def _is_for_room(record: records.Record | None) -> bool:
 
 
 def room_hint(unfinished: Sequence[UnfinishedBackup], hint: str = MAKE_ROOM) -> str:
-    """Returns the hint for a pool with too little room; `unfinished` are the unfinished backups, the largest first."""
+    """Returns the hint for a pool with too little free space; `unfinished` are the unfinished backups, the largest first."""
     if not unfinished:
         return hint
     host, size = unfinished[0].host, format_size(unfinished[0].size)
@@ -110,8 +109,8 @@ def room_hint(unfinished: Sequence[UnfinishedBackup], hint: str = MAKE_ROOM) -> 
 
 
 def _is_still(unfinished: UnfinishedBackup) -> bool:
-    """Returns True if exactly this subvolume is still there and no run has continued it. Changes that waited for a commit at
-    the first look do not count. Raises OSError, OperatorError.
+    """Returns True if exactly this subvolume still exists and no run has continued it. Changes that waited for a commit when it was
+    first read do not count. Raises OSError, OperatorError.
     """
     subvolume = final_backups.unfinished(unfinished.path, unfinished.host)
     if (
@@ -159,8 +158,8 @@ def give_up(unfinished: UnfinishedBackup) -> bool:
 
 
 async def wait_for_room(pool: Pool, unfinished: UnfinishedBackup, enough: Callable[[], bool], cancelled: Cancellation) -> bool:
-    """Waits until `enough` room is free, or the kernel has dropped the deleted subvolume; returns False if `cancelled`, or
-    after a long time.
+    """Waits until `enough` space is free, or the kernel has dropped the deleted subvolume. Returns False if `cancelled`, or after a
+    long time.
     """
     await asyncio.to_thread(commit, pool.path)  # which wakes the cleaner
     gone, end = False, asyncio.get_running_loop().time() + _LONGEST

@@ -1,6 +1,5 @@
-"""Gives up a host, so that all its backups expire, and takes that back.
-
-This is one line in the host's notes.json; `backupd expire` acts on it. Callers of `forget` and `undo_forget` hold the host's lock.
+"""Forgets a host, so that all its backups expire, and undoes that. This is one line in the host's notes.json, which `backupd
+expire` reads. Callers of `forget` and `undo_forget` hold the host's lock.
 """
 
 from collections.abc import Mapping
@@ -29,9 +28,9 @@ class RemainingBackups:
     names: tuple[str, ...]
     """Of the final ones."""
     newest: int | None
-    """The size of the newest one with a known size; None: not known."""
+    """The size of the newest backup whose size is known; None if no size is known."""
     written: int | None
-    """Bytes that rsync wrote for all of them; None: not known."""
+    """Bytes that rsync wrote for all of them; None if unknown."""
 
     def __str__(self) -> str:
         if not self.names:
@@ -43,7 +42,7 @@ class RemainingBackups:
 
 
 def remaining_backups(catalogue: Catalogue, host: str) -> RemainingBackups:
-    """Returns what the catalogue knows about a host's backups."""
+    """Returns the remaining backups of a host according to the catalogue."""
     backups = [backup for backup in catalogue.backups(host) if backup.name]
     sizes = [backup.bytes for backup in backups if backup.bytes is not None]
     return RemainingBackups(tuple(str(backup.name) for backup in backups), sizes[-1] if sizes else None, _written(backups))
@@ -55,7 +54,7 @@ def _written(backups: list[Backup]) -> int | None:
 
 
 def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) -> None:
-    """Raises UsageError when the host is still backed up, OperatorError when it has nothing or some of it is held."""
+    """Raises UsageError if the host is still backed up, OperatorError if it has no backup or some are held."""
     if host in config.excluded:
         raise UsageError(f"{host} is configured, with a mistake: {config.excluded[host].fault}", "correct that line first")
     if config.unread:
@@ -77,7 +76,7 @@ def require_forgettable(config: Config, pool: Pool, host: str, now: datetime) ->
 
 
 def forget(pool: Pool, host: str, now: datetime, *, by: str) -> datetime:
-    """Records that all backups of the host may expire. Returns since when: it may have been forgotten before."""
+    """Records that all backups of the host may expire. Returns the time since which it is forgotten, which may be earlier."""
     notes = read_notes(pool.host(host))
     if since := forgotten_at(notes):
         return since
@@ -87,9 +86,8 @@ def forget(pool: Pool, host: str, now: datetime, *, by: str) -> datetime:
 
 
 def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, by: str) -> list[str]:
-    """Undoes it: returns the names of the backups that expired for this reason and are not being deleted yet.
-
-    Raises OperatorError if the host is not forgotten.
+    """Undoes it. Returns the names of the backups that had expired for this reason and are not being deleted yet. Raises
+    OperatorError if the host is not forgotten.
     """
     notes = read_notes(pool.host(host))
     if not notes.forgotten:

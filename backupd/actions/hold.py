@@ -34,7 +34,7 @@ _SHOWN = 10
 
 
 class DayMeaning(Enum):
-    """What a day means: its newest backup that fits, its only one, or nothing."""
+    """The meaning of a day as a name: its newest backup that fits, its only backup, or nothing."""
 
     NEWEST = 1
     ONLY = 2
@@ -52,11 +52,11 @@ def resolve_name(
     others: Sequence[str] = (),
     zone: tzinfo = UTC,
 ) -> str:
-    """Returns the full name. `names`: of the host's backups, the newest first. `fits`: True for one that the command can change,
-    which `kind` describes: `latest` is the newest of those. `others`: names that the command knows and must leave alone. `zone`: of
-    days.
+    """Returns the full name.
 
-    Raises UsageError, which lists the names of a day that is refused.
+    `names`: of the host's backups, the newest first. `fits`: True for a backup that the command can change, which `kind` describes:
+    `latest` is the newest of those. `others`: names that the command recognises but must not change. `zone`: of days. Raises
+    UsageError, which lists the names of a day that is refused.
     """
     if name == LATEST:
         newest = next((name for name in names if fits(name)), None)
@@ -78,7 +78,7 @@ def resolve_name(
 
 
 def require_readable(host: str, name: str, unread: Container[str]) -> None:
-    """Raises StateConflict for a backup that the disk cannot read: nothing proves that it is that one."""
+    """Raises StateConflict if the disk cannot read the backup, because then nothing proves which backup it is."""
     if name in unread:
         raise StateConflict(
             f"{host} {name} cannot be read: read error", f"`backupd damaged {host}` lists the damage; the backup is kept unchanged"
@@ -110,7 +110,8 @@ class HoldResult:
 
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime, *, by: str) -> HoldResult:
-    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one. `by`: for whom.
+    """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one. `by`: the user.
+    Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
 
     Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
     """
@@ -149,9 +150,8 @@ def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetim
 
 
 def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> HoldResult:
-    """Takes an expired backup back and holds it for 30 days. `latest` is the newest expired one.
-
-    Raises UsageError, or StateConflict when it has not expired or is being deleted already.
+    """Removes the expiry mark of a backup and holds it for 30 days. `latest` is the newest expired one. Raises UsageError, or
+    StateConflict if it has not expired or is being deleted already.
     """
     work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(
@@ -164,7 +164,7 @@ def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, n
 
 
 class _HostNotes:
-    """The host that is worked on: its notes, its backups, its rows."""
+    """The host to change: its notes, its backups, its rows."""
 
     def __init__(self, pool: Pool, catalogue: Catalogue, host: str, now: datetime, by: str) -> None:
         self.pool, self.catalogue, self.host, self.now, self.by = pool, catalogue, host, now, by
@@ -173,20 +173,20 @@ class _HostNotes:
         self.unread = list[str]()
 
     def choose(self, name: str, fits: Callable[[Record], bool], kind: str, *, day: DayMeaning) -> str:
-        """Returns the name of the backup. One that cannot be read has its notes all the same: it has to be named in full."""
+        """Returns the name of the backup. An unreadable backup has notes too, but must be named in full."""
         records = {str(record.name): record for record in records_newest_first(self.pool, self.host, self.now, self.unread)}
         zone, names = self.pool.zone, list(records)
         return resolve_name(self.host, name, names, lambda own: fits(records[own]), kind, day=day, others=self.unread, zone=zone)
 
     def row(self, name: str) -> str | None:
-        """The state that the catalogue knows."""
+        """The state in the catalogue."""
         return self.rows[name].state if name in self.rows else None
 
     def row_held(self, name: str) -> bool:
         return name in self.rows and self.rows[name].held_why is not None
 
     def is_expired(self, name: str) -> bool:
-        """Checks the notes and the catalogue: an earlier command may have been killed between writing the one and the other."""
+        """Checks both the notes and the catalogue, because an earlier command may have been killed between writing them."""
         return self.notes.note(name, EXPIRED) is not None or self.row(name) == EXPIRED
 
     def write(self, notes: Notes, name: str, action: str, why: str) -> str:
@@ -208,15 +208,15 @@ def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:
 
 
 def hold_fields(hold: Hold | None) -> Mapping[str, Any] | None:
-    """A hold as JSON has it."""
+    """Returns a hold as JSON."""
     return {"until": format_time(hold.until) if hold.until else None, "why": hold.why} if hold else None
 
 
 def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> str:
-    """Records that the backup is right and returns its name; `latest` is the newest suspect or altered one. `by`: for whom.
+    """Records that the backup is right and returns its name; `latest` is the newest suspect or altered one. `by`: the user.
 
-    Of an altered one the changes are accepted, and nothing else: one that is suspect as well stays suspect. It is sealed as it is
-    now. Raises UsageError for an unknown name, StateConflict for a backup that is neither.
+    Of an altered backup only the changes are accepted: if it is suspect too, it stays suspect. Its present state is sealed. Raises
+    UsageError for an unknown name, StateConflict for a backup that is neither suspect nor altered.
     """
     notes = read_notes(pool.host(host))
     unread = list[str]()
@@ -246,6 +246,6 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
 
 
 def state_after(pool: Pool, host: str, name: str) -> str:
-    """Returns the backup's state now: complete, or suspect if its changes alone were accepted. Raises UnreadableRecord."""
+    """Returns the backup's new state: complete, or suspect if only its changes were accepted. Raises UnreadableRecord."""
     final = read_final_if_ours(pool.host(host) / name, host)
     return effective_state(final[1], read_notes(pool.host(host))) if final else ""

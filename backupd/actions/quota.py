@@ -19,7 +19,7 @@ from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.programs import ProgramFailed, run
 
 _PROGRAMS = (6, 7)
-"""The first btrfs-progs that know simple quotas."""
+"""The first version of btrfs-progs with simple quotas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def read_state(config: Config, pool: Pool) -> QuotaState:
 
 
 def costs(kernel: str, version: str) -> tuple[str, ...]:
-    """Returns the costs of enabling them, one sentence each, the gravest first. `kernel`, `version`: of this machine and of
+    """Returns the costs of enabling them, one sentence each, the most serious first. `kernel`, `version`: of this machine and of
     btrfs-progs.
     """
     older = (
@@ -71,7 +71,7 @@ def costs(kernel: str, version: str) -> tuple[str, ...]:
 
 
 def programs() -> tuple[str, bool]:
-    """The version of this machine's btrfs-progs, and whether they can check and repair a filesystem that has had simple quotas."""
+    """The version of this machine's btrfs-progs, and whether it can check and repair a filesystem that has had simple quotas."""
     try:
         output = run(("btrfs", "--version")).stdout
     except ProgramFailed:
@@ -81,7 +81,7 @@ def programs() -> tuple[str, bool]:
 
 
 def require_enableable(pool: Pool) -> None:
-    """Raises OperatorError when they cannot be switched on."""
+    """Raises OperatorError if they cannot be switched on."""
     if not quota.is_known_to_kernel():
         raise OperatorError(
             f"Linux {platform.release()} has no simple quotas", "they need Linux 6.7; all other functions work without them"
@@ -92,7 +92,7 @@ def require_enableable(pool: Pool) -> None:
 
 
 def enable(pool: Pool, now: datetime) -> None:
-    """Switches them on; what runs write now is counted from now on. Raises OperatorError, OSError."""
+    """Switches them on; data that runs write from now on is counted. Raises OperatorError, OSError."""
     require_enableable(pool)
     quota.enable(pool, now)
     for host in hosts_of(pool):
@@ -102,7 +102,7 @@ def enable(pool: Pool, now: datetime) -> None:
 
 
 def require_disableable(pool: Pool) -> None:
-    """Raises OperatorError when the filesystem has foreign groups, which would be lost too."""
+    """Raises OperatorError if the filesystem has groups of other programs, which would be lost too."""
     if quota.mode(pool.filesystem) == quota.FULL:
         raise OperatorError("these are qgroups, not simple quotas", _disabling(pool))
     if others := quota.strangers(pool):

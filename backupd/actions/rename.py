@@ -36,8 +36,8 @@ from btrkeep.process.threads import raise_limit
 
 @contextmanager
 def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
-    """The locks that a rename needs: of both hosts, and of whatever has a list of hosts in hand: a night, a rebuild, an expiry, and
-    after a crash the reader of the backups in doubt.
+    """The locks that a rename needs: of both hosts, and of every job that may have a list of hosts: a night, a rebuild, an expiry,
+    and the verification of backups in doubt after a crash.
     """
     with ExitStack() as held:
         if has_backups_in_doubt(pool, (old, new)):
@@ -48,7 +48,7 @@ def locked(pool: Pool, old: str, new: str, since: str) -> Iterator[None]:
 
 
 def validate_names(old: str, new: str) -> None:
-    """Raises UsageError for a name that no host can have, and for the one that it has."""
+    """Raises UsageError for an invalid name of a host, and for its present name."""
     require_host_name(new)
     if old == new:
         raise UsageError(f"{old} has that name already", "choose another name")
@@ -73,17 +73,17 @@ def require_renameable(pool: Pool, old: str, new: str) -> None:
 
 
 def is_renamed(pool: Pool, old: str, new: str) -> bool:
-    """Returns True if the folder has moved already: the rest may be to be done."""
+    """Returns True if the folder has moved already, so that only the remaining steps may be missing."""
     return not is_there(pool.host(old)) and old in read_notes(pool.host(new)).was
 
 
 def backups_of(pool: Pool, host: str) -> int:
-    """Returns how many final backups the host's folder has."""
+    """Returns the number of final backups in the host's folder."""
     return sum(1 for name in names_of(pool, host) if name[0] != ".")
 
 
 def rename(pool: Pool, catalogue: Catalogue, old: str, new: str, now: datetime, *, by: str) -> int:
-    """Renames, or does what an earlier call left undone; how many backups the host has. The caller has the locks."""
+    """Renames the host, or completes an earlier rename. Returns the number of its backups. The caller holds the locks."""
     require_renameable(pool, old, new)
     if not is_renamed(pool, old, new):
         _clear_staged(pool, old)
@@ -123,7 +123,7 @@ def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
 
 
 def _clear_staged(pool: Pool, old: str) -> None:
-    """Removes what a killed run of the host left before it became a `.working`: no run of that name would remove it any more."""
+    """Removes the parts of a `.working` that a killed run of the host was creating: no run under the new name would remove them."""
     staged = pool.staged(old)
     if left := describe(staged):
         delete(staged.parent, left.id)
@@ -132,8 +132,8 @@ def _clear_staged(pool: Pool, old: str) -> None:
 
 
 def _in_catalogue(pool: Pool, catalogue: Catalogue, old: str, new: str) -> None:
-    """Renames rows and runs. If there are already rows of the new name, from a run that found the folder first, or runs of a host
-    that was forgotten, the pool decides about the rows, and the runs of both stay.
+    """Renames rows and runs. If the new name already has rows, from a run that found the folder first, or runs of a forgotten host,
+    the rows are read from the pool, and the runs of both are kept.
     """
     if not _is_known(catalogue, old):
         return

@@ -48,7 +48,7 @@ class _Kept:
     rows: tuple[StoredAlarm, ...] = ()
     """The alarms."""
     ahead: bool = False
-    """True if they have changes that the catalogue does not have."""
+    """True if the rows have changes that the catalogue does not have."""
     digest: str | None = None
     """When the last digest was sent; None: never."""
 
@@ -60,9 +60,9 @@ class AlarmMemory:
     config: Config
     """The configuration."""
     catalogue: Catalogue | None
-    """The catalogue; None: it cannot be used."""
+    """The catalogue; None if it cannot be used."""
     problem: OperatorError | None = None
-    """Why it cannot be used; None: it can."""
+    """The reason for that; None if it can be used."""
     _kept: _Kept = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class AlarmMemory:
                 self.problem = error
 
     def rows(self) -> list[StoredAlarm]:
-        """Returns all rows, those about services that do not work included. Raises OperatorError if the catalogue is damaged."""
+        """Returns all rows, including those about services that do not work. Raises OperatorError if the catalogue is damaged."""
         if self.catalogue is None or self.problem or self._kept.ahead:
             services = [row for row in self.catalogue.alarms() if row.what == SERVICE] if self.catalogue else []
             return [*self._kept.rows, *services]
@@ -112,10 +112,10 @@ class AlarmMemory:
 
 @contextmanager
 def alone(config: Config, now: datetime) -> Iterator[None]:
-    """Lets only one process look and send at a time, because two would send the same. Raises LockHeld if another one takes
-    minutes.
+    """Lets only one process find and send alarms at a time, because two would send the same ones. Raises LockHeld if another one
+    takes minutes.
 
-    Where no lock can be made, in the state folder or in memory, there is none: a message too many is better than none.
+    If no lock can be made, in the state folder or in memory, there is none: a message too many is better than no message.
     """
     deadline = time.monotonic() + _LOCK_SECONDS
     for folder in _folders(config, make=True):
@@ -139,7 +139,7 @@ def alone(config: Config, now: datetime) -> Iterator[None]:
 
 
 def _folders(config: Config, *, make: bool) -> Iterator[Path]:
-    """Yields the state folder, if it can be used, then the one in memory, if there is one; with `make` it is made."""
+    """Yields the state folder if it can be used, then the folder in memory if it exists; with `make` it is created."""
     if _is_usable(config.pool.state):
         yield config.pool.state
     name = hashlib.sha256(os.fsencode(config.file)).hexdigest()[:16]
@@ -155,9 +155,10 @@ def _is_usable(state: Path) -> bool:
 
 
 def _folder_in_memory(name: str, *, make: bool) -> Path | None:
-    """Returns our own folder of that name. Where another user has made it first, ours has random characters at its end.
+    """Returns our own folder of that name. If another user has made it first, ours has random characters at its end. Raises
+    OSError.
 
-    Raises OSError. Its folder is sticky, so other users cannot replace the file.
+    Its parent folder is sticky, so other users cannot replace it.
     """
     usual = _MEMORY / name
     for folder in (usual, *sorted(_MEMORY.glob(f"{name}-*"))):
@@ -175,7 +176,9 @@ def _folder_in_memory(name: str, *, make: bool) -> Path | None:
 
 
 def _read(config: Config) -> _Kept:
-    """Returns the newest readable file's content. One in memory exists only while it is newer than that in the state folder."""
+    """Returns the content of the newest readable file. A file in memory exists only while it is newer than the one in the state
+    folder.
+    """
     for folder in reversed(list(_folders(config, make=False))):
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             return _parsed(_text(folder / FILE))
@@ -211,7 +214,7 @@ def _as_text(kept: _Kept) -> str:
 
 
 def _write(config: Config, kept: _Kept) -> None:
-    """Writes the file into the first folder that takes it, and removes it from those behind. Never fails."""
+    """Writes the file into the first folder where that succeeds, and removes it from the others after it. Never fails."""
     text = _as_text(kept)
     for folder in _folders(config, make=True):
         path = folder / FILE
@@ -237,7 +240,7 @@ def _clear_memory(config: Config) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes the file for its owner alone, whatever the umask."""
+    """Writes the file readable only by its owner, whatever the umask."""
     beside = path.with_name(f".{FILE}.{os.getpid()}")
     with suppress(FileNotFoundError):
         beside.unlink()

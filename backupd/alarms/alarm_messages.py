@@ -41,7 +41,7 @@ class Message:
 
 
 def harmless(text: str, longest: int = _LONGEST) -> str:
-    """Foreign `text` on one line, no longer than that, without anything that a program could obey."""
+    """Returns foreign `text` in one line of at most this length, without anything that a program could interpret."""
     shown = printable(" ".join(text.split())).translate(_HARMLESS).replace("](", "] (")
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
@@ -62,8 +62,8 @@ def changes_message(
 
 
 def alarm_lines(alarms: Sequence[StoredAlarm], pool: str, call: str = "") -> list[str]:
-    """A line for each alarm, and one for those of many hosts for the same reason: what is wrong, since when, and the command;
-    behind those with the same advice, the advice.
+    """Returns a line for each alarm, and one for those of many hosts with the same reason: the problem, its start, and the command.
+    Alarms with the same advice come together, followed by it.
     """
     groups: dict[str, list[str]] = {}
     for same in _same_alarms(alarms)[:_MOST]:
@@ -83,7 +83,7 @@ def _same_alarms(alarms: Sequence[StoredAlarm]) -> list[list[StoredAlarm]]:
 
 
 def summarised(alarms: Sequence[StoredAlarm]) -> list[str]:
-    """A line for each alarm, and one for those of many hosts for the same reason."""
+    """Returns a line for each alarm, and one for those of many hosts with the same reason."""
     return [same_words(same) for same in _same_alarms(alarms)]
 
 
@@ -99,7 +99,7 @@ def same_words(alarms: Sequence[StoredAlarm]) -> str:
 
 
 def alarm_words(alarm: StoredAlarm) -> str:
-    """The alarm's text, in which the name of one of our units can be copied, and a command is not cut in the middle."""
+    """The alarm's text. Names of our own units can be copied, and a command is never cut in the middle."""
     name = alarm.about.name
     if alarm.about.kind == UNIT and _OUR_UNIT.fullmatch(name) and alarm.text.startswith(name):
         return f"{name} {harmless(alarm.text.removeprefix(name), _LONGEST - len(name))}"
@@ -133,7 +133,7 @@ def _recovery(row: StoredAlarm) -> str:
 
 
 MISTAKES = 5
-"""So many mistakes of the configuration are in the message."""
+"""At most this many mistakes of the configuration are in the message."""
 
 
 def configuration(faults: Sequence[str], call: str = "backupd") -> str:
@@ -153,12 +153,12 @@ def suspect(host: str, reason: str) -> str:
 
 
 def failing(host: str, outcome: str | None, reason: str) -> str:
-    """A host's newest run brought no complete backup."""
+    """A host's newest run made no complete backup."""
     return f"{host}: the backup {'failed' if outcome == 'failed' else f'is {outcome}'}: {reason}"
 
 
 def other_key(host: str, hint: str) -> str:
-    """A host answers with another key than the recorded one."""
+    """A host's key is not the recorded one."""
     return f"{host}: the host key is not the recorded one: the host was reinstalled, or another machine answers. What to do: {hint}"
 
 
@@ -169,17 +169,17 @@ def damaged(host: str, backups: int, files: int) -> str:
 
 
 def silent(host: str, seconds: float) -> str:
-    """A host has had no complete backup for so long."""
+    """A host has had no complete backup for this long."""
     return f"{host}: no complete backup for {format_duration(seconds)}"
 
 
 def never_complete(host: str, seconds: float) -> str:
-    """A host has never had one, and has been waited for so long."""
+    """A host never had a complete backup, this long after the first check."""
     return f"{host}: no complete backup yet, {format_duration(seconds)} after the first check"
 
 
 def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str]]) -> str:
-    """A copy could not be made, or not of all of its hosts."""
+    """A copy could not be made, or not of all its hosts."""
     if error:
         return f"{kind} {name}: {error}"
     host, why = behind[0]
@@ -188,25 +188,25 @@ def copy_fails(kind: str, name: str, error: str, behind: Sequence[tuple[str, str
 
 
 def copy_is_late(kind: str, name: str, seconds: float) -> str:
-    """A copy has not been made for so long."""
+    """A copy has not been made for this long."""
     if kind == OFFSITE:
         return f"{kind} {name}: {age_words(kind, seconds)}"
     return f"{kind} {name}: not {done_words(kind)} for {format_duration(seconds)}"
 
 
 def never_copied(kind: str, name: str, seconds: float) -> str:
-    """A copy has never been made, and has been waited for so long."""
+    """A copy was never made, this long after the first check."""
     return f"{kind} {name}: never {done_words(kind)}, {format_duration(seconds)} after the first check"
 
 
 def drills_fail(failures: Sequence[str]) -> str:
-    """Backups were restored, and did not come back as they were."""
+    """Restored backups differed."""
     more = f" (and {counted(len(failures) - 1, 'more host')})" if len(failures) > 1 else ""
     return f"drill: {failures[0]}{more}"
 
 
 def drills_are_late(age: float | None) -> str:
-    """Says for how long no restore has been proven; None: none ever was."""
+    """Formats for how long no restore has been proven; None: never."""
     return f"drill: no restore was proven for {format_duration(age)}" if age is not None else "drill: no restore was ever proven"
 
 
@@ -217,7 +217,7 @@ def not_verified(hosts: Sequence[str], seconds: float) -> str:
 
 
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:
-    """An expiry or a balance did not end well; without an outcome it was killed."""
+    """An expiry or a balance failed; without an outcome it was killed."""
     return f"{job} {outcome or 'killed'}: {reason or 'see its log'}"
 
 
@@ -227,12 +227,12 @@ def unit_failed(unit: str, result: str) -> str:
 
 
 def service_broken(service: str, reason: str) -> str:
-    """A service of [notify] urls takes no message."""
+    """A service of [notify] urls accepts no message."""
     return f"{service} does not work: {reason}"
 
 
 def broken_services_message(pool: str, machine: str, services: Sequence[StoredAlarm]) -> Message:
-    """The message, for the others, that services of [notify] urls take no messages."""
+    """The message to the other services about those that accept no messages."""
     lines = [f"- {harmless(row.text)}" for row in services]
     parts = [
         section("Not delivered", lines, len(lines)),
@@ -242,7 +242,7 @@ def broken_services_message(pool: str, machine: str, services: Sequence[StoredAl
 
 
 def section(title: str, lines: Sequence[str], number: int = 0, call: str = "") -> str:
-    """A title and a list. `number`: of all its entries, where it was cut: 500 hosts fail together when the network is gone."""
+    """A title and a list. `number`: of all its entries, if it was cut: 500 hosts fail together when the network is gone."""
     more = [f"- and {number - _MOST:,} more: {call or 'backupd'} status"] if number > _MOST else []
     return "\n".join([f"{title}:", *lines, *more])
 
@@ -259,7 +259,7 @@ def sender(machine: str) -> str:
 def unit_message(
     pool: str, machine: str, unit: str, result: str, lines: Sequence[str], at: datetime, faults: Sequence[str] = (), call: str = ""
 ) -> Message:
-    """Formats how a unit of systemd failed, with its last lines, and what to do, after the mistakes of the configuration."""
+    """Formats the failure of a unit of systemd: mistakes of the configuration, its last lines, and what to do."""
     name = unit if _OUR_UNIT.fullmatch(unit) else harmless(unit)
     body = [section("The configuration is wrong", listed(map(harmless, faults)), len(faults), call)] if faults else []
     body.append(f"{name} failed: {harmless(result)}.")

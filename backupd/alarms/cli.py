@@ -89,7 +89,9 @@ def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_
 
 @contextmanager
 def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | None, OperatorError | None]]:
-    """Yields the catalogue, None if it cannot be read or is of another pool; and why it cannot be used, or only not be written."""
+    """Yields the catalogue, or None if it cannot be read or belongs to another pool; and the reason why it cannot be used or
+    written.
+    """
     config = reporting.config
     if reporting.is_bare:  # it is not known where the catalogue is
         yield None, None
@@ -125,7 +127,7 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
 def _report(
     reporting: ReportingConfig, catalogue: Catalogue | None, problem: OperatorError | None, now: datetime
 ) -> tuple[StatusReport, OperatorError | None]:
-    """Returns what can be found out, and why the catalogue cannot be used."""
+    """Returns the report, as complete as possible, and the reason why the catalogue cannot be used."""
     config, faults = reporting.config, reporting.faults
     if catalogue:
         try:
@@ -164,7 +166,9 @@ def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
 
 
 def _say_quietly(line: str) -> None:
-    """A unit has it in `systemctl status`: its journal need not have it every five minutes."""
+    """Prints a line; in a unit it only sets the status that `systemctl status` shows, so that the journal does not get it every
+    five minutes.
+    """
     if is_service():
         tell(f"STATUS={line}")
     else:

@@ -33,17 +33,17 @@ class NightVerdict:
     """The verdict on a night."""
 
     met: bool
-    """True if enough hosts are ok, as [notify] `ping_goal` has it."""
+    """True if enough hosts are ok, according to [notify] `ping_goal`."""
     text: str
-    """How many hosts are ok, and which are not."""
+    """The number of hosts that are ok, and the others."""
 
 
 def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None = None) -> NightVerdict:
-    """Decides whether the night was good: as many hosts as [notify] ping_goal requires are well, and nothing ended it early
+    """Decides whether the night was good: as many hosts are ok as [notify] ping_goal requires, and nothing ended the night early
     (`ended`).
 
-    The present state of the hosts counts, not what this run did: a host whose window opens later, or that had its backup an hour
-    ago, is well.
+    The present state of the hosts counts, not the result of this run: a host whose window opens later, or that had its backup an
+    hour ago, is ok.
     """
     own = [status for status in hosts if status.state != COPY]
     configured = {status.host: config.host_named(status.host) for status in own}
@@ -63,7 +63,7 @@ def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None =
 
 
 def _line(group: Sequence[HostStatus]) -> str:
-    """A line for one host, or for all that are unwell for the same reason."""
+    """Returns a line for one host, or for all hosts that are not ok for the same reason."""
     first = group[0]
     subject = first.host if len(group) == 1 else counted(len(group), "host")
     reason = f": {first.error}" if first.error else ""
@@ -71,7 +71,7 @@ def _line(group: Sequence[HostStatus]) -> str:
 
 
 class Ping:
-    """Reports one night. `start`, then `end`; then `wait` before the process ends."""
+    """Reports one night. Call `start`, then `end`, then `wait` before the process ends."""
 
     def __init__(self, url: Url) -> None:
         self._url = url
@@ -88,7 +88,7 @@ class Ping:
         self._waiting.put(("/start", b""))
 
     def end(self, *, met: bool, text: str) -> None:
-        """The night is over; `text` is sent along, for people."""
+        """Reports the end of the night; `text` is sent too, for people."""
         self._waiting.put(("" if met else "/fail", text.encode("utf-8", "replace")[:_LONGEST_BODY]))
 
     def wait(self, seconds: float = _PATIENCE) -> None:
@@ -128,7 +128,7 @@ def send(url: Url, path: str, body: bytes, seconds: float) -> str:
 
 
 def reason_of(error: object) -> str:
-    """Returns the system's error message alone: the rest may name the URL."""
+    """Returns only the system's error message: the rest may contain the URL."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:

@@ -29,11 +29,11 @@ class AlarmChanges:
     """What to send and what to store."""
 
     alarms: tuple[StoredAlarm, ...]
-    """To be sent as new."""
+    """Alarms to be sent as new."""
     recoveries: tuple[StoredAlarm, ...]
-    """To be sent as over."""
+    """Alarms to be sent as resolved."""
     rows: tuple[StoredAlarm, ...]
-    """To be stored, as if nothing were sent."""
+    """Rows to be stored, as if nothing were sent."""
     gone: tuple[Key, ...]
     """To be deleted."""
     waiting: frozenset[Key] = frozenset()
@@ -50,7 +50,7 @@ class AlarmChanges:
         return [row for row in self.rows if row.recovered is None and row.key not in self.waiting]
 
     def changed(self, recorded: Known, now: datetime, *, arrived: bool) -> list[StoredAlarm]:
-        """Returns the rows to write, without those that are the same in `recorded`; `arrived`: the messages were delivered."""
+        """Returns the rows to write, without those that are equal in `recorded`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
             # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as told.
@@ -64,7 +64,9 @@ def _before(moment: datetime | None, now: datetime) -> datetime | None:
 
 
 def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str], now: datetime) -> AlarmChanges:
-    """Returns what to send and to store. `events` are those of [notify] on; alarms of other events are stored and never sent."""
+    """Returns the alarms to send and the rows to store. `events` are those enabled in [notify]; alarms of other events are stored
+    and never sent.
+    """
     alarms: list[StoredAlarm] = []
     recoveries: list[StoredAlarm] = []
     rows: list[StoredAlarm] = []
@@ -96,7 +98,7 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
 
 
 def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
-    """The row of an alarm that holds now, with the grade that people know of."""
+    """Returns the row of a current alarm, with the severity that was sent."""
     if before is None:
         return StoredAlarm(alarm.event, str(alarm.subject), alarm.text, 0, alarm.since, 1, None, None, None)
     grade = before.grade if before.is_notified else 0
@@ -106,7 +108,7 @@ def remembered(before: StoredAlarm | None, alarm: Alarm) -> StoredAlarm:
 
 
 def _gone(before: StoredAlarm, now: datetime) -> StoredAlarm | None:
-    """The row of an alarm that does not hold now; None when there is nothing left to remember."""
+    """Returns the row of an alarm that is no longer current; None if nothing has to be remembered."""
     row = before if before.recovered else replace(before, recovered=now)
     if row.is_notified:
         return row
@@ -116,13 +118,15 @@ def _gone(before: StoredAlarm, now: datetime) -> StoredAlarm | None:
 
 
 def _patience(row: StoredAlarm) -> timedelta:
-    """Returns how long an alarm must be gone before people are told: one that came back soon after that is not believed at once."""
+    """Returns how long an alarm must be absent before its end is sent: the end of one that came back soon after is not trusted at
+    once.
+    """
     came_back = row.cleared is not None and row.told is not None and row.told - row.cleared < QUIET
     return QUIET if came_back else timedelta()
 
 
 def by_key(rows: Iterable[StoredAlarm], now: datetime) -> dict[Key, StoredAlarm]:
-    """Returns the stored alarms by key. Times in the future, which a wrong clock has written, become `now`."""
+    """Returns the stored alarms by key. Times in the future, written with a wrong clock, become `now`."""
     return {row.key: _by_now(row, now) for row in rows}
 
 

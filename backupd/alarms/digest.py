@@ -18,7 +18,9 @@ from btrkeep.units import counted, format_duration, format_share, format_size, l
 
 
 def is_due(at: time | None, zone: ZoneInfo, last: datetime | None, now: datetime) -> bool:
-    """True if `at`, in that zone, has passed today and none was sent since. One that was missed comes later that day, or never."""
+    """Returns True if `at`, in that zone, has passed today and no digest was sent since. A missed digest is sent later that day, or
+    never.
+    """
     if at is None:
         return False
     today = datetime.combine(now.astimezone(zone).date(), at, zone).astimezone(UTC)
@@ -66,7 +68,7 @@ def digest_message(pool: str, machine: str, report: StatusReport, open_alarms: S
 
 
 def _unknown(report: StatusReport) -> str:
-    """Formats that the pool cannot be read, and when it could be last; "" if it can."""
+    """Formats that the pool cannot be read, and when it last could be; "" if it can."""
     if not report.fault:
         return ""
     last = (
@@ -78,7 +80,7 @@ def _unknown(report: StatusReport) -> str:
 
 
 def _host_line(status: HostStatus, alarm_since: datetime | None, call: str) -> str:
-    """A host that is not well: why, since when, and the command that shows more."""
+    """Formats a host that is not ok: the reason, since when, and the command that shows more."""
     since = f"; since {local_time(alarm_since)}" if alarm_since else ""
     since += f"; last complete backup {local_time(status.last_complete)}" if status.last_complete else ""
     command = f"{call} {'list' if status.state == 'suspect' else 'log'} {status.host}"
@@ -90,7 +92,7 @@ def _reason(status: HostStatus) -> str | None:
 
 
 def _hosts_words(same: Sequence[HostStatus], since: Mapping[str, datetime], call: str) -> str:
-    """A line for one host, or for many that are unwell for the same reason."""
+    """Returns a line for one host, or for many that are not ok for the same reason."""
     first = same[0]
     if len(same) == 1:
         return _host_line(first, since.get(first.host), call)

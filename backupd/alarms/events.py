@@ -1,7 +1,7 @@
 """Finds all current alarms in a status report. Pure.
 
-An alarm is a problem, whether or not a notification is sent. Facts that are unknown now (how full a pool is that is not mounted)
-neither raise nor end alarms: `unknown` names such events.
+An alarm is a problem, whether or not a notification is sent. Facts that are unknown now (such as the used space of a pool that is
+not mounted) neither raise nor end alarms: `unknown` names such events.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _OF_CHECK = {
     health.USED: (ROOM, kinds.USED),
     health.SCHEDULE: (FAILURE, kinds.SCHEDULE),
 }
-"""Event and kind of subject of what is wrong with the pool."""
+"""The event and the kind of subject of each problem of the pool."""
 
 _BUSY = timedelta(minutes=15)  # for so long a program may write the catalogue
 
@@ -55,17 +55,17 @@ class Alarm:
     event: str
     """Its kind."""
     subject: AlarmSubject
-    """What it is about, such as a host."""
+    """Its subject, such as a host."""
     text: str
     """What is wrong."""
     since: datetime
     """When it began."""
     grade: int = 0
-    """If it rises, the alarm is sent again."""
+    """The severity: if it rises, the alarm is sent again."""
     is_due: bool = True
-    """True if it has lasted long enough to be sent; until then it is only recorded."""
+    """True if it has lasted long enough to be sent; before that it is only recorded."""
     topics: tuple[str, ...] = ()
-    """Parts of the text. If one of them is not in the text that was sent last, the alarm is sent again."""
+    """Parts of the text. If one of them is missing in the text that was sent last, the alarm is sent again."""
 
     @property
     def key(self) -> Key:
@@ -74,8 +74,8 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class FoundAlarms:
-    """All alarms of a look. `unknown`: events (with all subjects) and keys whose state is unknown; `dropped`: subjects that no
-    longer matter.
+    """All alarms found at one time. `unknown`: events (with all subjects) and keys whose state is unknown; `dropped`: subjects that
+    no longer matter.
     """
 
     alarms: tuple[Alarm, ...]
@@ -88,10 +88,10 @@ class FoundAlarms:
 
 
 def find(report: StatusReport, recorded: Known, units: Mapping[str, bool | None]) -> FoundAlarms:
-    """Finds all problems. `units`: for each reported failed unit, whether it still fails; None: unknown.
+    """Finds all problems.
 
-    `recorded` are the recorded alarms: since when a host without any backup has been waited for, and which fill level was
-    reported as full.
+    `units`: for each reported failed unit, whether it still fails; None: unknown. `recorded`: the stored alarms, which have the
+    time since which a host has had no backup at all, and the fill level that was reported.
     """
     verdict = _verdict(report, recorded)
     alarms = [
@@ -130,7 +130,7 @@ def find(report: StatusReport, recorded: Known, units: Mapping[str, bool | None]
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """How a unit failed: systemd's result, its exit status, and its last lines, unchanged: other programs wrote them."""
+    """The failure of a unit: systemd's result, its exit status, and its last lines, unchanged: other programs wrote them."""
 
     unit: str
     result: str
@@ -145,7 +145,9 @@ def unit_failed(failure: UnitFailure, now: datetime) -> Alarm:
 
 
 def _is_left_out(row: StoredAlarm, report: StatusReport) -> bool:
-    """Returns True for an alarm of a host or copy that a mistake in the configuration leaves out: it is not over."""
+    """Returns True for an alarm of a host or copy that is skipped because of a mistake in the configuration: such an alarm is not
+    resolved.
+    """
     about = row.about
     if about.traits.of_host:
         return about.name in report.config.excluded and row.what != SILENT
@@ -153,13 +155,13 @@ def _is_left_out(row: StoredAlarm, report: StatusReport) -> bool:
 
 
 def _verdict(report: StatusReport, recorded: Known) -> PoolVerdict:
-    """The verdict, with the pool counted as full until its use is well below the limit."""
+    """Returns the verdict, with the pool counted as full until the used space is well below the limit."""
     full = recorded.get((ROOM, kinds.USED))
     return judge_pool(replace(report.pool, was_full=full is not None and full.recovered is None), HealthLimits.of(report.config))
 
 
 def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
-    """Finds what other alarms depend on: the configuration, the catalogue and the clock."""
+    """Finds the problems on which other alarms depend: the configuration, the catalogue and the clock."""
     if report.faults:
         text = alarm_messages.configuration(report.faults, backupd_command(report.config.name, report.config.file))
         topics = (
@@ -211,7 +213,7 @@ def _failing(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
 
 
 def _host_key(host: HostConfig, report: StatusReport) -> Iterator[Alarm]:
-    """Finds hosts that answer with another key: an alarm of its own, because a host that was failing already has one."""
+    """Finds hosts that answer with another key. This is a separate alarm, because a host that was failing already has one."""
     facts = report.facts.get(host.name)
     if facts and has_other_key(facts):
         command = backupd_command(report.config.name, report.config.file)
@@ -220,7 +222,7 @@ def _host_key(host: HostConfig, report: StatusReport) -> Iterator[Alarm]:
 
 
 def _unseen_keys(report: StatusReport) -> Iterator[Key]:
-    """Yields the keys of alarms about host keys that the newest run says nothing of: it did not connect, for another reason."""
+    """Yields the keys of alarms about host keys that the newest run did not check: it did not connect, for another reason."""
     for status in report.hosts:
         facts = report.facts.get(status.host)
         if facts and facts.last_run_outcome not in ("complete", "suspect") and not has_other_key(facts):
@@ -228,7 +230,7 @@ def _unseen_keys(report: StatusReport) -> Iterator[Key]:
 
 
 def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
-    """Finds hosts with conditions that last: one alarm each, sent again when there are twice as many."""
+    """Finds hosts with lasting conditions: one alarm for each host, sent again when their number has doubled."""
     facts = report.facts.get(status.host)
     if facts and (conditions := lasting(facts.lasting, facts.last_complete)):
         text = host_words(status.host, conditions, backupd_command(report.config.name, report.config.file))
@@ -237,7 +239,7 @@ def _lasting(status: HostStatus, report: StatusReport) -> Iterator[Alarm]:
 
 
 def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded: Known) -> Iterator[Alarm]:
-    """Finds silent hosts. A host that never had a complete backup is counted from when it was first seen."""
+    """Finds silent hosts. For a host that never had a complete backup, the time counts from when it was first seen."""
     if host.optional and host.max_absence is None:
         return
     subject, zone, wait = AlarmSubject(kinds.HOST, host.name), report.config.pool.zone, report.config.notify.silent
@@ -253,8 +255,8 @@ def _silent(host: HostConfig, status: HostStatus, report: StatusReport, recorded
 
 
 def _copies(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
-    """Finds copies that fail or are late, by their names only; hosts are named in the text. One that was never made is waited
-    for.
+    """Finds copies that fail or are late; only the copy is the subject, and hosts are named in the text. The time of a copy that
+    was never made counts from when it was first seen.
     """
     for copy in report.copies:
         kind, name = copy.replica.kind, copy.replica.name
@@ -286,7 +288,7 @@ def _drills(report: StatusReport) -> Iterator[Alarm]:
 
 
 def _repeated(report: StatusReport) -> Iterator[Alarm]:
-    """Returns an alarm for each optional step that did not come to its end several times in a row."""
+    """Returns an alarm for each optional step that did not complete several times in a row."""
     command = backupd_command(report.config.name, report.config.file)
     for failure in report.repeated:
         text = f"{repeated_words(failure)}; {repeated_hint(failure, command)}"
@@ -302,9 +304,8 @@ def _unverified(report: StatusReport) -> Iterator[Alarm]:
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:
-    """Finds hosts with damaged backups, including those no longer configured: their backups are all there is.
-
-    Verification finds damage bit by bit, so the alarm is sent again when the number has doubled.
+    """Finds hosts with damaged backups, including hosts that are no longer configured, whose backups are all that is left.
+    Verification finds damage gradually, so the alarm is sent again when the number has doubled.
     """
     for host, (backups, files) in sorted(report.damaged.items()):
         grade = (backups * files).bit_length()

@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NotifyReport:
-    """The notifications that were sent, or in a dry run would have been."""
+    """The notifications that were sent, or would be sent in a dry run."""
 
     alarms: Sequence[StoredAlarm] = ()
-    """Those that were sent as new."""
+    """Alarms that were sent as new."""
     recoveries: Sequence[StoredAlarm] = ()
-    """Those that were sent as over."""
+    """Alarms that were sent as resolved."""
     open_alarms: Sequence[StoredAlarm] = ()
     """All that are active."""
     digest: bool = False
@@ -52,7 +52,9 @@ class NotifyReport:
 
     @property
     def arrived(self) -> bool:
-        """True if at least one service took all messages. True also when there was none to send; never without a service."""
+        """Returns True if at least one service accepted all messages, or there was no message to send; always False without a
+        service.
+        """
         return not self.messages or any(service.arrived for service in self.services)
 
 
@@ -95,14 +97,16 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
 
 
 def looked_at(config: Config, catalogue: Catalogue, faults: tuple[str, ...], now: datetime) -> StatusReport:
-    """Returns the report that alarms are found in. Raises OperatorError if the catalogue cannot be read, or is another pool's."""
+    """Returns the report in which alarms are found. Raises OperatorError if the catalogue cannot be read or belongs to another
+    pool.
+    """
     report = read_status(config, catalogue, now, live=True, faults=faults)
     require_own_catalogue(report.pool, config)
     return report
 
 
 def require_own_catalogue(facts: PoolFacts, config: Config) -> None:
-    """Raises OperatorError when the catalogue is of another pool. One that was lost is ours, and an alarm."""
+    """Raises OperatorError if the catalogue belongs to another pool. A lost catalogue of this pool is an alarm instead."""
     if facts.foreign:
         (wrong,) = judge_pool(facts, HealthLimits.of(config)).of(CATALOGUE)
         raise OperatorError(wrong.text, wrong.hint)
@@ -124,8 +128,8 @@ def _call(config: Config) -> str:
 def notify_failure(
     memory: AlarmMemory, failure: UnitFailure, faults: tuple[str, ...], now: datetime, *, dry_run: bool
 ) -> NotifyReport:
-    """Reports a failed unit, unless that failure was reported already. `faults`: mistakes of the configuration, which it may fail
-    for.
+    """Reports a failed unit, unless that failure was reported already. `faults`: mistakes of the configuration that may have caused
+    it.
     """
     config = memory.config
     message = alarm_messages.unit_message(
@@ -151,7 +155,7 @@ def notify_failure(
 
 
 def notify_test(config: Config, *, dry_run: bool) -> NotifyReport:
-    """Sends a test message that says that nothing is wrong."""
+    """Sends a test message, which states that nothing is wrong."""
     message = alarm_messages.test_message(config.name, _machine())
     return NotifyReport(messages=[message], services=[] if dry_run else send(config.notify.urls, message))
 
@@ -177,7 +181,7 @@ def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[S
 
 
 def _forget_services(config: Config, catalogue: Catalogue) -> None:
-    """Removes the alarms of services that are no longer in [notify] urls: nothing will ever arrive there."""
+    """Removes the alarms of services that are no longer in [notify] urls."""
     broken = [row for row in catalogue.alarms() if row.what == SERVICE]
     if not broken:
         return
@@ -190,7 +194,7 @@ def _forget_services(config: Config, catalogue: Catalogue) -> None:
 def _log_what_is_new(
     deliveries: Sequence[Delivery], memory: AlarmMemory, broken: Mapping[str, StoredAlarm], now: datetime
 ) -> list[StoredAlarm]:
-    """The log hears once of a service that does not work, and once that it works again. Returns those that are new."""
+    """Logs once that a service does not work, and once that it works again. Returns the services that are new."""
     begun, ended = [], []
     for delivery in deliveries:
         if delivery.arrived and str(delivery) in broken:
@@ -229,17 +233,17 @@ def validate_unit(name: str) -> str:
 
 
 def journal_command(unit: str) -> tuple[str, ...]:
-    """The last lines of all that the unit ever said: when it failed at once, those before tell why."""
+    """The last lines of the unit's output, of earlier starts too: if it failed at once, these may have the cause."""
     return ("journalctl", f"--unit={unit}", f"--lines={_LINES}", "--output=cat", "--no-pager", "--quiet")
 
 
 def show_command(unit: str) -> tuple[str, ...]:
-    """The command that shows whether and how the unit failed."""
+    """The command that shows whether the unit failed, and how."""
     return ("systemctl", "show", "--property=ActiveState", "--property=Result", "--property=ExecMainStatus", "--", unit)
 
 
 def read_failure(unit: str) -> UnitFailure:
-    """Returns what systemd knows of the failure. Where systemd cannot be asked, the fields are empty."""
+    """Returns systemd's record of the failure. If systemd cannot be asked, the fields are empty."""
     try:
         lines = run(journal_command(unit), timeout=_SECONDS).stdout.splitlines()
     except ProgramFailed as error:
@@ -251,7 +255,7 @@ def read_failure(unit: str) -> UnitFailure:
 
 
 def has_failed(unit: str) -> bool | None:
-    """True if the newest run of the unit that has ended failed; None while it runs again, or where systemd cannot be asked."""
+    """Returns True if the last completed run of the unit failed; None while it runs again, or if systemd cannot be asked."""
     shown = _show(unit)
     state, result = shown.get("ActiveState"), shown.get("Result")
     if state == "failed":

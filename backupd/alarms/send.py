@@ -33,25 +33,25 @@ class Delivery:
     """The result of sending to one URL."""
 
     number: int
-    """Of the URL in [notify] urls, from 1."""
+    """The number of the URL in [notify] urls, from 1."""
     service: str
     """Its name, without secrets."""
     arrived: bool
     """True if the service accepted the message."""
     reason: str = ""
-    """Why it did not; "" if it did."""
+    """The reason if not; "" if it did."""
 
     def __str__(self) -> str:
         return f"{self.service} (number {self.number} of notify.urls)"
 
 
 def send(urls: Sequence[Url], message: Message) -> list[Delivery]:
-    """Sends the message to every URL, one after the other; one that fails does not stop the others."""
+    """Sends the message to every URL, one after the other; a failure does not stop the others."""
     return [_send(number, url, message) for number, url in enumerate(urls, 1)]
 
 
 def service_of(url: Url) -> str | None:
-    """The name of the service that a URL is of; None when apprise knows none such, or misses something in it."""
+    """Returns the name of a URL's service; None if apprise does not support the service, or a part of the URL is missing."""
     with _silence():
         from apprise import Apprise  # it says something as soon as it is loaded
 
@@ -85,7 +85,7 @@ def as_plain_text(url: Url) -> str:
 
 
 def reason_of(output: Sequence[str]) -> str:
-    """Returns why a message did not arrive, in our words: those of the service may contain a password."""
+    """Returns the reason why a message did not arrive, in our own words: those of the service may contain a password."""
     text = "\n".join(line for line in output if "Payload" not in line)  # that is our message, which may speak of timeouts too
     if status := _STATUS.search(text):
         return f"it answers with status {next(filter(None, status.groups()))}"

@@ -1,6 +1,5 @@
-"""The command line of backupd: this package is the edge where errors become one line, a hint and an exit status.
-
-The commands are in the folders of their features. Here is what they share.
+"""The command line of backupd: here each error becomes one line, a hint and an exit status. The commands are in the folders of
+their features; this package has what they share.
 """
 
 import gc
@@ -75,7 +74,7 @@ HIDDEN = {
     "send-only": "backupd.replicate.cli.send_only",
     "receive-only": "backupd.replicate.cli.replicate:receive_only_command",
 }
-"""For units and for forced commands of ssh, not for people."""
+"""Commands for units and for forced commands of ssh, not for people."""
 
 # bash takes HOST@BACKUP for two words otherwise.
 completion = completion_command(
@@ -123,7 +122,7 @@ def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: 
 
 
 def _call(pool_name: str, config_file: str | None) -> str:
-    """Returns how `backupd` is called for the same pool again, in any folder."""
+    """Returns the command that calls `backupd` for the same pool again, from any folder."""
     if config_file is None:
         return "backupd" if pool_name == "main" else f"backupd --pool {shlex.quote(pool_name)}"
     from btrkeep.config.reading import backupd_command

@@ -1,4 +1,4 @@
-"""The colours of states and levels on a terminal: green is well, cyan under way, yellow to be looked at, red lost or failing."""
+"""The colours of states and levels on a terminal: green is ok, cyan is running, yellow needs attention, red is lost or failing."""
 
 from btrkeep.catalogue import KILLED
 
@@ -18,4 +18,4 @@ BACKUP = {
 HOST = {"ok": "green", "copy": "cyan", "late": "yellow", "suspect": "yellow", "failing": "red", "never": "red"}
 """A host's state, or a copy's."""
 LEVEL = {"ok": "green", "note": "cyan", "unknown": "yellow", "warning": "yellow", "error": "red"}
-"""How grave a finding is."""
+"""The severity of a finding."""

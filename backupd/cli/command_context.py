@@ -1,4 +1,4 @@
-"""What every command needs first: configuration, pool, catalogue and clock."""
+"""The objects that every command needs first: configuration, pool, catalogue and clock."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -55,7 +55,7 @@ def _keep_now(ctx: click.Context, _param: click.Parameter, now: datetime | None)
 
 
 def pass_context(command: C) -> C:
-    """As click.pass_context, with the option --now: `opened` and `clock_for` find its time in the context."""
+    """Like click.pass_context, with the option --now: `opened` and `clock_for` find its time in the context."""
     text = "Run as if the time were TIME; only on a pool made with --rehearsal."
     option = click.option("--now", type=TIME, metavar="TIME", expose_value=False, callback=_keep_now, help=text)
     return option(click.pass_context(command))  # type: ignore[return-value]  # it is called with the context before all else
@@ -79,7 +79,7 @@ def complete_group(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def completing_config(ctx: click.Context) -> Config | None:
-    """The configuration, for a completion; None when it cannot be read."""
+    """The configuration, for a completion; None if it cannot be read."""
     words = ctx.find_root().params
     try:
         return load_usable(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)
@@ -88,7 +88,7 @@ def completing_config(ctx: click.Context) -> Config | None:
 
 
 def load_config(ctx: click.Context) -> Config:
-    """The configuration that --pool or --config names, without hosts whose own is wrong. Raises ConfigError."""
+    """Loads the configuration that --pool or --config names, without hosts that have a mistake. Raises ConfigError."""
     chosen = ctx.find_root().obj
     config = load_usable(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
     outlive_hung_state(ctx, config)
@@ -97,7 +97,9 @@ def load_config(ctx: click.Context) -> Config:
 
 
 def load_reporting(ctx: click.Context) -> ReportingConfig:
-    """The same for commands that only report: if it is broken, the last valid one. Raises ConfigError if there is none."""
+    """Loads the configuration for commands that only report: if it is invalid, the last valid one. Raises ConfigError if there is
+    none.
+    """
     chosen = ctx.find_root().obj
     reporting = load_for_reports(chosen["pool"], Path(chosen["config"]) if chosen["config"] else None)
     if not reporting.is_bare:
@@ -107,7 +109,7 @@ def load_reporting(ctx: click.Context) -> ReportingConfig:
 
 
 def complain_of_faults(faults: Sequence[str]) -> None:
-    """Prints the mistakes of the configuration that left out only some of it."""
+    """Prints the mistakes because of which parts of the configuration are skipped."""
     for fault in faults[:_MOST_FAULTS]:
         print_error(OperatorError(fault))
     if len(faults) > _MOST_FAULTS:
@@ -115,7 +117,9 @@ def complain_of_faults(faults: Sequence[str]) -> None:
 
 
 def clock_for(ctx: click.Context, pool: Pool) -> Clock:
-    """The clock, stopped at the time of --now if that is given. Raises UsageError if it is, for a pool that is no rehearsal."""
+    """Returns the clock, stopped at the time of --now if that is given. Raises UsageError for --now with a pool that was not made
+    for rehearsals.
+    """
     now = given_now(ctx)
     if now and not pool.rehearsal:
         raise UsageError("--now works only on a pool that was made with `backupd init --rehearsal`", "leave --now out")
@@ -123,7 +127,7 @@ def clock_for(ctx: click.Context, pool: Pool) -> Clock:
 
 
 def present(ctx: click.Context, config: Config) -> datetime:
-    """Returns the time of --now, else the machine's. Opens the pool only for --now. Raises as `clock_for` does."""
+    """Returns the time of --now, or the machine's. Opens the pool only for --now. Raises as `clock_for` does."""
     return clock_for(ctx, open_configured(config)).now() if given_now(ctx) else datetime.now(UTC)
 
 
@@ -220,17 +224,19 @@ def no_host(host: str, hosts: Iterable[str]) -> UsageError:
 
 # Which commands outlive a state folder that stops answering while they work: docs/decisions/0077.
 REPORTING = frozenset(("status", "check", "notify", "metrics"))
-"""They go on without the catalogue, so the fault is reported at once."""
+"""They continue without the catalogue, so the fault is reported at once."""
 SHOWING = frozenset(("list", "log", "doctor", "day", "trend", "forecast"))
 """They end with an error."""
 WORKING = frozenset(("run", "run-job", "expire", "sample"))
-"""The same, but later: they may rightly wait for a server that is started again."""
+"""They wait for a while first, because the server may be restarting."""
 WORK_PATIENCE = 600.0  # seconds
 _DONE = "btrkeep.outlives"
 
 
 def outlive_hung_state(ctx: click.Context, config: Config) -> None:
-    """Goes on in a child if this is one of these commands and the state folder is remote. Raises StorageHung, in the parent."""
+    """Continues in a child process if this is one of these commands and the state folder is remote. Raises StorageHung in the
+    parent.
+    """
     name, meta = ctx.info_name, ctx.find_root().meta
     is_working = name in WORKING
     if meta.get(_DONE) or not (is_working or name in REPORTING or (name in SHOWING and not ctx.params.get("name"))):

@@ -1,4 +1,4 @@
-"""Shared by `replicate` and `offsite`: which configured copies are meant, whether one is due, and what is said of its end."""
+"""Shared by `replicate` and `offsite`: which configured copies are selected, whether one is due, and the words for its end."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,7 +20,9 @@ CopyT = TypeVar("CopyT", bound=Copy)
 def chosen_copies(
     context: PoolContext, kind: str, configured: Mapping[str, CopyT], name: str | None, *, is_asked: bool
 ) -> list[CopyT]:
-    """Returns the copy of that name, or all. Raises UsageError for an unknown name, and with `is_asked` if none is configured."""
+    """Returns the copy with that name, or all copies. Raises UsageError for an unknown name, and with `is_asked` if none is
+    configured.
+    """
     kind_words = "offsite repository" if kind == OFFSITE else kind
     if fault := excluded_fault(context, name):
         raise UsageError(f"{kind_words} {printable(str(name))} is skipped: {fault}", "correct that line of the configuration")
@@ -38,12 +40,12 @@ def chosen_copies(
 
 
 def excluded_fault(context: PoolContext, name: str | None) -> str:
-    """Returns the mistake for which the copy of that name is left out; "" for any other."""
+    """Returns the mistake because of which the copy with that name is skipped; "" for any other name."""
     return context.config.excluded_copies.get(name, "") if name is not None else ""
 
 
 def is_copy_due(context: PoolContext, copy: Copy) -> bool:
-    """Returns True if the copy was not brought up to date in this period and its window is open."""
+    """Returns True if the copy was not updated in the current period and its window is open."""
     now, zone = context.clock.now(), context.config.pool.zone
     if copy.window and not window_end(copy.window, zone, now):
         return False
@@ -53,14 +55,13 @@ def is_copy_due(context: PoolContext, copy: Copy) -> bool:
 
 
 def closing_time(context: PoolContext, copy: Copy) -> datetime | None:
-    """Returns when the window of the copy closes; None without one."""
+    """Returns when the window of the copy closes; None without a window."""
     return window_end(copy.window, context.config.pool.zone, context.clock.now()) if copy.window else None
 
 
 def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
-    """Records and reports that the other server could not be reached. `is_away`: it was not there.
-
-    Returns False if that is not a failure yet: a pool that comes and goes may be away until the copy is late.
+    """Records and reports that the other server could not be reached. `is_away`: its pool is not there. Returns False if that is
+    not a failure yet: a pool on a removable disk may be away until the copy is late.
     """
     now = context.clock.now()
     if not dry_run:
@@ -74,5 +75,5 @@ def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, 
 
 
 def left_words(left: int, *, out_of_time: bool) -> str:
-    """Describes the backups that a run left for the next one; "" for none."""
+    """Formats the number of backups that a run left for the next one; "" for none."""
     return f"; {left} left for the next run{', its window has ended' if out_of_time else ''}" if left else ""

@@ -1,4 +1,4 @@
-"""Hosts, backups and days as an operator names them, completed by the shell and checked with near names."""
+"""Hosts, backups and days as an operator types them: completed by the shell, and checked with similar names."""
 
 import fnmatch
 import os
@@ -46,13 +46,14 @@ def _parse_day(text: str) -> date:
 
 
 DAY = ParsedType("date", _parse_day)
-"""A day; or a time, which is a datetime, without a zone if none was written: see `moment_of`."""
+"""A date, or a time: a datetime, without a zone if none was typed (see `moment_of`)."""
 
 
 def moment_of(day: date, zone: ZoneInfo) -> datetime:
-    """Returns the start of the day in the pool's zone; a time without a zone on the pool's clocks, another one unchanged.
+    """Returns the start of the day in the pool's zone. A time without a zone is read in the pool's zone; a time with one is
+    unchanged.
 
-    Raises UsageError for a time that the clocks show twice or not at all, and at the limits of the calendar.
+    Raises UsageError for a time that occurs twice or not at all in the pool's zone, and at the limits of the calendar.
     """
     try:
         if isinstance(day, datetime):
@@ -81,7 +82,7 @@ def require_host_or_folder(context: PoolContext, host: str) -> None:
 
 @contextmanager
 def locked_host(ctx: click.Context, host: str, action: str) -> Iterator[tuple[PoolContext, datetime]]:
-    """The opened context and its time of now, whole seconds, with the host's lock. Raises OperatorError of every kind."""
+    """Yields the opened context and its current time in whole seconds, while holding the host's lock. Raises any OperatorError."""
     with opened(ctx, writes=True) as context:
         require_host_or_folder(context, host)
         moment = context.clock.now().replace(microsecond=0)
@@ -90,12 +91,12 @@ def locked_host(ctx: click.Context, host: str, action: str) -> Iterator[tuple[Po
 
 
 def unreadable_lines(host: str, done: "HoldResult") -> list[str]:
-    """Returns a line if a backup cannot be read: only its notes were changed."""
+    """Returns a line if a backup cannot be read, so that only its notes were changed."""
     return [f"{host} {done.name} itself cannot be read: `backupd damaged {host}` lists the damage"] if done.is_unreadable else []
 
 
 def name_argument(complete: Completion) -> Callable[[_CommandT], _CommandT]:
-    """The argument NAME behind the argument `host`; it may be left out where that is HOST@NAME."""
+    """The argument NAME after the argument `host`; it may be left out if that is HOST@NAME."""
     return click.argument("name", metavar="NAME", required=False, callback=_name_behind_host, shell_complete=complete)
 
 
@@ -122,9 +123,10 @@ def is_pattern(word: str) -> bool:
 
 
 def expand_hosts(words: Iterable[str], hosts: Iterable[str]) -> list[str]:
-    """Replaces each pattern, such as 'web*', by the hosts that match it; a name stays, whether there is such a host or not.
+    """Replaces each pattern, such as 'web*', by the matching hosts; a name stays, whether or not the host exists. Each host appears
+    once.
 
-    Each host once. Raises UsageError for a pattern that matches none. For commands that delete nothing.
+    Raises UsageError for a pattern that matches no host. Only for commands that delete nothing.
     """
     names, all_hosts = dict[str, None](), list(hosts)
     for word in words:
@@ -136,7 +138,7 @@ def expand_hosts(words: Iterable[str], hosts: Iterable[str]) -> list[str]:
 
 
 def hosts_named(patterns: Iterable[str], hosts: Iterable[str], problem: str) -> list[str]:
-    """Returns the hosts that match the patterns, each once. Raises UsageError when a pattern matches none."""
+    """Returns the hosts that match the patterns, each once. Raises UsageError if a pattern matches none."""
     chosen: dict[str, None] = {}
     for pattern in patterns:
         named = fnmatch.filter(hosts, pattern)
@@ -152,7 +154,7 @@ def complete_name(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def complete_noted(key: str) -> Completion:
-    """The names of those backups only that have such a note: HOLD, EXPIRED."""
+    """The names of the backups with this kind of note: HOLD, EXPIRED."""
 
     def noted(pool: Pool, host: str) -> set[str]:
         notes = read_notes(pool.host(host))
@@ -171,7 +173,7 @@ def complete_host_of_pool(ctx: click.Context, _param: click.Parameter, incomplet
 
 
 def complete_which(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """HOST, and behind an @ the names of its backups."""
+    """HOST, and after an @ the names of its backups."""
     pool = completing(ctx)
     if not pool:
         return []
@@ -211,7 +213,7 @@ def completing(ctx: click.Context) -> Pool | None:
 
 
 def _config_and_pool(ctx: click.Context) -> tuple[Config, Pool] | None:
-    """Returns None if there is no such configuration or pool: nothing is completed then."""
+    """Returns None if the configuration or the pool does not exist: then nothing is completed."""
     words = ctx.find_root().params
     try:
         config = load_usable(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)

@@ -13,7 +13,7 @@ from btrkeep.process.proc import is_automatic, login_name
 def record(
     pool: Pool, now: datetime, action: str, host: str | None, backup: str | None = None, why: str = "", who: str = ""
 ) -> None:
-    """Records the action; a failure is a note on standard error. `who`: the user of the dashboard for whom a job does it."""
+    """Records the action; a failure becomes a note on standard error. `who`: the user of the dashboard for whom a job does it."""
     if failure := record_action(pool, UserAction(now.replace(microsecond=0), action, _by(who), host, backup, why)):
         print_wrapped(f"note: this {action} could not be recorded: {failure}", err=True)
 

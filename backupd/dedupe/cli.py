@@ -1,6 +1,7 @@
-"""`backupd dedupe`: equal files of backups share their data. Its row in the catalogue has its progress, and then what it saved.
+"""`backupd dedupe`: equal files of backups share their data. The job's row in the catalogue has its progress, and then the saved
+bytes.
 
-Hosts of one group may share data, because the space that a host uses reveals which files others have.
+Only hosts of one group may share data, because the used space of a host reveals which files others have.
 """
 
 import os
@@ -51,7 +52,7 @@ class DedupeJob:
         return self._now + timedelta(seconds=time.monotonic() - self._begun)
 
     def add(self, backup: SharedBackup) -> None:
-        """Counts what came of one backup."""
+        """Adds the result of one backup."""
         totals = {
             "backups": 1,
             "files": backup.files,
@@ -63,13 +64,13 @@ class DedupeJob:
             self._counts[name] += number
 
     def beat(self) -> None:
-        """Is called often; writes how far it is from time to time."""
+        """Records the progress from time to time; called often."""
         if time.monotonic() - self._written >= _EVERY:
             self._written = time.monotonic()
             self._catalogue.update_dedupe(self._id, updated=self._moment, **self._counts)
 
     def end(self, outcome: str, before: Used | None = None, after: Used | None = None) -> None:
-        """Ends it; what the pool used before and after, if it came to its end."""
+        """Ends the job. `before`, `after`: the bytes that the pool used, if the job completed."""
         saved = {"data_saved": before[0] - after[0], "metadata_added": after[1] - before[1]} if before and after else {}
         moment = self._moment
         self._catalogue.update_dedupe(self._id, finished=moment, updated=moment, outcome=outcome, **self._counts, **saved)
@@ -77,7 +78,7 @@ class DedupeJob:
 
 @contextmanager
 def noted(catalogue: Catalogue, now: datetime) -> Iterator[DedupeJob]:
-    """Yields the job, for `end` to be called; an error ends it as failed."""
+    """Yields the job, whose `end` the caller calls; an error ends it as failed."""
     job = DedupeJob(catalogue, now)
     try:
         yield job
@@ -90,9 +91,8 @@ _ACROSS = ("across", "")
 
 
 def domains(hosts: Iterable[str], configured: Mapping[str, HostConfig]) -> list[list[str]]:
-    """The hosts, in lists of those that may share: one for each group, one for all with `share_across_groups`.
-
-    A host without a group, or one that is not configured any more, shares among its own backups.
+    """Returns lists of hosts that may share: one for each group, one for all hosts with `share_across_groups`. A host without a
+    group, or one that is no longer configured, shares only among its own backups.
     """
     by_domain: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
@@ -178,7 +178,7 @@ def command(
 
 
 def _used(context: PoolContext) -> tuple[int, int]:
-    """Bytes of data and of metadata in use, as files have them, when all is committed."""
+    """Bytes of data and of metadata in use after a commit, as the sizes of files."""
     commit(context.pool.path)
     spaces = read_allocation(context.pool.path).spaces
     return _of(spaces, ("data", "mixed")), _of(spaces, ("metadata",))

@@ -1,4 +1,4 @@
-"""Equal files of backups found by their content, and made to share their data by FIDEDUPERANGE.
+"""Finds equal files of backups by their content, and lets them share their data by FIDEDUPERANGE.
 
 The first file with a content keeps its data, and every later one refers to it: in each of its snapshots, for data is freed when
 nothing refers to it any more. Contents are known from `checksums`, where `backupd verify` keeps them; what was never read is read.
@@ -50,7 +50,7 @@ _LOOK = 1.0  # seconds
 
 
 class Pacer:
-    """Is asked between small steps. `pressure`: the share of time in which processes may wait for I/O; `seconds`: for the whole."""
+    """Called between small steps. `pressure`: the share of time in which processes may wait for I/O; `seconds`: the time limit."""
 
     def __init__(
         self,
@@ -68,22 +68,22 @@ class Pacer:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if no further file is begun: cancelled, or out of time."""
+        """Returns True if no further file may be started: cancelled, or the time is over."""
         return bool(self._cancellation) or (self._seconds is not None and time.monotonic() - self._begun >= self._seconds)
 
     @property
     def has_to_wait(self) -> bool:
-        """Whether a job makes, expires or balances backups: `goes_on` waits for that, which may take hours."""
+        """Returns whether a job makes, expires or balances backups: `goes_on` waits for that, possibly for hours."""
         return bool(at_work(self._locks))
 
     def wait_for(self, why: str) -> bool:
-        """Waits a moment, and tells why; returns False once no further file is begun."""
+        """Waits a moment and reports why; returns False once no further file may be started."""
         self._tell(f"waits: {why}")
         self._cancellation.sleep(_LOOK)
         return not self.is_over
 
     def goes_on(self) -> bool:
-        """Waits while others work, or the disks are busy; returns False once no further file is begun."""
+        """Waits while other jobs run, or the disks are busy; returns False once no further file may be started."""
         if time.monotonic() - self._looked >= _LOOK:
             while not self.is_over and (why := self._obstacle()):
                 self._tell(why)
@@ -111,15 +111,15 @@ _ROOT = b"/"
 
 
 class _InUse(Exception):
-    """Another process uses the backup; its argument names it."""
+    """Another process uses the backup; the argument names the process."""
 
 
 class _Paused(Exception):
-    """The sharing has to wait for other work, and gives its locks back meanwhile."""
+    """Sharing has to wait for other jobs, and releases its locks during that time."""
 
 
 class _SourceDeleted(Exception):
-    """The backup was deleted meanwhile."""
+    """The backup was deleted in the meantime."""
 
 
 @dataclass(slots=True)
@@ -138,18 +138,18 @@ class _Source:
 
 @dataclass(slots=True)
 class SharedBackup:
-    """The result for one backup."""
+    """The result of one backup."""
 
     backup: Restorable
     """The backup."""
     files: int = 0
-    """Number of files that share data since then."""
+    """Number of files that now share data."""
     shared: int = 0
     """Their bytes."""
     read: int = 0
     """Bytes that were read."""
     left: str = ""
-    """Why it was skipped, in part or as a whole; "": it was not."""
+    """The reason why it was skipped, in part or completely; "" if it was not."""
 
 
 @dataclass(slots=True)
@@ -157,11 +157,11 @@ class SharingPlan:
     """The result of a dry run."""
 
     files: int = 0
-    """Number of files that are known to be equal to another one."""
+    """Number of files that are known to be equal to another file."""
     equal: int = 0
     """Their bytes."""
     unread: int = 0
-    """Bytes that would have to be read to know of others."""
+    """Bytes that would have to be read to compare further files."""
     left: list[tuple[Restorable, str]] = field(default_factory=list)
     """Backups that would be skipped, with the reason."""
 
@@ -177,25 +177,27 @@ class Deduper:
     pacer: Pacer
     """Pauses under load."""
     smallest: int | None
-    """Bytes of the smallest file that is considered; None: such that sharing saves more than it costs, by the number of backups
-    of its host."""
+    """Bytes of the smallest file that is considered; None: a size at which sharing saves more than it costs, by the number of
+    backups of its host.
+    """
     tell: Callable[[str], None]
     """Called with each event, in words."""
     alone: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Takes the lock `verify` of the pool for the time of one backup, because `checksums` has one writer. Raises LockHeld."""
+    """Takes the lock `verify` of the pool for one backup, because `checksums` must have only one writer. Raises LockHeld."""
     settled: datetime | None = None
-    """Backups that were finished later are skipped, because a crash of this server could still lose their data. None: none is
-    skipped."""
+    """Backups that were finished later are skipped, because a crash of this server could still lose their data. None: no backup is
+    skipped.
+    """
     shared: int = 0
     """Bytes shared so far."""
     _sources: dict[bytes, _Source] = field(default_factory=dict)
-    """By digest and size, in one: the digest leaves zeros out, also those at the end."""
+    """Files by digest and size together: the digest ignores zeros, including those at the end."""
     _went_on: float = -math.inf
-    """When it last did, after a wait."""
+    """When a job was last found to be running."""
     _least: dict[str, int] = field(default_factory=dict)
 
     def share(self, backups: Sequence[Restorable]) -> Iterator[SharedBackup]:
-        """Shares among these, which belong to hosts that may share. Yields what came of each. Raises OSError for a full pool."""
+        """Shares data among these backups, whose hosts may share. Yields the result of each. Raises OSError if the pool is full."""
         sizes = self._repeated_sizes(backups)
         self._sources.clear()
         for backup in backups:
@@ -209,7 +211,7 @@ class Deduper:
             yield done
 
     def _taken(self, sharing: "_BackupSharing") -> bool:
-        """Gives one backup its turn; False if it has to wait and go on."""
+        """Processes one backup; returns False if it has to wait and be continued."""
         try:
             with ExitStack() as held:
                 try:
@@ -224,7 +226,7 @@ class Deduper:
         return True
 
     def plan(self, backups: Sequence[Restorable]) -> SharingPlan:
-        """Returns what `share` would do, as far as it is known without reading any file."""
+        """Returns what `share` would do, as far as that is known without reading files."""
         sizes, sharing_plan = self._repeated_sizes(backups), SharingPlan()
         sharing_plan.left = [(backup, why) for backup in backups if (why := self._why_skipped(backup))]
         seen, digests = set[tuple[str, Key]](), set[bytes]()
@@ -265,7 +267,7 @@ class Deduper:
                 return
 
     def candidates(self, host: str, tree: Tree) -> Iterator[WalkEntry]:
-        """Plain files that are large enough. What cannot be read is passed over."""
+        """Yields plain files that are large enough. Unreadable ones are skipped."""
         for walk_entry in walk(tree, _ROOT, lambda _path, _error: None):
             entry = walk_entry.entry
             if not walk_entry.left and entry.kind == "file" and min(entry.size, entry.allocated) >= self._least[host]:
@@ -287,10 +289,10 @@ class _BackupSharing:
         self._new: dict[Key, ReadBefore] = {}
         self._looked = 0.0
         self._passed = 0
-        """Files that had their turn, in the order of the walk; after a pause they are passed over."""
+        """Files that were processed, in the order of the walk; after a pause they are skipped."""
 
     def take(self) -> None:
-        """Goes through its files, on from where it was paused. Raises _Paused, _InUse, OperatorError, OSError."""
+        """Processes the files of the backup, continuing after the last pause. Raises _Paused, _InUse, OperatorError, OSError."""
         folder = self._work.pool.host(self._backup.host)
         with lock_for_reading(self._backup.path) as fd, tree_of_backup(self._backup.path) as tree, Checksums(folder) as checksums:
             try:
@@ -307,9 +309,10 @@ class _BackupSharing:
                     self._write_down(checksums)
 
     def _write_down(self, checksums: Checksums) -> None:
-        """A full pool, which this is to give room, takes no notes: what was read is read again the next time. Raises OSError.
+        """Records the checksums. On a full pool, which this job is meant to relieve, nothing is recorded, and the files are read
+        again the next time. Raises OSError.
 
-        Keeps nothing for after a wait: a verify may find something else meanwhile, and what it notes is newer.
+        Keeps no records in memory over a wait: a verify may run in the meantime, and its results are newer.
         """
         try:
             checksums.write(self._new, None)
@@ -320,7 +323,7 @@ class _BackupSharing:
             self._new.clear()
 
     def _goes_on(self, fd: int) -> bool:
-        """True if the time is not over. Raises _InUse if another process uses the backup, _Paused if it has to wait."""
+        """Returns True if there is time left. Raises _InUse if another process uses the backup, _Paused if it has to wait."""
         if time.monotonic() - self._looked < _BATCH:
             return not self._work.pacer.is_over
         if self._work.pacer.has_to_wait:
@@ -356,7 +359,7 @@ class _BackupSharing:
                 raise
 
     def _digest(self, walk_entry: WalkEntry, key: Key, checksums: Checksums) -> bytes | None:
-        """Returns the digest of its content; None if it cannot be read, or the work ends."""
+        """Returns the digest of its content; None if it cannot be read, or the job ends."""
         before = self._new.get(key) or checksums.find(key)
         if before and (before.damaged or before.digest != NO_DIGEST):
             return None if before.damaged else before.digest
@@ -392,7 +395,7 @@ class _BackupSharing:
 
 @contextmanager
 def _opened(source: _Source) -> Iterator[int]:
-    """The file. Raises OSError, and _SourceDeleted when its backup is deleted or being deleted."""
+    """Opens the file. Raises OSError, and _SourceDeleted if its backup is deleted or being deleted."""
     try:
         with lock_for_reading(source.backup.path), Tree(source.backup.path) as tree:
             names = components(source.path)
@@ -408,7 +411,7 @@ _COMPACT_EVERY = 1 << 20  # files
 
 
 class SizeCounter:
-    """Counts files by size; a file that many snapshots share counts once. Memory: 16 bytes for each file, and 16 MiB."""
+    """Counts files by size; a file in many snapshots counts once. Memory: 16 bytes for each file, and 16 MiB."""
 
     def __init__(self) -> None:
         self._known: tuple[Array, Array] | None = None  # files, and their sizes

@@ -76,7 +76,7 @@ def command(
 
 
 def _by_host(backups: Sequence[str]) -> dict[str, list[str]]:
-    """The names that are wanted of each host, hosts in the order of their locks. Raises UsageError."""
+    """Returns the requested names by host, hosts in the order of their locks. Raises UsageError."""
     wanted: dict[str, list[str]] = {}
     for text in backups:
         host, at, name = text.partition("@")

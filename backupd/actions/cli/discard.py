@@ -1,4 +1,4 @@
-"""`backupd discard`: what a host has unfinished is given up."""
+"""`backupd discard`: deletes the unfinished backup of a host."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""`backupd forget`: a host is given up."""
+"""`backupd forget`: lets all backups of a host expire."""
 
 from datetime import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""`backupd quota`: what each host wrote and is still alive, and the simple quotas by which that is known."""
+"""`backupd quota`: the existing data that each host wrote, and the simple quotas that count it."""
 
 from platform import release
 from typing import Any
@@ -16,7 +16,7 @@ from btrkeep.pool import quota
 from btrkeep.units import format_share, format_size, local_time
 
 STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
-"""What JSON calls a mode."""
+"""The word for a mode in JSON."""
 
 
 @click.group("quota", no_args_is_help=True)

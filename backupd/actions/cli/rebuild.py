@@ -1,4 +1,4 @@
-"""`backupd rebuild`: the catalogue made again from the pool."""
+"""`backupd rebuild`: rebuilds the catalogue from the pool."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from btrkeep.units import counted, format_time, printable
 
 
 class _ForeignCatalogue(Exception):
-    """The catalogue is of another pool, whose backups may be on a disk that is not mounted now."""
+    """The catalogue belongs to another pool, whose backups may be on a disk that is not mounted now."""
 
 
 @click.command("rebuild")

@@ -1,4 +1,4 @@
-"""`backupd rename`: a host's backups under another name."""
+"""`backupd rename`: gives a host's backups another name."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from btrkeep.units import counted, format_time
 
 
 def _complete_new(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Configured hosts that have nothing in the pool: the new name is among them when the configuration was changed first."""
+    """Configured hosts without backups in the pool; the new name is one of them if the configuration was changed first."""
     return sorted({*complete_host(ctx, param, incomplete)} - {*complete_host_of_pool(ctx, param, incomplete)})
 
 
@@ -51,7 +51,7 @@ def command(ctx: click.Context, host: str, new: str, dry_run: bool, yes: bool, a
 
 
 def _require_old(context: PoolContext, host: str, new: str) -> None:
-    """Raises UsageError when there is nothing of HOST, and it was not renamed in part."""
+    """Raises UsageError if there are no backups of HOST and no rename of it was interrupted."""
     if not renaming.is_renamed(context.pool, host, new):
         require_host_or_folder(context, host)
 
