@@ -1,6 +1,6 @@
 """Redaction: the one rule for every text that a viewer who is limited to some hosts may read.
 
-Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`RequestRefused.own`, or the host
+Such a text concerns one of the viewer's hosts and nothing else, and its author marks it so (`RequestRefused.is_public`, or the host
 itself printed it, see below); or it is one of the general sentences here; or it is withheld, under a reference that is in
 the journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names
 exist. Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the
@@ -100,7 +100,7 @@ class _WithheldAbsent(Absent):
 
 def redact_error(error: OperatorError) -> OperatorError:
     """Returns the error as the viewer may see it: itself, or one of the same kind with a general sentence."""
-    if not _is_limited(logged_in_viewer()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.own):
+    if not _is_limited(logged_in_viewer()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.is_public):
         return error
     if isinstance(error, _WithheldAbsent):  # it has passed through here already
         return error
@@ -108,7 +108,7 @@ def redact_error(error: OperatorError) -> OperatorError:
     log.warning("withheld as %s: %s (%s)", reference, " ".join(error.message.splitlines()), error.hint)
     hint = f"try again in a moment, or ask the administrator for {reference}"
     if isinstance(error, RequestRefused):
-        return RequestRefused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, own=True)
+        return RequestRefused(_OF_KIND.get(error.kind, _OF_KIND["failed"]), hint, error.kind, is_public=True)
     if isinstance(error, Absent):
         return _WithheldAbsent("the root service is not available now", hint)
     return LockHeld(_OF_KIND["locked"], hint) if isinstance(error, LockHeld) else PoolUnusable(_CATALOGUE, hint)

@@ -53,7 +53,7 @@ def _place() -> Iterator[None]:
         _PLACES.take(who)
     except NoPlace as error:
         raise RequestRefused(
-            "too many requests to the root service are running", "try again in a moment", "busy", own=True
+            "too many requests to the root service are running", "try again in a moment", "busy", is_public=True
         ) from error
     try:
         yield
@@ -109,7 +109,7 @@ class Answers:
         not cached, and the requests that waited ask again.
         """
         if not self._places.acquire(blocking=False):
-            raise RequestRefused("that answer is being computed already", "load the page again in a moment", "busy", own=True)
+            raise RequestRefused("that answer is being computed already", "load the page again in a moment", "busy", is_public=True)
         try:
             last = self.last(verb)
             is_fresh = last is not None and not last.problem and datetime.now(UTC) - last.at <= _FRESH

@@ -128,11 +128,13 @@ def _carry_out(verb: Verb, name: str, call: Call) -> None:
             f"the answer has {format_size(len(line))}, more than the limit of {format_size(verb.longest)}",
             "request less at a time, or use backupd on the server",
             "refused",
-            own=True,
+            is_public=True,
         )
     try:
         with call.service.unread.taken(call.viewer, len(line)):
             call.wire.answer(line)
     except NoPlace as error:
         of = "your answers" if error.own else "answers"
-        raise RequestRefused(f"too many bytes of {of} are unread", "read the answers, then ask again", "busy", own=True) from None
+        raise RequestRefused(
+            f"too many bytes of {of} are unread", "read the answers, then ask again", "busy", is_public=True
+        ) from None

@@ -71,11 +71,13 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Resto
                 "this service may not restore into folders of its machine",
                 "an administrator can allow a folder: backupd serve --restore-to DIR; or download the files",
                 "refused",
-                own=True,
+                is_public=True,
             )
         where, only_below = allowed.folder, (str(Path(allowed.folder).parent),)
     elif not host_config:
-        raise RequestRefused(f"{host} is not configured, so it has no address", "download the files instead", "missing", own=True)
+        raise RequestRefused(
+            f"{host} is not configured, so it has no address", "download the files instead", "missing", is_public=True
+        )
     elif to == HOST:
         if not host_config.address:
             _require_in_place(arguments["paths"], allowed.in_place)
@@ -84,14 +86,17 @@ def restore_request(arguments: Mapping[str, Any], config: Config, allowed: Resto
         where = ORIGINAL
     elif not host_config.address:
         raise RequestRefused(
-            f"{host} is this server: restoring into a folder is not allowed", "restore to the original paths", "refused", own=True
+            f"{host} is this server: restoring into a folder is not allowed",
+            "restore to the original paths",
+            "refused",
+            is_public=True,
         )
     elif not allowed.elsewhere:
         raise RequestRefused(
             "this service restores only to the original places on a host",
             "an administrator can allow it: backupd serve --restore-elsewhere; or download the files",
             "refused",
-            own=True,
+            is_public=True,
         )
     else:
         where = f"{host_config.address}:{to.partition(':')[2]}"
@@ -116,7 +121,7 @@ def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
                 f"{printable(path)} is on this machine, but not below a folder that this service may restore",
                 "an administrator can allow one: backupd serve --restore-below DIR; or restore as root: backupd restore",
                 "refused",
-                own=True,
+                is_public=True,
             )
 
 
@@ -136,7 +141,7 @@ def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
                 f"{printable(path)} of this machine is a folder of btrkeep, or contains one",
                 "choose narrower paths, or restore as root: backupd restore",
                 "refused",
-                own=True,
+                is_public=True,
             )
 
 

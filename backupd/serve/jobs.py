@@ -104,7 +104,7 @@ def new_id(now: datetime) -> str:
 
 def no_job(job_id: str) -> RequestRefused:
     """Returns the refusal for an unknown job, and for one that the caller may not see."""
-    return RequestRefused(f"there is no job {job_id}", "jobs are deleted after 30 days", "missing", own=True)
+    return RequestRefused(f"there is no job {job_id}", "jobs are deleted after 30 days", "missing", is_public=True)
 
 
 class JobStore:

@@ -48,7 +48,7 @@ def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[s
     for name in given:
         if name not in allowed:
             raise RequestRefused(
-                f"unknown argument {name[:40]}", f"the arguments are: {', '.join(allowed) or 'none'}", "usage", own=True
+                f"unknown argument {name[:40]}", f"the arguments are: {', '.join(allowed) or 'none'}", "usage", is_public=True
             )
     return {name: _one(name, argument, given) for name, argument in allowed.items()}
 
@@ -56,12 +56,12 @@ def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[s
 def _one(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
     if name not in given:
         if argument.default is REQUIRED:
-            raise RequestRefused(f"the argument {name} is missing", kind="usage", own=True)
+            raise RequestRefused(f"the argument {name} is missing", kind="usage", is_public=True)
         return argument.default
     try:
         return argument.check(given[name])
     except ValueError as error:
-        raise RequestRefused(f"{name}: {error}", kind="usage", own=True) from None
+        raise RequestRefused(f"{name}: {error}", kind="usage", is_public=True) from None
 
 
 def text(longest: int) -> Check:
@@ -192,7 +192,9 @@ def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
         raise RequestRefused(f"who must be a name, of {_LONGEST_WHO} characters at most", kind="usage")
     if peer.uid != ROOT:
-        raise RequestRefused("no user is logged in", "log in at the dashboard; only root needs no session", "refused", own=True)
+        raise RequestRefused(
+            "no user is logged in", "log in at the dashboard; only root needs no session", "refused", is_public=True
+        )
     return Viewer(printable(request.who), "admin")
 
 
@@ -203,17 +205,17 @@ def _logged_in(word: str, login: Path) -> Viewer:
             return read_viewer(answer)
     except Absent as error:
         raise RequestRefused(
-            "the login service does not answer", "systemctl status 'btrkeep-login@*'", "unusable", own=True
+            "the login service does not answer", "systemctl status 'btrkeep-login@*'", "unusable", is_public=True
         ) from error
     except (KeyError, TypeError):
         raise RequestRefused("the login service sent an invalid answer", "check that it has the same version") from None
-    raise RequestRefused("no user is logged in with that session", "log in again", "refused", own=True)
+    raise RequestRefused("no user is logged in with that session", "log in again", "refused", is_public=True)
 
 
 def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
     """Raises RequestRefused: of kind missing for a host that he does not see, as if there were none; else of kind refused."""
     if "host" in arguments and not viewer.may_see(arguments["host"]):
-        raise RequestRefused("there is no such host", "", "missing", own=True)
+        raise RequestRefused("there is no such host", "", "missing", is_public=True)
     if right is Right.POOL and viewer.limited:
         raise _refused("this is about the whole pool, but you may see only some of its hosts")
     if right is Right.OPERATE and not viewer.operator:
@@ -223,7 +225,7 @@ def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
 
 
 def _refused(message: str) -> RequestRefused:
-    return RequestRefused(message, "ask an administrator of this pool", "refused", own=True)
+    return RequestRefused(message, "ask an administrator of this pool", "refused", is_public=True)
 
 
 def require_switched_on(verb: str, *, no_downloads: bool, no_restores: bool) -> None:
@@ -232,4 +234,4 @@ def require_switched_on(verb: str, *, no_downloads: bool, no_restores: bool) -> 
     denied = "restores" if no_restores and verb in ("restore", "preview") else denied
     if denied:
         hint = f"the administrator has set `no_{denied}` in [serve]; on the server: backupd restore"
-        raise RequestRefused(f"{denied} are switched off on this server", hint, "refused", own=True)
+        raise RequestRefused(f"{denied} are switched off on this server", hint, "refused", is_public=True)

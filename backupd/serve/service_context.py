@@ -47,7 +47,7 @@ class ConcurrencyLimit(Places):
             self.take(viewer)
         except NoPlace as error:
             of = "such requests of yours are running" if error.own else "such requests are running"
-            raise RequestRefused(f"too many {of}", "try again in a moment", "busy", own=True) from None
+            raise RequestRefused(f"too many {of}", "try again in a moment", "busy", is_public=True) from None
         try:
             yield
         finally:
@@ -87,7 +87,7 @@ class RateLimit:
                     f"you have requested {verb} too often: {per_minute} times a minute are allowed",
                     f"try again in {max(1, round((1 - left) * _MINUTE / per_minute))} s",
                     "busy",
-                    own=True,
+                    is_public=True,
                 )
             self._left[who, verb] = left - 1, now
             if len(self._left) > _MOST:

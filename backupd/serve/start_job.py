@@ -106,7 +106,7 @@ def _turn() -> Iterator[None]:
     """One thread at a time. Raises RequestRefused, of kind busy, if another one keeps it: it may hang in the state folder."""
     if not _one_at_a_time.acquire(timeout=_PATIENCE):
         hint = "try again in a moment; if that does not help, check whether the state folder answers"
-        raise RequestRefused(f"another job has been starting for more than {_PATIENCE:.0f} s", hint, "busy", own=True)
+        raise RequestRefused(f"another job has been starting for more than {_PATIENCE:.0f} s", hint, "busy", is_public=True)
     try:
         yield
     finally:
@@ -123,12 +123,12 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     for job in next_turns(serve_jobs, service.config().backup.concurrency):
         try:
             if not request_exists(requests, job.id):
-                raise RequestRefused("the machine was restarted before a slot was free", "request it again", own=True)
+                raise RequestRefused("the machine was restarted before a slot was free", "request it again", is_public=True)
             _start_process(service, jobs, job)
         except OperatorError as error:
             log.warning("%s: %s", job.id, printable(error.message))
             failed[job.id] = error
-            jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.own))
+            jobs.put(replace(job, state=FAILED, error=error.message, own=isinstance(error, RequestRefused) and error.is_public))
             remove_request(requests, job.id)
     serve_jobs = [job for job in jobs.all(now) if not job.over and job.verb == RUN]
     service.queue.before = tuple(job.id for job in serve_jobs if is_under_way(job))
@@ -189,11 +189,11 @@ def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
     """Raises RequestRefused, of kind busy, where one more preview would take the places of others."""
     hint = "try again when a download has ended"
     if any(job.host == host for job in previews):
-        raise RequestRefused(f"a preview of {host} is running", "try again when it has ended", "busy", own=True)
+        raise RequestRefused(f"a preview of {host} is running", "try again when it has ended", "busy", is_public=True)
     if sum(job.who == who for job in previews) >= PREVIEWS_OF_ONE:
-        raise RequestRefused(f"{PREVIEWS_OF_ONE} previews of {who} are running", hint, "busy", own=True)
+        raise RequestRefused(f"{PREVIEWS_OF_ONE} previews of {who} are running", hint, "busy", is_public=True)
     if len(previews) >= PREVIEWS:
-        raise RequestRefused(f"{PREVIEWS} previews are running", hint, "busy", own=True)
+        raise RequestRefused(f"{PREVIEWS} previews are running", hint, "busy", is_public=True)
 
 
 def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, now: datetime) -> None:
@@ -254,7 +254,7 @@ def require_turn(jobs: Iterable[ServeJob], who: str) -> None:
     waiting = Counter(job.who for job in jobs if job.waits)
     hint = "try again when some of them have started; `backupd run --all` takes all hosts"
     if waiting[who] >= PER_ASKER:
-        raise RequestRefused(f"{PER_ASKER} backups requested by {who} wait for a slot already", hint, "busy", own=True)
+        raise RequestRefused(f"{PER_ASKER} backups requested by {who} wait for a slot already", hint, "busy", is_public=True)
     places = IN_ALL - FOR_OTHERS if waiting[who] else IN_ALL
     if waiting.total() >= places:
-        raise RequestRefused(f"{places:,} backups wait for a slot already", hint, "busy", own=True)
+        raise RequestRefused(f"{places:,} backups wait for a slot already", hint, "busy", is_public=True)

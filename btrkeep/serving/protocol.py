@@ -44,13 +44,15 @@ _EXITS = {"usage": Exit.USAGE, "missing": Exit.USAGE, "locked": Exit.LOCKED, "bu
 class RequestRefused(OperatorError):
     """The service refused or failed. `kind` is one of KINDS.
 
-    `own`: the message is only about the requested host and names no other host and no path of the server. `job`: the job that
+    `is_public`: the message is only about the requested host and names no other host and no path of the server. `job`: the job that
     continues with what was asked for.
     """
 
-    def __init__(self, message: str, hint: str = "", kind: str = "failed", *, own: bool = False, job: str | None = None) -> None:
+    def __init__(
+        self, message: str, hint: str = "", kind: str = "failed", *, is_public: bool = False, job: str | None = None
+    ) -> None:
         super().__init__(message, hint)
-        self.kind, self.own, self.job = kind, own, job
+        self.kind, self.is_public, self.job = kind, is_public, job
 
     @property
     def exit_code(self) -> Exit:  # type: ignore[override]
@@ -161,9 +163,9 @@ def stream_line(stream: StreamHeader) -> bytes:
 
 def error_line(error: OperatorError) -> bytes:
     """The line of a failure."""
-    own = isinstance(error, StateConflict) or (isinstance(error, RequestRefused) and error.own)
+    is_public = isinstance(error, StateConflict) or (isinstance(error, RequestRefused) and error.is_public)
     job = {"job": error.job} if isinstance(error, RequestRefused) and error.job else {}
-    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": own, **job})
+    return encoded({"ok": False, "error": error.message, "hint": error.hint, "kind": kind_of(error), "own": is_public, **job})
 
 
 def kind_of(error: OperatorError) -> str:
@@ -178,9 +180,13 @@ def read_answer(line: bytes) -> Any:
     try:
         fields = decoded(line)
         if not fields["ok"]:
-            job, own = fields.get("job"), fields.get("own") is True
+            job, is_public = fields.get("job"), fields.get("own") is True
             raise RequestRefused(
-                str(fields["error"]), str(fields["hint"]), str(fields["kind"]), own=own, job=job if isinstance(job, str) else None
+                str(fields["error"]),
+                str(fields["hint"]),
+                str(fields["kind"]),
+                is_public=is_public,
+                job=job if isinstance(job, str) else None,
             )
         if "stream" in fields:
             stream = fields["stream"]

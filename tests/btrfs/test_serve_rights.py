@@ -198,7 +198,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     def refusal(words: str) -> RequestRefused:
         with pytest.raises(RequestRefused, match=f"web1: {words}") as refused:
             run("btrkeep_olga")
-        assert (refused.value.kind, refused.value.own) == ("busy", True)
+        assert (refused.value.kind, refused.value.is_public) == ("busy", True)
         return refused.value
 
     run(None)

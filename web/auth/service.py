@@ -133,7 +133,7 @@ class LoginService:
         busy.
         """
         if not self._passwords.acquire(blocking=False):
-            raise RequestRefused("too many logins at the moment", "try again shortly", "busy", own=True)
+            raise RequestRefused("too many logins at the moment", "try again shortly", "busy", is_public=True)
         try:
             yield
         finally:
@@ -246,7 +246,7 @@ def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
     """Returns the key and the user of the asking session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
     if not viewer or (request.session or "").startswith(TOKEN_PREFIX):
-        raise RequestRefused("no user is logged in with that session", "log in again", "refused", own=True)
+        raise RequestRefused("no user is logged in with that session", "log in again", "refused", is_public=True)
     return digest(request.session or ""), viewer.name
 
 

@@ -57,11 +57,11 @@ def reading() -> Iterator[None]:
     try:
         yield
     except UsageError as error:  # no such host, backup or path
-        raise RequestRefused(error.message, error.hint, "missing", own=not isinstance(error, NoHost)) from None
+        raise RequestRefused(error.message, error.hint, "missing", is_public=not isinstance(error, NoHost)) from None
     except OSError as error:
         if error.errno in _MISSING:
             raise RequestRefused(
-                "there is no such path in this backup", "symlinks in the path are not followed", "missing", own=True
+                "there is no such path in this backup", "symlinks in the path are not followed", "missing", is_public=True
             ) from None
         raise
 
@@ -139,7 +139,7 @@ def _next(call: Call, history: "PathHistory") -> str | None:
             f"reading it in one backup takes longer than the limit of {call['seconds']} s",
             "choose a narrower path, or run on the server: backupd versions --content",
             "refused",
-            own=True,
+            is_public=True,
         )
     return history.backups[-1].name
 
@@ -222,7 +222,9 @@ def download(call: Call) -> None:
 
 def _file(call: Call, tree: Tree, entry: Entry) -> None:
     if entry.kind != "file":
-        raise RequestRefused(f"this is a {entry.kind}, not a plain file", "download a folder as tar or zip", "usage", own=True)
+        raise RequestRefused(
+            f"this is a {entry.kind}, not a plain file", "download a folder as tar or zip", "usage", is_public=True
+        )
     with ClosingFd(tree.open_file(entry.path)) as fd:
         size = os.fstat(fd).st_size
         out = call.stream(entry.name, "application/octet-stream", size)

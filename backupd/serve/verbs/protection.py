@@ -22,7 +22,7 @@ from btrkeep.units import format_time, local_time
 def require_host(context: PoolContext, host: str) -> None:
     """Raises RequestRefused, of kind missing, for an unknown host."""
     if host not in context.config.every_host and host not in hosts_of(context.pool) and host not in context.catalogue.hosts():
-        raise RequestRefused(f"there is no host {host}", "the list of hosts shows all hosts", "missing", own=True)
+        raise RequestRefused(f"there is no host {host}", "the list of hosts shows all hosts", "missing", is_public=True)
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _locked(call: Call, purpose: str) -> Iterator[tuple[PoolContext, datetime]]:
                 with writing(context.pool):
                     yield context, now
             except UsageError as error:  # of a name that no backup has
-                raise RequestRefused(error.message, error.hint, "missing", own=True) from None
+                raise RequestRefused(error.message, error.hint, "missing", is_public=True) from None
 
 
 def _why(call: Call) -> str:
@@ -51,7 +51,9 @@ def hold(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd hold --json`."""
     with _locked(call, "hold") as (context, now):
         if call["until"] and call["until"] <= now:
-            raise RequestRefused(f"{local_time(call['until'])} is in the past", "give a later time, or none", "usage", own=True)
+            raise RequestRefused(
+                f"{local_time(call['until'])} is in the past", "give a later time, or none", "usage", is_public=True
+            )
         new = Hold(call["until"], _why(call))
         done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now, by=call.who)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}

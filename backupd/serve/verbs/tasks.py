@@ -33,7 +33,7 @@ def run(call: Call) -> dict[str, Any]:
     """Starts a backup of a host, due or not."""
     host = call["host"]
     if host not in call.service.config().hosts:
-        raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", own=True)
+        raise RequestRefused(f"{host} is not configured", "only configured hosts can be backed up", "missing", is_public=True)
     if "ro" in mount_options(call.service.pool().path):
         raise PoolUnusable("the pool is read-only", "check the kernel's messages (dmesg), then mount it read-write")
     if call.peer.uid != ROOT or call.viewer.session:
@@ -55,7 +55,7 @@ def _require_distance(call: Call, host: str) -> None:
             f"{host}: {_previous_words(delay, settings.runs_a_day)}; the next one may be requested from {local_time(delay.until)}",
             f"on the server, at any time: backupd run {host}",
             "busy",
-            own=True,
+            is_public=True,
         )
 
 
@@ -78,7 +78,7 @@ def preview(call: Call) -> Any:
     while not (serve_job := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
             raise RequestRefused(
-                "the preview is not ready yet", f"job {started.id} is still running", "busy", own=True, job=started.id
+                "the preview is not ready yet", f"job {started.id} is still running", "busy", is_public=True, job=started.id
             )
         time.sleep(_LOOK)
     if serve_job.result is None:
