@@ -61,7 +61,7 @@ def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Findin
 
 
 def _tell(config: Config) -> None:
-    """Publishes all hosts, whichever were checked. What prevents it is among the findings."""
+    """Publishes all hosts, including those that were not checked. The findings have the reason if that fails."""
     with suppress(OperatorError):
         pool = open_configured(config)  # first: where there is no pool, no catalogue is made
         with Catalogue.open(config.pool.state) as catalogue:
@@ -98,7 +98,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
 
 
 def _hook_trust(config: Config) -> Iterator[Finding]:
-    """Yields why hooks would not be run."""
+    """Yields the reasons why hooks would not be run."""
     if not any(host.before or host.after for host in config.hosts.values()):
         return
     try:
@@ -139,7 +139,7 @@ _CONFINE = 'confine = "auto" in [backup] lets a host that takes over rsync write
 
 
 def _confined(config: Config) -> Iterator[Finding]:
-    """Returns True if the rsync that talks to a host is confined, by a trial in this process."""
+    """Returns True if a trial in this process shows that the rsync that talks to a host is confined."""
     if not any(host.address for host in config.hosts.values()):
         return
     try:
@@ -187,7 +187,7 @@ def _pool(config: Config) -> Iterator[Finding]:
 
 
 def _health(config: Config, pool: Pool) -> Iterator[Finding]:
-    """Yields the pool's findings, without the catalogue, which has its own check."""
+    """Yields the pool's findings, without those of the catalogue, which has its own check."""
     facts = read_pool_facts(config)
     verdict = judge_pool(facts, HealthLimits.of(config))
     is_tight = any(verdict.of(check) for check in _OF_ROOM)
@@ -209,7 +209,7 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
 
 
 def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
-    """Yields what starts runs, where it is enough; the verdict has the finding where it is not."""
+    """Yields what starts runs, if that is sufficient; otherwise the shared verdict has the finding."""
     if schedule.by_hand:
         yield by_hand(schedule)
     elif schedule.starters and not schedule.missed and not schedule.unknown:
@@ -245,7 +245,7 @@ def _quotas(config: Config) -> Iterator[Finding]:
 
 
 def _privileges(_: Config) -> Iterator[Finding]:
-    """Only of root: other users cannot open the pool, and get that error."""
+    """Checks only root: other users cannot open the pool, and get that error."""
     if os.geteuid():
         return
     capabilities = read_capabilities()
@@ -314,7 +314,9 @@ def _hooks(config: Config) -> Iterator[Finding]:
 
 
 def why_not_runnable(program: str) -> str:
-    """Returns why a program of the configuration cannot be run, which the kernel says only when it is started; "" if it can."""
+    """Returns the reason why a program of the configuration cannot be run, which the kernel reports only when it is started; "" if
+    it can.
+    """
     place = which(program)
     if place is None:
         return f"{printable(program)} cannot be run: it is missing, or not executable"
@@ -349,12 +351,12 @@ def _notify(config: Config) -> Iterator[Finding]:
 
 
 def _steps(config: Config) -> Iterator[Finding]:
-    """Yields optional steps that did not come to their end several times in a row, and hosts that verification does not reach."""
+    """Yields optional steps that did not complete several times in a row, and hosts that verification does not reach."""
     yield from check_steps(config, datetime.now(UTC))
 
 
 def files_with_secrets(main: Path) -> Iterator[Path]:
-    """Files of the configuration that others may read and that set a key of [notify] that is secret. Raises OSError."""
+    """Files of the configuration that set a secret key of [notify] and that other users may read. Raises OSError."""
     for file in _files(main):
         if stat.S_IMODE(file.stat().st_mode) & 0o044 and SECRET & tomllib.loads(file.read_text("utf-8-sig")).get(NOTIFY, {}).keys():
             yield file

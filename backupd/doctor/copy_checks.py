@@ -123,7 +123,7 @@ def _of_status(copy: CopyStatus[CopySettings]) -> Finding:
 
 
 def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding]:
-    """Hosts that the other pool does not list any more, and whether as much as came last would have room once more."""
+    """Yields hosts that the other pool no longer lists, and whether another replication of the size of the newest one would fit."""
     if copy.replica.kind != REPLICA:
         return
     subject = f"replica {copy.replica.name}"
@@ -148,7 +148,9 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
 
 
 def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
-    """Hosts that are copies, and configured as if they were backed up here; and those that no replica fetches any more."""
+    """Yields hosts that are copies but are configured as if they were backed up here, and copies that no replica fetches any
+    longer.
+    """
     for name in sorted(set(copies.fetched.values())):
         subject, replica = f"replica {name}", config.replicas.get(name)
         hosts = sorted(host for host, replica in copies.fetched.items() if replica == name)
@@ -164,7 +166,7 @@ def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
 
 
 def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> Iterator[Finding]:
-    """Hosts backed up here that neither another pool nor a repository is known to have, once there is any of these."""
+    """Yields hosts backed up here of which no copy is recorded, if any host has one."""
     covered = {host for of in copies.common.values() for host in of} | offsite
     alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in copies.fetched]
     if (copies.common or config.offsites) and alone:
@@ -179,7 +181,7 @@ def _some(hosts: Sequence[str]) -> str:
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:
-    """Returns a finding for each other pool: whether it answers, and whether the key opens more there than it should."""
+    """Yields a finding for each other pool: whether it answers, and whether the key permits more there than it should."""
     for push in config.pushes.values():
         yield from _reach_push(config, push)
     for replica in config.replicas.values():
@@ -221,7 +223,7 @@ def _of_version(copy: ReplicaSettings | PushSettings, version: str) -> Iterator[
 
 
 def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
-    """Yields whether the other server answers: it asks who is there, and gets no answer."""
+    """Yields whether the other server answers: it lists its hosts, or nothing arrives."""
     subject = f"push {push.name}"
     with piped(push_command(config, push), own_modules()) as program:
         end = time.monotonic() + _SECONDS
@@ -244,7 +246,7 @@ def _reach_push(config: Config, push: PushSettings) -> Iterator[Finding]:
 
 
 def _parse_answer(asked: bytes) -> dict[str, Any]:
-    """Returns what the other server says of itself; empty if it is not understood."""
+    """Returns the other server's description of itself; empty if it is invalid."""
     try:
         return parse_object(asked)
     except ConnectionBroken:
@@ -278,8 +280,8 @@ _VERIFICATION = "verification"
 
 
 def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
-    """Yields a finding for each step that did not come to its end several times in a row, and one for hosts whose data was not read
-    for too long. A catalogue that cannot be read has a finding of its own.
+    """Yields a finding for each step that did not complete several times in a row, and one for hosts whose data was not read for
+    too long. An unreadable catalogue has a finding of its own.
     """
     command = backupd_command(config.name, config.file)
     try:

@@ -1,8 +1,8 @@
 """The facts that the rules judge, a rule and its result, and the commands that several rules propose.
 
 Facts are plain data about a filesystem, the storage below it, the machine and the configuration. Sizes are bytes, times aware UTC.
-None is unknown: a rule that needs the value reports that it could not look (`DoctorRule.blind`), and neither finds anything nor
-counts as well. Commands have the names of this filesystem and pool.
+None means unknown: a rule that needs the value reports that it could not check (`DoctorRule.blind`), and counts neither as a
+finding nor as passed. Commands have the names of this filesystem and pool.
 """
 
 import shlex
@@ -22,7 +22,7 @@ from btrkeep.trusted_path import UntrustedStep
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One of the block devices that a filesystem lies on, the uppermost first."""
+    """One of the block devices below a filesystem, the uppermost first."""
 
     name: str
     """The kernel's name."""
@@ -32,14 +32,14 @@ class Layer:
     detail: str = ""
     """The level of an md, the file of a loop device, the mode of a bcache; otherwise ""."""
     redundant: bool | None = None
-    """True if what is below it survives the loss of a disk; None: cannot be known on this machine."""
+    """True if the device below it survives the loss of a disk; None if this machine cannot know."""
     rotational: bool | None = None
-    """The kernel's flag; None: it has none."""
+    """The kernel's flag; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A device of the filesystem with all that it lies on; `layers[0]` is the device itself."""
+    """A device of the filesystem and all layers below it; `layers[0]` is the device itself."""
 
     layers: tuple[Layer, ...]
 
@@ -54,59 +54,59 @@ class DeviceFacts:
         return self.layers[0].rotational
 
     def has(self, *kinds: str) -> bool:
-        """Returns True if a layer of one of these kinds is among them."""
+        """Returns True if one of its layers is of one of these kinds."""
         return any(layer.kind in kinds for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
 class FilesystemFacts:
-    """The filesystem as the kernel has it mounted."""
+    """The filesystem as mounted by the kernel."""
 
     uuid: str
     """The filesystem's UUID."""
     target: Path
     """The mount point."""
     mount_options: frozenset[str] | None
-    """On this machine, whatever a service sees of them; None: not known."""
+    """The mounts of this machine, even if a service sees others; None: unknown."""
     options: tuple[str, ...]
     """The options of the filesystem."""
     features: frozenset[str]
     """Those of this filesystem."""
     kernel_features: frozenset[str]
-    """Those that this kernel supports."""
+    """Features that this kernel supports."""
     free_space_tree: bool
     """True if it has one."""
     checksum: str
     """The algorithm."""
     checksum_driver: str
-    """The kernel's implementation of it."""
+    """The kernel's driver for the checksum."""
     profiles: Mapping[str, tuple[str, ...]]
-    """Those with block groups, by type (data, metadata, system, mixed)."""
+    """The profiles that have block groups, by type (data, metadata, system, mixed)."""
     devices: tuple[DeviceFacts, ...]
     """Its devices."""
     missing: tuple[int, ...] | None
-    """Numbers of missing devices; None: not known."""
+    """Numbers of missing devices; None: unknown."""
     errors: Mapping[int, Mapping[str, int]]
-    """The counters that are not zero, by device number."""
+    """The error counters that are not zero, by device number."""
     quota: str
     """"", "qgroup" or "squota"."""
     reclaim: Mapping[Path, str]
     """The enabled settings of the kernel's own reclaim, by file of sysfs."""
     exclusive_operation: str | None
-    """The one that runs; None: none does."""
+    """The exclusive operation that is running; None: none."""
     room: Room
     """Size and free space."""
     allocated: int
-    """Bytes of the devices in block groups."""
+    """Bytes of the devices that are allocated to block groups."""
     subvolumes: int | None
-    """Their number; None: not known."""
+    """Their number; None: unknown."""
     redundancy: Redundancy | None = None
-    """How many good copies the used bytes have; None: not read."""
+    """The number of good copies of the used bytes; None: not read."""
     unallocated: Mapping[int, int] = field(default_factory=dict)
-    """Bytes that new chunks may take, by device."""
+    """Bytes available for new chunks, by device."""
 
     def option(self, name: str) -> str | None:
-        """Returns the value of a mount option; "" if it has none, None if the option is not set."""
+        """Returns the value of a mount option; "" for an option without a value, None if the option is not set."""
         for option in self.options:
             word, _, value = option.partition("=")
             if word == name:
@@ -116,11 +116,11 @@ class FilesystemFacts:
 
 @dataclass(frozen=True, slots=True)
 class Scrub:
-    """The last scrub of each device that is known on this machine, all together.
+    """The last scrubs of all devices that are recorded on this machine, as one.
 
-    `finished`: when the oldest of the devices' last complete scrubs began; None: some device has none. `unfinished`: some device's
-    last one was broken off. `running`: it goes on now. `uncorrectable` and `corrected` count its errors. `is_known`: the file that
-    tells of them could be read, or there is none.
+    `finished`: when the oldest of the devices' last complete scrubs began; None: a device has none. `unfinished`: a device's last
+    scrub was interrupted. `running`: a scrub is running now. `uncorrectable` and `corrected` count its errors. `is_known`: the file
+    with the records could be read, or does not exist.
     """
 
     finished: datetime | None = None
@@ -136,13 +136,13 @@ class Machine:
     """This server."""
 
     rsync: tuple[int, ...] | None
-    """The version as numbers; empty: it is not installed; None: not known."""
+    """The version as numbers; empty: not installed; None: unknown."""
     clock: bool | None
-    """True if it is synchronised; None: not known."""
+    """True if the clock is synchronised; None: unknown."""
     cpu: frozenset[str]
     """The flags of the processor."""
     capabilities: Capabilities | None = None
-    """Of this process; None: not known."""
+    """Capabilities of this process; None: unknown."""
     is_root: bool = True
     """True if this process is root."""
 
@@ -154,11 +154,11 @@ class KeyFile:
     path: Path
     """The file."""
     mode: int | None
-    """Its permission bits; None: it is missing."""
+    """Its permission bits; None if it is missing."""
     empty: bool = False
     """True if it has no effective line."""
     hidden: str = ""
-    """Why its state is unknown: it is missing here, but this process does not see the machine's own filesystem."""
+    """The reason why its state is unknown: it is missing here, but this process does not see the machine's own filesystem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +172,15 @@ class SiteFacts:
     file: Path
     """The configuration's main file."""
     created: datetime | None = None
-    """When the pool was created; None: not known."""
+    """When the pool was created; None: unknown."""
     hosts: int = 0
     """Number of enabled hosts."""
     unruled: tuple[str, ...] = ()
-    """Enabled hosts without any retention rule."""
+    """Enabled hosts without a retention rule."""
     key: KeyFile | None = None
-    """The key of ssh; None: no host is reached by ssh."""
+    """The private key of ssh; None if no host is reached by ssh."""
     known_hosts: KeyFile | None = None
-    """The file of ssh; None: no host is reached by ssh."""
+    """The known_hosts file of ssh; None if no host is reached by ssh."""
     schedule: ScheduleVerdict = NOTHING_MISSED
     """Whether runs start in time."""
     own_balance: bool = False
@@ -188,25 +188,25 @@ class SiteFacts:
     mount_option: str = "none"
     """As in [expiry]."""
     expiring: bool = False
-    """True if an expiry runs now."""
+    """True if an expiry is running now."""
     most_backups: tuple[str, int] | None = None
-    """The host with the most backups, and how many; None: there is none."""
+    """The host with the most backups, and their number; None if there is none."""
     unfinished: str = ""
-    """On a pool with little free space, the host whose unfinished backup takes the most of it; "": none."""
+    """On a pool with little free space, the host with the largest unfinished backup; "" if there is none."""
     catalogue: CatalogueFacts = NOTHING_WRONG
     """The state of the catalogue."""
     clock_doubt: str | None = None
-    """Why the clock cannot be right, as the next expiry will find; None: it can."""
+    """The reason why the clock must be wrong, as the next expiry will find it; None if it may be right."""
     confine: str = "auto"
     """As in [backup]."""
     unconfined: str = ""
-    """The newest backup from a host, if its rsync was not confined; "" if it was, or there is none."""
+    """A host whose newest backup was made by an unconfined rsync; "" if there is none."""
     quotas: int = 0
     """Number of hosts with a quota."""
     quota_since: datetime | None = None
-    """When `backupd quota` enabled simple quotas; None: it did not."""
+    """When `backupd quota` enabled simple quotas; None if it did not."""
     programs: tuple[str, bool] = ("", True)
-    """See backupd.actions.quota; only read where it matters."""
+    """See backupd.actions.quota; only read if it matters."""
     copies: tuple[Finding, ...] = ()
     """The findings of `backupd check` about copies."""
     steps: tuple[Finding, ...] = ()
@@ -214,7 +214,7 @@ class SiteFacts:
     left_devices: tuple[str, ...] = ()
     """Temporary devices of `doctor --fix room` that are still part of the pool."""
     untrusted_state: UntrustedStep | None = None
-    """The folder by which users other than root could replace the catalogue; None: there is none."""
+    """The folder by which users other than root could replace the catalogue; None if there is none."""
 
     @property
     def pool(self) -> Path:
@@ -269,16 +269,16 @@ def diagnosis(
     unmounted: bool = False,
     hint: str = "",
 ) -> Finding:
-    """Returns a rule's finding with its remedy; `hint` is the remedy in one line, for findings that `check` has too."""
+    """Returns a rule's finding with its remedy; `hint` is the remedy in one line, for findings that `check` also shows."""
     return Finding(check, level, text, hint, remedy=Remedy(why, risk, commands, steps, unmounted))
 
 
 Blind = Callable[[DoctorFacts], str]
-"""Returns why a check cannot look at these facts, "" if it can."""
+"""Returns the reason why a check cannot judge these facts, "" if it can."""
 
 
 def unless(is_known: Callable[[DoctorFacts], bool], why: str) -> Blind:
-    """A check is blind, for that reason, unless the facts say otherwise."""
+    """Lets a check be blind, for this reason, unless the facts show otherwise."""
     return lambda facts: "" if is_known(facts) else why
 
 
@@ -288,20 +288,20 @@ BLIND_TO_DEVICES = unless(lambda facts: bool(facts.filesystem.devices), "/sys do
 
 @dataclass(frozen=True, slots=True)
 class DoctorRule:
-    """A check, from facts to findings."""
+    """A check that turns facts into findings."""
 
     name: str
     """Its name."""
     severities: tuple[str, ...]
-    """Those that its findings can have."""
+    """The levels that its findings can have."""
     looks: str
-    """What it looks for, in one phrase, for the documentation."""
+    """The problems that it finds, in one phrase, for the documentation."""
     check: Callable[[DoctorFacts], Iterator[Finding]] = field(repr=False)
-    """Returns the findings, none if all is well."""
+    """Returns the findings, none if there is no problem."""
     fixable: bool = False
     """True if some of its findings can have steps."""
     blind: Blind = field(default=NEVER_BLIND, repr=False)
-    """Returns why it could not check, "" if it could: a check without findings that could not check is not well."""
+    """Returns the reason why it could not check, "" if it could: a check without findings that could not check has not passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,17 +337,18 @@ def balance(facts: DoctorFacts, *words: str) -> str:
 def filters(fs: FilesystemFacts, kind: str, words: str = "") -> str:
     """Returns the filters of a balance for block groups of that kind (data, metadata, system, mixed): "-mconvert=raid1".
 
-    Mixed ones hold data and metadata, and of a filesystem that has them the kernel takes the same for both or nothing (EINVAL).
+    Mixed block groups contain data and metadata. On a filesystem with mixed block groups the kernel requires the same filter for
+    both, or fails with EINVAL.
     """
     letters = "dm" if "mixed" in fs.profiles and kind != "system" else kind[0]
     return " ".join(f"-{letter}{words}" for letter in letters)
 
 
 def safest(profiles: tuple[str, ...]) -> str:
-    """Returns the profile that survives most."""
+    """Returns the profile that survives the most failures."""
     return min(profiles, key=lambda profile: _SAFEST.index(profile) if profile in _SAFEST else len(_SAFEST))
 
 
 def backupd(site: SiteFacts, words: str) -> str:
-    """Our own command for this pool, which need not be `main`."""
+    """Returns a command of backupd for this pool, which may have another name than `main`."""
     return f"{backupd_command(site.name, site.file)} {words}"

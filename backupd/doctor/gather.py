@@ -43,7 +43,7 @@ _CORRECTED, _UNCORRECTABLE = "corrected_errors", "uncorrectable_errors"
 
 
 def read_scrub(uuid: str, devids: frozenset[int], *, running: bool, folder: Path = FOLDER) -> Scrub:
-    """Reads the scrubs of these devices. Without a file, none was ever done on this machine."""
+    """Reads the scrubs of these devices. Without a file, no scrub ever ran on this machine."""
     try:
         text = (folder / f"scrub.status.{uuid}").read_text(errors="replace")
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def read_scrub(uuid: str, devids: frozenset[int], *, running: bool, folder: Path
 
 
 def parse(text: str, uuid: str) -> Mapping[int, Mapping[str, int]]:
-    """The numbers by devid; lines of other filesystems, other formats and other files are passed over."""
+    """Returns the numbers by devid; lines of other filesystems, other formats and other files are skipped."""
     by_devid = {}
     for line in text.splitlines():
         head, *fields = line.split("|")
@@ -68,7 +68,7 @@ def parse(text: str, uuid: str) -> Mapping[int, Mapping[str, int]]:
 
 
 def scrub_of_devices(by_devid: Mapping[int, Mapping[str, int]], devids: frozenset[int], *, running: bool) -> Scrub:
-    """The scrubs of all devices as one, which is as old as the oldest of them."""
+    """Returns the scrubs of all devices as one, which is as old as the oldest of them."""
     complete = {devid: fields for devid, fields in by_devid.items() if fields.get("finished") and not fields.get("canceled")}
     all_complete = bool(devids) and devids <= set(complete)
     return Scrub(
@@ -183,7 +183,9 @@ def _profiles(allocation: Allocation) -> Mapping[str, tuple[str, ...]]:
 
 
 def _reclaim(folder: Path) -> Mapping[Path, str]:
-    """The threshold alone does nothing where dynamic reclaim sets it by itself, and is shown as that then."""
+    """Returns the settings of the kernel's reclaim. The threshold alone has no effect; if dynamic reclaim is on, it sets the
+    threshold, and that is shown.
+    """
     values = {folder / name: sysfs_text(folder / name) for name in _KNOBS}
     return {file: value for file, value in values.items() if value not in ("", "0")}
 
@@ -211,7 +213,7 @@ _DEEPEST = 32
 
 
 def device(name: str, sys: Path = SYS) -> DeviceFacts:
-    """The block device of that name in /sys/class/block, with all below it: each once, a level after the other."""
+    """Returns the block device of that name in /sys/class/block and all devices below it, each once, level by level."""
     layers: dict[str, Layer] = {}
     level = [name]
     for _ in range(_DEEPEST):
@@ -288,7 +290,7 @@ def _flag(file: Path) -> bool | None:
 
 
 def stacks(devices: tuple[DeviceFacts, ...]) -> Iterator[str]:
-    """Yields for each device its path to the disks: "dm-3: multipath on iscsi"."""
+    """Yields each device with its path to the disks: "dm-3: multipath on iscsi"."""
     for layered in devices:
         words = [layer.kind + (f" {layer.detail}" if layer.kind == "md" else "") for layer in layered.layers]
         yield f"{layered.name}: {' on '.join(dict.fromkeys(words))}"

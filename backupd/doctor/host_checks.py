@@ -1,6 +1,6 @@
-"""The checks of `backupd check --connect`: every host is reached, and asked for its source paths and the limits of its sshd.
+"""The checks of `backupd check --connect`: each host is reached, and its source paths and the limits of its sshd are read.
 
-Without a connection, `crowded` finds addresses at which a run begins more connections than an sshd with the defaults accepts.
+Without a connection, `crowded` finds addresses to which a run opens more connections than an sshd with default settings accepts.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
 
 
 async def _mounts(config: Config, host: HostConfig, confined: bool, connection: SharedConnection) -> list[Finding]:
-    """Returns what is fetched twice, and the pool and the state folder where the host's backups would have them."""
+    """Returns paths that are backed up twice, and the pool and the state folder where they appear in the host's backups."""
     try:
         answer = await read_host_mounts(host, config.ssh, await connection.socket(Cancellation()))
     except (OperatorError, NotConnected) as error:
@@ -102,7 +102,9 @@ def _own_folders(config: Config) -> list[tuple[str, Path]]:
 async def _own_folders_by_name(
     config: Config, host: HostConfig, confined: bool, connection: SharedConnection
 ) -> list[tuple[str, str]]:
-    """Returns the pool and the state folder if the host's address is one of this machine's and has the pool at its path."""
+    """Returns the pool and the state folder if the host's address is one of this machine's and the same pool is at that
+    path there.
+    """
     folders = [
         (folder_name, str(folder))
         for folder_name, folder in _own_folders(config)
@@ -121,7 +123,7 @@ async def _own_folders_by_name(
 
 
 def is_own_address(address: str) -> bool:
-    """Returns True if an address is one of this machine's: only those can be bound to. Asks the name service."""
+    """Returns True if an address is one of this machine's: only those can be bound. Uses the name service."""
     name = address.rpartition("@")[2].removeprefix("[").removesuffix("]")
     with suppress(OSError, UnicodeError):
         for family, kind, protocol, _, place in socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM):
@@ -132,7 +134,9 @@ def is_own_address(address: str) -> bool:
 
 
 def mount_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) -> list[Finding]:
-    """Returns what the mounts of a host mean for its backups: what they fetch twice, and what a later mount hides from them."""
+    """Returns the problems that a host's mounts cause for its backups: files that are backed up twice, and mounts that a later
+    mount hides.
+    """
     hidden = [
         Finding(
             "host",
@@ -147,7 +151,7 @@ def mount_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) ->
 
 
 def twice_findings(config: Config, host: HostConfig, mounts: Sequence[Mount]) -> list[Finding]:
-    """Returns a warning for each folder that a host's backups fetch twice, by its mounts."""
+    """Returns a warning for each folder that is backed up twice, according to the host's mounts."""
     try:
         pairs = mounted_twice(mounts, host)
     except OperatorError as error:
@@ -184,7 +188,7 @@ def _exclude_hint(config: Config, host: HostConfig, folder: str) -> str:
 
 
 async def _left_out(config: Config, host: HostConfig, path: str, confined: bool, connection: SharedConnection) -> Finding | None:
-    """Returns a note of what `one_file_system` leaves out of a source path, None if that is nothing."""
+    """Returns a note about the files that `one_file_system` excludes from a source path, None if there are none."""
     hint = "`exclude` it, back it up as a separate host, or set one_file_system = false"
     try:
         access = HostAccess(confined, await connection.socket(Cancellation()))
@@ -223,7 +227,7 @@ async def _probe_path(config: Config, host: HostConfig, path: str, confined: boo
 
 
 def made_by_hook(host: HostConfig, path: str) -> Finding:
-    """Returns a note about a source path that is not there, of a host with a `before`."""
+    """Returns a note about a missing source path of a host with a `before` hook."""
     text = f"{printable(path)} does not exist now: only a run can show whether `before` creates it"
     return Finding("source", "note", text, f"`backupd run {host.name}` tries it", subject=host.name)
 
@@ -252,13 +256,14 @@ _HINTS: dict[ExitCause | None, str] = {
 
 
 SSHD_STARTUPS = 10
-"""Of MaxStartups in sshd_config: with so many connections that have not logged in yet, sshd refuses further ones at random."""
+"""The default of MaxStartups in sshd_config: from this many connections that have not logged in, sshd refuses further ones at
+random.
+"""
 
 
 def connections_at_once(config: Config) -> dict[str, int]:
-    """Returns each address, with its port, and how many connections a run may begin there at once.
-
-    The paths of one host are fetched one after the other, so it is the hosts that count.
+    """Returns each address, with its port, and how many connections a run may open there at once. The paths of one host are
+    transferred one after the other, so only hosts count.
     """
     by_group = Counter((address_of(host), host.group) for host in config.hosts.values() if host.enabled and host.address)
     at_once = Counter[str]()
@@ -282,9 +287,8 @@ def crowded(config: Config) -> Iterator[Finding]:
 
 
 async def sshd_findings(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
-    """Returns what the sshd at an address of several hosts does to a run, by its own settings; asked of the first of them.
-
-    Nothing if that is not permitted: `crowded` judges by the defaults.
+    """Returns how the sshd at an address of several hosts limits a run, according to its own settings, which are read from the
+    first host. Returns nothing if that is not permitted: `crowded` then uses the defaults.
     """
     address = address_of(host)
     at_once = connections_at_once(config).get(address, 0)

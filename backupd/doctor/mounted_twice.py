@@ -1,7 +1,7 @@
-"""Decides which folders of a host a backup fetches twice or cannot reach, and whether it fetches the pool itself. Pure.
+"""Decides which folders of a host are backed up twice or cannot be reached, and whether the pool itself is backed up. Pure.
 
-It goes by the host's mounts. A bind mount, and btrfs whose top is mounted beside its subvolumes, show the same files at a second
-place. A mount that was made on a folder above another one hides it.
+The decision uses the host's mounts. A bind mount, or a btrfs whose top is mounted beside its subvolumes, shows the same files at a
+second place. A mount on a folder above another mount hides that one.
 """
 
 import posixpath
@@ -21,16 +21,15 @@ _MOST, _MOST_PLACES = 100, 5000  # pairs, and places that are compared with the 
 
 @dataclass(frozen=True, slots=True)
 class MountedTwice:
-    """`again` has the files of `folder` a second time."""
+    """`again` has the same files as `folder`."""
 
     folder: str
     again: str
 
 
 def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwice]:
-    """Returns what the backups of a host fetch twice. `mounts`: of the host, in the order in which they were made.
-
-    Raises OperatorError if comparing them would take very long.
+    """Returns the folders of a host that are backed up twice. `mounts`: of the host, in the order in which they were made. Raises
+    OperatorError if comparing them would take very long.
     """
     seen, pairs, fetched = _seen(mounts), list[MountedTwice](), dict[str, bool]()
 
@@ -64,17 +63,17 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
 
 @dataclass(frozen=True, slots=True)
 class HiddenMount:
-    """The filesystem at `place` cannot be reached any more, because something was mounted at `above` later."""
+    """The filesystem at `place` can no longer be reached, because another one was mounted at `above` later."""
 
     place: str
     above: str
 
 
 def hidden_mounts(mounts: Sequence[Mount], host: HostConfig) -> list[HiddenMount]:
-    """Returns the mounts within the source paths of a host that a later mount hides, the outermost ones.
+    """Returns the outermost mounts within the source paths of a host that a later mount hides.
 
-    Files that a mount hides in the folder that it was made on are in no list of mounts: they are invisible from outside. A
-    filesystem that is mounted again at another place, or twice at the same one, is not hidden.
+    Files that a mount hides in its own mount point are in no list of mounts: they are invisible from outside. A filesystem that is
+    mounted again at another place, or twice at the same place, is not hidden.
     """
     made_on = {(mount.parent, str(mount.target)) for mount in mounts}
     above = {mount.id: cover for mount in mounts if (cover := _cover(mount, made_on))}
@@ -96,9 +95,9 @@ def hidden_mounts(mounts: Sequence[Mount], host: HostConfig) -> list[HiddenMount
 
 
 def _cover(mount: Mount, made_on: Container[tuple[int, str]]) -> str:
-    """Returns where the mount lies that hides this one; "" if there is none.
+    """Returns the place of the mount that hides this one; "" if there is none.
 
-    That is one on its own top, or one that was made on the same filesystem at a folder above: if it had been there before, this one
+    That is a mount on top of this one, or a mount on the same filesystem at a folder above: if it had been there before, this mount
     would have been made on it.
     """
     place = str(mount.target)
@@ -112,7 +111,9 @@ def _cover(mount: Mount, made_on: Container[tuple[int, str]]) -> str:
 
 
 def places_of(folder: str, own: Mount, mounts: Sequence[Mount], host: HostConfig) -> list[str]:
-    """Returns where the backups of a host would meet `folder`, or a part of it. `own`: the mount that has it on this machine."""
+    """Returns the places at which the host's backups would include `folder`, or a part of it. `own`: the mount that has it on this
+    machine.
+    """
     within = _moved(folder, str(own.target), own.root)
     places = list[str]()
     seen = _seen(mounts)
@@ -127,7 +128,7 @@ def places_of(folder: str, own: Mount, mounts: Sequence[Mount], host: HostConfig
 
 
 def is_excluded(path: str, source: str, patterns: Iterable[str]) -> bool:
-    """Returns True if one of the patterns leaves out `path`, a folder above it below its source path, or all of its content."""
+    """Returns True if a pattern excludes `path`, a folder between it and its source path, or all of its content."""
     parts = path.strip("/").split("/")
     start = len(source.strip("/").split("/")) if source != "/" else 0  # a source path is fetched whatever the patterns are
     above = ["/" + "/".join(parts[: depth + 1]) for depth in range(start, len(parts))]
@@ -143,7 +144,7 @@ def is_excluded(path: str, source: str, patterns: Iterable[str]) -> bool:
 
 
 def _seen(mounts: Sequence[Mount]) -> dict[str, Mount]:
-    """Returns the mounts by their places: of several at one place only the last one is seen."""
+    """Returns the mounts by place: of several at one place only the last one is visible."""
     return {str(mount.target): mount for mount in mounts}
 
 
@@ -161,7 +162,7 @@ def _is_fetched(path: str, seen: dict[str, Mount], host: HostConfig) -> bool:
 
 
 def _device(mount: Mount | None) -> tuple[str, str]:
-    """Returns what makes up the device number of its files: on btrfs each subvolume has its own."""
+    """Returns the parts of the device number of its files: on btrfs each subvolume has its own."""
     if mount is None:
         return "", ""
     options = (word for word in mount.super_options if word.startswith("subvolid="))
@@ -169,7 +170,7 @@ def _device(mount: Mount | None) -> tuple[str, str]:
 
 
 def _outermost(pairs: Sequence[MountedTwice]) -> list[MountedTwice]:
-    """Returns the pairs without those that lie in another one's second place."""
+    """Returns the pairs without those that lie in the second place of another pair."""
     again = {pair.again for pair in pairs}
     return [pair for pair in pairs if not any(other != pair.again and _is_below(pair.again, other) for other in again)]
 

@@ -1,8 +1,8 @@
-"""Does `backupd doctor --fix room`: adds temporary devices, moves block groups, and removes the devices again.
+"""Runs `backupd doctor --fix room`: adds temporary devices, moves block groups, and removes the devices again.
 
-`room_plan` decides each step; here it is done, with its state recorded before. Expiry, nights and btrfs-balancer are kept out by
-the pool's locks; the kernel allows only one balance, resize or change of devices at a time. The devices are files with loop
-devices, or devices that the operator names.
+`room_plan` decides each step; this module runs it, after recording its state. The pool's locks keep out expiry, nights and
+btrfs-balancer; the kernel allows only one balance, resize or change of devices at a time. The devices are files with loop devices,
+or devices that the operator names.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ class RoomFixResult:
     """The result."""
 
     plan: RoomPlan
-    """The plan at the beginning."""
+    """The plan before the first step."""
     devices: tuple[TemporaryDevice, ...]
     """The temporary devices."""
     unallocated: int
@@ -85,14 +85,14 @@ class RoomFixResult:
 
 
 class RoomFix:
-    """One run on a pool. `named`: devices that the administrator names, none for files in the state folder. `say` takes lines."""
+    """One run on a pool. `named`: devices that the administrator named; empty for files in the state folder. `say` prints lines."""
 
     def __init__(self, config: Config, pool: Pool, now: datetime, named: Sequence[Path], say: Callable[[str], object]) -> None:
         self._state, self._pool, self._now, self._named, self._say = config.pool.state, pool, now, tuple(named), say
         self._progress = RoomProgress()
 
     def planned(self) -> RoomFixResult:
-        """Returns what would be done. Raises OperatorError if nothing can be."""
+        """Returns the plan. Raises OperatorError if nothing can be done."""
         record = read_record(self._state)
         self._require_own(record)
         reading = self._read()
@@ -107,7 +107,7 @@ class RoomFix:
         return RoomFixResult(room_plan, self._chosen(room_plan), room_plan.unallocated, room_plan.goal)
 
     def run(self) -> RoomFixResult:
-        """Does it, or continues what a killed run left. Raises OperatorError."""
+        """Runs the plan, or continues a killed run. Raises OperatorError."""
         with ExitStack() as held:
             for name in POOL_LOCKS:
                 held.enter_context(take_lock(self._pool.locks / name, "doctor --fix room", format_time(self._now)))
@@ -152,7 +152,7 @@ class RoomFix:
         return tuple(TemporaryDevice(path.resolve(), False) for path in self._named)
 
     def _add(self, record: TemporaryRecord) -> TemporaryRecord:
-        """Adds the devices that are not part of the pool yet. If one cannot be added, those that are get removed again."""
+        """Adds the devices that are not part of the pool yet. If one cannot be added, the added ones are removed again."""
         try:
             for device in record.devices:
                 if device.is_file and loop_of(device) is None:
@@ -307,7 +307,9 @@ def _placed(fd: int) -> tuple[PlacedBlockGroup, ...]:
 
 
 def attach_left(state: Path) -> tuple[Path, ...]:
-    """Attaches the files of recorded temporary devices again, after a restart, for the pool to be mounted. Raises OperatorError."""
+    """Attaches the files of recorded temporary devices again after a restart, so that the pool can be mounted. Raises
+    OperatorError.
+    """
     record = read_record(state)
     paths = []
     for device in record.devices if record else ():
@@ -326,7 +328,7 @@ _NOTHING_FOUND = 2  # exit status of blkid -p
 
 
 def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple[TemporaryDevice, ...]:
-    """Returns the devices that `make_file` will make in a folder. Raises OperatorError if that is no place for them."""
+    """Returns the devices that `make_file` will create in a folder. Raises OperatorError if the folder is not suitable."""
     folder = folder.resolve()  # the kernel names the file of a loop device without symlinks
     kind = mount_of(folder).filesystem
     use = "name an empty device with --device"
@@ -346,9 +348,10 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
 
 @Checkpoint("temporary file made")
 def make_file(device: TemporaryDevice) -> None:
-    """Makes the file of a recorded device, with all of its blocks: the pool must never find that its disk is full. Raises OSError.
+    """Creates the file of a recorded device with all of its blocks allocated, so that the disk below the pool cannot become full.
+    Raises OSError.
 
-    An empty one is from a process that was killed, and is made again. One with content is kept: maybe the pool has used it.
+    An empty file is left by a killed process, and is created again. A file with content is kept, because the pool may use it.
     """
     if device.path.exists() and _content(device.path):
         return
@@ -360,9 +363,9 @@ def make_file(device: TemporaryDevice) -> None:
 
 @Checkpoint("temporary file attached")
 def attach(device: TemporaryDevice) -> Path:
-    """Returns the loop device of the file, which it gets if it has none. Raises OperatorError.
+    """Returns the loop device of the file, attaching one if needed. Raises OperatorError.
 
-    It takes no discards: they would give blocks of the file back.
+    Discards are disabled: they would free blocks of the file.
     """
     loop = loop_of(device)
     if loop is None:
@@ -374,9 +377,9 @@ def attach(device: TemporaryDevice) -> Path:
 
 @Checkpoint("temporary file deleted")
 def drop(device: TemporaryDevice) -> None:
-    """Detaches the loop device of a file and deletes the file. A named device stays as it is. Raises OperatorError, OSError.
+    """Detaches the loop device of a file and deletes the file; a named device is not changed. Raises OperatorError, OSError.
 
-    The kernel wipes a device that it removes from a filesystem. A file with anything on it is still a part of one.
+    The kernel wipes a device that it removes from a filesystem. A file with any content is still part of a filesystem.
     """
     if not device.is_file:
         return
@@ -390,7 +393,7 @@ def drop(device: TemporaryDevice) -> None:
 
 
 def require_empty(path: Path, size: int) -> None:
-    """Raises OperatorError unless it is a block device of at least so many bytes, in no use, with nothing on it that is known."""
+    """Raises OperatorError unless it is an unused block device of at least this size, without recognisable content."""
     choose = "name another, empty device"
     try:
         if not stat.S_ISBLK(path.stat().st_mode):
@@ -415,7 +418,7 @@ def require_empty(path: Path, size: int) -> None:
 
 
 def _content(path: Path) -> str:
-    """Returns what blkid finds on a device or in a file, "" if that is nothing."""
+    """Returns the content that blkid finds on a device or in a file, "" for none."""
     probed = run(["blkid", "--probe", str(path)], check=False)
     if probed.returncode == _NOTHING_FOUND:
         return ""

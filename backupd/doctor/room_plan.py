@@ -1,8 +1,9 @@
 """Decides the steps of `backupd doctor --fix room`. Pure: from one reading of the filesystem to the next step.
 
-A temporary device gives metadata and balance the space that they need. Then data block groups of the lasting devices are moved
-into each other, until enough is unallocated. At last everything on the temporary device is moved back, and it is removed. Each
-step is decided from the filesystem as it is, so a run that was killed continues where it was (docs/decisions/0067).
+A temporary device gives metadata and balance the space that they need. Then data block groups of the permanent devices are moved
+into each other until enough space is unallocated. Finally all data on the temporary device is moved back, and the device is
+removed. Each step depends only on the present state of the filesystem, so a killed run continues where it stopped
+(docs/decisions/0067).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ DATA, METADATA = 1, 4  # BTRFS_BLOCK_GROUP_DATA, BTRFS_BLOCK_GROUP_METADATA, btr
 _MIB = 1 << 20
 _RESERVED = _MIB  # at the beginning of each device, which no chunk gets
 SMALLEST = 256 * _MIB
-"""Bytes below which the kernel shrinks no device."""
+"""The size below which the kernel does not shrink a device, in bytes."""
 _LEAST_DEVICE = 512 * _MIB
 _PATIENCE = 12  # block groups that are 91% full give one of their size back after eleven moves
 _MOST_FAILED = 3
@@ -32,7 +33,7 @@ class PoolDevice:
     size: int
     """Bytes."""
     path: str
-    """The kernel's name of it."""
+    """The kernel's name for it."""
     uuid: str = ""
     """The device's UUID."""
 
@@ -50,13 +51,13 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """Returns the first byte behind it."""
+        """Returns the first byte after it."""
         return self.start + self.length
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlockGroup:
-    """A block group and its place on the devices."""
+    """A block group and its position on the devices."""
 
     vaddr: int
     """Its logical address."""
@@ -65,13 +66,13 @@ class PlacedBlockGroup:
     used: int
     """Bytes in use."""
     flags: int
-    """Type and profile, as the kernel has them."""
+    """Type and profile, as the kernel's flags."""
     pieces: tuple[Piece, ...]
     """Its parts on the devices."""
 
     @property
     def is_data(self) -> bool:
-        """Returns True if it has data, also beside metadata."""
+        """Returns True if it contains data, possibly with metadata."""
         return bool(self.flags & DATA)
 
 
@@ -84,27 +85,27 @@ class RoomReading:
     groups: tuple[PlacedBlockGroup, ...]
     """Its block groups."""
     profiles: frozenset[str]
-    """Those of all types of block groups."""
+    """Bytes of all types of block groups."""
     busy: str = ""
-    """The exclusive operation or the scrub that runs; "": none."""
+    """The running exclusive operation or scrub; "": none."""
     read_only: bool = False
     """True if it is mounted read-only."""
     missing: tuple[int, ...] = ()
     """Numbers of missing devices."""
 
     def unallocated(self, devid: int) -> int:
-        """Bytes of a device that no chunk has."""
+        """Bytes of a device that no chunk uses."""
         size = next(device.size for device in self.devices if device.devid == devid)
         taken = sum(piece.length for group in self.groups for piece in group.pieces if piece.devid == devid)
         return max(0, size - taken - _RESERVED)
 
     def usable(self, temporary: Sequence[int]) -> int:
-        """Bytes that new block groups can have of the lasting devices; with raid1 each needs two devices."""
+        """Bytes that new block groups can use on the permanent devices; with raid1 each needs two devices."""
         free = [self.unallocated(device.devid) for device in self.devices if device.devid not in temporary]
         return min(free, default=0) if "raid1" in self.profiles else sum(free)
 
     def on(self, devids: Sequence[int]) -> list[PlacedBlockGroup]:
-        """Returns the block groups of which a piece lies on one of these devices."""
+        """Returns the block groups that have a part on one of these devices."""
         return [group for group in self.groups if any(piece.devid in devids for piece in group.pieces)]
 
 
@@ -121,9 +122,10 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoomPlan:
-    """The plan, before anything is changed. `count` temporary devices of `size` bytes each. `unallocated`: of the lasting devices
-    now, `goal`: what they are to have; `gain`: what is free inside data block groups. `refusal`: why it may not begin, with
-    `details` for the message; None if it may.
+    """The plan, before anything is changed: `count` temporary devices of `size` bytes each.
+
+    `unallocated`: bytes of the permanent devices now, `goal`: bytes that are wanted; `gain`: free bytes inside data block groups.
+    `refusal`: the reason why it may not start, with `details` for the message; None if it may.
     """
 
     count: int
@@ -136,12 +138,14 @@ class RoomPlan:
 
     @property
     def is_needed(self) -> bool:
-        """Returns True if less is unallocated than should be."""
+        """Returns True if fewer bytes are unallocated than wanted."""
         return self.unallocated < self.goal
 
 
 def plan(reading: RoomReading, floor: int, temporary: Sequence[int] = ()) -> RoomPlan:
-    """Returns the plan. `floor`: unallocated bytes below which the pool's health warns; `temporary`: devices that are added."""
+    """Returns the plan. `floor`: the unallocated bytes below which the pool's health warns; `temporary`: devices that
+    were added.
+    """
     data = [group for group in reading.groups if group.is_data]
     longest = max((group.length for group in data), default=0)
     metadata = max((sum(piece.length for piece in group.pieces) for group in reading.groups if not group.is_data), default=0)
@@ -173,7 +177,7 @@ def _refusal(reading: RoomReading, temporary: Sequence[int], room_plan: RoomPlan
 
 
 class RoomEnd(StrEnum):
-    """Why no further block group of the lasting devices is moved, or why the whole work ends."""
+    """The reason why no further block group of the permanent devices is moved, or why the whole job ends."""
 
     REACHED = "reached"
     EXHAUSTED = "exhausted"  # no other block group is left
@@ -189,7 +193,7 @@ class MoveBlockGroup:
     vaddr: int
     """Its logical address."""
     flags: int
-    """Type and profile, as the kernel has them."""
+    """Type and profile, as the kernel's flags."""
     used: int
     """Bytes in use."""
     back: bool
@@ -198,7 +202,7 @@ class MoveBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Let the filesystem use only `size` bytes of a temporary device, so that nothing new is placed behind its last chunk."""
+    """Lets the filesystem use only `size` bytes of a temporary device, so that nothing new is allocated after its last chunk."""
 
     devid: int
     """The device's number."""
@@ -208,7 +212,7 @@ class Shrink:
 
 @dataclass(frozen=True, slots=True)
 class RemoveDevice:
-    """Remove a temporary device, on which no chunk lies."""
+    """Removes a temporary device that has no chunk."""
 
     devid: int
     """The device's number."""
@@ -216,23 +220,24 @@ class RemoveDevice:
 
 @dataclass(frozen=True, slots=True)
 class TurnBack:
-    """From now on the temporary devices are emptied."""
+    """From now on, data on the temporary devices is moved back."""
 
     reason: RoomEnd
-    """Why, such as that enough was moved."""
+    """The reason, such as that enough was moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnForth:
-    """What came back has taken the space again, because extents stay in one piece and it lies in several: another round.
+    """The data moved back has used the space again, because extents are not split and the free space is fragmented: another round
+    is needed.
 
-    To move more at once does not help. With the temporary device new block groups are longer, and more of them stays free.
+    Moving more at once does not help. With the temporary device, new block groups are longer, and more of them stays free.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Nothing is left to do, or nothing can be done (STUCK)."""
+    """There is nothing left to do, or nothing can be done (STUCK)."""
 
     reason: RoomEnd
     """Which of them."""
@@ -243,8 +248,8 @@ RoomStep = MoveBlockGroup | Shrink | RemoveDevice | TurnBack | TurnForth | End
 
 @dataclass(slots=True)
 class RoomProgress:
-    """What this process has done. `moved` and `failed`: addresses of block groups. `best`: the most gained so far, in bytes, and
-    `since` how many moves ago. `returned`: moves from temporary devices, `empty`: those of block groups with nothing in them.
+    """The work of this process. `moved` and `failed`: addresses of block groups. `best`: the most bytes gained so far, and `since`
+    how many moves ago. `returned`: moves from temporary devices, `empty`: those of empty block groups.
     """
 
     moved: set[int] = field(default_factory=set)
@@ -255,14 +260,16 @@ class RoomProgress:
     empty: int = 0
 
     def note(self, reading: RoomReading, temporary: Sequence[int]) -> None:
-        """Notes what a move has brought: unallocated on the lasting devices, less what has to come back to them."""
+        """Records the result of a move: unallocated bytes of the permanent devices, less those that have to be moved
+        back to them.
+        """
         gained = reading.usable(temporary) - to_return(reading, temporary)
         self.since = 0 if self.best is None or gained > self.best else self.since + 1
         self.best = gained if self.best is None else max(self.best, gained)
 
 
 def to_return(reading: RoomReading, temporary: Sequence[int]) -> int:
-    """Bytes of the lasting devices that the block groups on temporary devices will take, at most."""
+    """Bytes of the permanent devices that the block groups on temporary devices will use, at most."""
     per_device = "raid1" in reading.profiles
     return sum(
         group.length if per_device else sum(piece.length for piece in group.pieces if piece.devid in temporary)
@@ -280,7 +287,9 @@ def next_step(
     is_last_round: bool,
     progress: RoomProgress,
 ) -> RoomStep:
-    """Returns the next step. `highest`: the highest address of a block group when the round began: later ones are not moved."""
+    """Returns the next step. `highest`: the highest address of a block group when the round began; later block groups are not
+    moved.
+    """
     if not is_returning:
         return _gaining(reading, temporary, goal, highest, progress)
     return _returning(reading, temporary, goal, is_last_round, progress)

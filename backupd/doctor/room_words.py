@@ -1,4 +1,4 @@
-"""Words of `backupd doctor --fix room`: its lines, and its errors with what to do next."""
+"""The texts of `backupd doctor --fix room`: its lines, and its errors with hints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ _REASONS = {
 
 
 def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
-    """Returns the error of a plan that may not begin."""
+    """Returns the error for a plan that may not start."""
     details = plan.details
     match plan.refusal:
         case Refusal.READ_ONLY:
@@ -46,7 +46,7 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
 
 
 def attached_error(loops: Sequence[Path], pool: Path) -> OperatorError:
-    """Returns what is left to do when the pool was not mounted and its temporary devices are attached again."""
+    """Returns the remaining steps if the pool was not mounted and its temporary devices are attached again."""
     devices = ", ".join(map(str, loops))
     return PoolUnusable(f"the temporary device is attached again: {devices}", f"mount {pool}, then run `backupd doctor --fix room`")
 
@@ -67,7 +67,7 @@ def foreign_record_error(state: Path, filesystem: str) -> OperatorError:
 
 
 def begun_error(record: TemporaryRecord) -> OperatorError:
-    """Returns the error for other devices than those that were begun with."""
+    """Returns the error for other devices than those that the job was started with."""
     return OperatorError(f"it was started with {paths_of(record.devices)}", "leave --device out to continue")
 
 
@@ -128,7 +128,7 @@ def not_moved(step: MoveBlockGroup, error: OSError) -> str:
 
 
 def turning(reason: RoomEnd) -> str:
-    """Returns the line of the moment from which the temporary device is emptied."""
+    """Returns the line for the start of moving data back from the temporary device."""
     return f"{_REASONS[reason]}; moving the data on the temporary device back"
 
 

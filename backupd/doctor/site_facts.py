@@ -1,6 +1,7 @@
-"""Reads the facts about the pool and its configuration, and what starts a program by itself: enabled timers and lines of cron.
+"""Reads the facts about the pool and its configuration, and about everything that starts a program automatically: enabled timers
+and lines of cron, which are read from files, because systemd need not run.
 
-Those are read from files: systemd need not run. It needs nothing of the filesystem's facts: `backupd check` uses it, too.
+It needs no facts of the filesystem, because `backupd check` uses it too.
 """
 
 import json
@@ -73,7 +74,9 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
 
 
 def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
-    """The trial that decides is made once for all hosts of a run, so one of the last run tells of all."""
+    """Returns a host whose rsync was not confined. The trial is made once for all hosts of a run, so one host of the last run is
+    enough.
+    """
     host = max(newest, key=newest.__getitem__, default="")
     if not host or not newest[host]:
         return ""
@@ -85,7 +88,7 @@ def _unconfined(pool: Pool, newest: Mapping[str, str]) -> str:
 
 
 def _untrusted_state(state: Path) -> UntrustedStep | None:
-    """None as well where the state folder cannot be read: of that the rule about the catalogue reports."""
+    """Returns None also if the state folder cannot be read: the rule about the catalogue reports that."""
     if not answers(state):
         return None
     with suppress(OSError):
@@ -135,7 +138,7 @@ _CRON = ("etc/crontab", "etc/cron.d", "var/spool/cron/crontabs", "etc/cron.hourl
 
 
 def scheduled_by(program: str, verb: str, root: Path = Path("/")) -> Iterator[str]:
-    """Names of enabled timers and of files of cron that run `program ... verb`, which may be any pool's."""
+    """Names of enabled timers and of files of cron that run `program ... verb`, possibly for another pool."""
     pattern = re.compile(rf"\b{re.escape(program)}\b[^\n]*\b{re.escape(verb)}\b")
     for timer in sorted(_enabled(root)):
         if any(pattern.search(line) for line in _lines(_service_of(timer, root))):
@@ -147,12 +150,12 @@ def scheduled_by(program: str, verb: str, root: Path = Path("/")) -> Iterator[st
 
 
 def _enabled(root: Path) -> set[str]:
-    """Timers that a target wants: what `systemctl enable` makes of [Install]."""
+    """Timers that a target wants: the links that `systemctl enable` makes for [Install]."""
     return {timer.name for folder in _UNITS for timer in (root / folder).glob("*.wants/*.timer")}
 
 
 def _service_of(timer: str, root: Path) -> Path | None:
-    """The file of the service that a timer of the same name starts; that of the template for an instance (a@b.timer)."""
+    """The file of the service that a timer of the same name starts; the template for an instance (a@b.timer)."""
     name = timer.removesuffix(".timer")
     template = name.partition("@")[0] + "@" if "@" in name else name
     candidates = (root / folder / f"{unit}.service" for unit in dict.fromkeys((name, template)) for folder in _UNITS)
@@ -167,7 +170,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _lines(file: Path | None) -> list[str]:
-    """Returns the lines of a file that are no comments."""
+    """Returns the lines of a file without comments."""
     try:
         text = file.read_text(errors="replace") if file else ""
     except OSError:

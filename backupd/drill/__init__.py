@@ -1,1 +1,1 @@
-"""Drills: a backup is really restored, or booted, and thrown away again."""
+"""Drills: restores or boots a backup for real, and deletes the result."""

@@ -1,8 +1,8 @@
 """A boot drill: boots a whole backed up system in a container, checks it, and deletes it.
 
-Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, where the
-kernel permits it, with separate users. Device nodes of the backup open nothing. A unit of ours waits until the system is up, runs
-the checks, and reports the result on the console. The system's owner can print any result there, but only about that system.
+Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, if the
+kernel permits it, with separate users. Device nodes of the backup open nothing. A unit of ours waits until the system has booted,
+runs the checks, and reports the result on the console. The system's owner can print any result there, but only about that system.
 """
 
 import asyncio
@@ -70,11 +70,11 @@ class BootDrill:
     backup: Restorable
     """The backup."""
     checks: tuple[str, ...]
-    """Lines of the shell that must end with 0 in the booted system."""
+    """Shell commands that must exit with 0 in the booted system."""
     timeout: float
-    """Seconds that the boot and all checks may take."""
+    """The time limit for the boot and all checks, in seconds."""
     as_root: bool = False
-    """True if it is also booted where the system can have no users of its own, so that its root is that of this machine."""
+    """True if it is also booted when it cannot have separate users, so that its root is root of this machine."""
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class Console:
     """The output of the booted system."""
 
     mark: str
-    """What begins the lines that are meant for us."""
+    """The prefix of the lines that are meant for this program."""
     asked: int = 0
     """Number of checks."""
     state: str = ""
-    """As systemctl is-system-running prints it ("running", "degraded"); "": it is not up yet."""
+    """As systemctl is-system-running prints it ("running", "degraded"); "": still booting."""
     failed: list[str] = field(default_factory=list)
     """Names of failed units."""
     checks: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -179,8 +179,8 @@ def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillRe
 
 
 def _gives_own_users(context: DrillContext, folder: Path) -> bool:
-    """Tries it with a folder of ours. Not with the system: one that ended at once, because it has users of its own, would be tried
-    without them, and be root on this machine.
+    """Tests separate users with a folder of ours. Not with the system: one that ended at once because it had separate users would
+    be booted again without them, and be root on this machine.
     """
     trial = folder / "trial"
     (trial / "usr").mkdir(parents=True)
@@ -192,7 +192,7 @@ def _gives_own_users(context: DrillContext, folder: Path) -> bool:
 
 
 def _prepare(system: Path) -> None:
-    """Makes folders that a backup rarely has, and every system needs."""
+    """Creates folders that are rarely in a backup but that every system needs."""
     with Tree(system) as tree:
         for path in (b"/", b"/var"):
             with suppress(OSError), tree.folder(path) as folder:
@@ -204,7 +204,7 @@ def _prepare(system: Path) -> None:
 
 
 def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, ...]:
-    """Returns the command. systemd reads the words behind --boot like the kernel's command line."""
+    """Returns the command. systemd reads the words after --boot like the kernel's command line."""
     hostname = host if len(host) < _LONGEST_HOSTNAME and re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", host) else "rehearsal"
     return (
         *_container(folder / _SYSTEM / DATA, pool),
@@ -218,9 +218,8 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
 
 
 def _container(root: Path, pool: str) -> tuple[str, ...]:
-    """Returns how each command begins.
-
-    A received backup may have a .nspawn file beside its data, which binds and permits anything: no settings are read.
+    """Returns the common beginning of the commands. A received backup may have a .nspawn file beside its data, which can bind and
+    permit anything: such settings are not read.
     """
     return (
         PROGRAM,
@@ -230,13 +229,12 @@ def _container(root: Path, pool: str) -> tuple[str, ...]:
 
 
 def _in_groups(groups: Sequence[Path], root: Path, words: Sequence[str]) -> tuple[str, ...]:
-    """Makes the program enter the groups before it starts. Two systems in one group would mistake each other's processes for
-    their own.
+    """Makes the program enter the cgroups before it starts. Two systems in one group would mistake each other's processes for their
+    own.
 
-    `root` is mounted `nodev` for it: a device node of a backup with mode 666 would be a disk of this machine, also for a system
-    with users of its own.
-
-    Mounts follow those of the machine: with `private`, a filesystem that is unmounted during the drill would stay in use.
+    `root` is mounted `nodev`: a device node of a backup with mode 666 would be a disk of this machine, even for a system with
+    separate users. Mounts follow those of the machine: with `private`, a filesystem that is unmounted during the drill would stay
+    in use.
     """
     script = """\
 mount --bind --options nodev -- "$1" "$1"; shift
@@ -246,8 +244,8 @@ while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$
 
 
 async def _follow(context: DrillContext, command: Sequence[str], console: Console, timeout: float) -> bool:
-    """Reads until the system has reported everything; returns True if it took too long. Raises Cancelled,
-    NotFinished, OSError.
+    """Reads until the system has reported everything; returns True if the time limit was reached. Raises Cancelled, NotFinished,
+    OSError.
     """
     group = Group.start(command, on_stdout=console.take, on_stderr=console.take)
     ended, begun = asyncio.create_task(group.wait()), time.monotonic()
@@ -290,11 +288,11 @@ _PATIENCE = 10.0  # seconds
 
 @contextmanager
 def boot_cgroups(pool: str) -> Iterator[list[Path]]:
-    """Makes them, below the tops of the hierarchies that systemd uses; whatever is in them at the end is killed. Raises OSError.
+    """Creates the cgroups below the tops of the hierarchies that systemd uses; processes in them are killed at the end. Raises
+    OSError.
 
-    `pool`: its id, which their name has: another pool may have a drill of its own. What a killed one left in them is killed first.
-
-    A system of 4,096 processes at the most, with half of the memory, where the kernel limits these.
+    `pool`: its id, which is part of their name, because another pool may run a drill at the same time. Processes left by a killed
+    drill are killed first. The limits are 4,096 processes and half of the memory, if the kernel supports them.
     """
     groups = [top / f"{_NAME}{pool}" for top in _tops()]
     for group in groups:
@@ -312,7 +310,7 @@ def boot_cgroups(pool: str) -> Iterator[list[Path]]:
 
 
 def _tops() -> list[Path]:
-    """Returns where systemd's own hierarchy is mounted: cgroup2, or the named one of version 1, or both."""
+    """Returns the mount points of systemd's hierarchies: cgroup2, or the named one of version 1, or both."""
     return [
         mount.target
         for mount in mounts()
@@ -326,7 +324,9 @@ def _limit(group: Path, name: str, value: int) -> None:
 
 
 def _remove(top: Path) -> None:
-    """Kills what is in a group and those below it, and removes them. One that cannot be is left to the next drill."""
+    """Kills the processes in a group and in those below it, and removes the groups. A group that cannot be removed is left to the
+    next drill.
+    """
     end = time.monotonic() + _PATIENCE
     while top.is_dir():
         for folder, _, files in os.walk(top, topdown=False):

@@ -1,4 +1,4 @@
-"""`backupd drill`: backups really restored, compared, and thrown away again."""
+"""`backupd drill`: restores or boots backups for real, compares them, and deletes the result."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -58,7 +58,7 @@ SAMPLE, DURATION = ParsedType("sample", _sample), ParsedType("duration", _time)
 
 @dataclass(frozen=True, slots=True)
 class DrillOptions:
-    """What is restored or booted; None: as configured."""
+    """The scope of a drill; None: as configured."""
 
     sample: FileSample | None
     boot: bool
@@ -143,7 +143,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
 
 
 def _boot_drill(context: PoolContext, backup: Restorable, *, as_root: bool) -> BootDrill:
-    """Raises OperatorError if it is no backup of a system that can be booted."""
+    """Raises OperatorError if the backup has no bootable system."""
     require_bootable(backup)
     host = context.config.hosts.get(backup.host)
     return BootDrill(backup, host.boot_checks if host else (), context.config.drill.boot_timeout, as_root)
@@ -186,7 +186,7 @@ def _backups(context: PoolContext, drilling: DrillContext, which: tuple[str, ...
 
 
 def _next(context: PoolContext, drilling: DrillContext) -> Restorable:
-    """A random complete backup of the host that was not drilled for longest. Raises UsageError."""
+    """Returns a random complete backup of the host whose last drill is longest ago. Raises UsageError."""
     hosts, drills = hosts_of(context.pool), read_drills(context.catalogue)
     for host in in_turn(hosts, drills, drilling.chance, drilling.now):
         if backup := _any_complete(context.pool, host, drilling):

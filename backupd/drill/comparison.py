@@ -1,4 +1,4 @@
-"""Compares restored files with the backup by `rsync --dry-run --checksum`: a program that is independent of our restore.
+"""Compares restored files with the backup by `rsync --dry-run --checksum`, which is independent of our restore.
 
 It reads the content of every file on both sides, and compares file types, sizes, times in nanoseconds, owners, modes, ACLs,
 extended attributes, targets of symlinks, device numbers, and which names are hard links of each other.
@@ -44,8 +44,8 @@ class FoundDifferences:
 
 
 def command(source: Path, copy: Path, names: Path | None, left_out: Path | None = None) -> tuple[str, ...]:
-    """Returns the command. `names`: a file with the restored names, a NUL behind each; None: everything except the folders named
-    in the file `left_out` (write_left_out).
+    """Returns the command. `names`: a file with the restored names, each followed by a NUL; None: everything except the folders in
+    the file `left_out` (write_left_out).
     """
     selection = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
     but = ("--from0", f"--exclude-from={left_out}") if left_out else ()
@@ -63,7 +63,7 @@ def command(source: Path, copy: Path, names: Path | None, left_out: Path | None 
 
 
 def difference_of(line: str) -> tuple[str, str] | None:
-    """Parses the name and the kind of difference from a line of rsync's; None if there is no difference."""
+    """Parses the name and the kind of difference in a line of rsync's output; None if there is no difference."""
     code, name = line[:11], line[12:]  # what is the same may be blank: "hf          name => other"
     if code.startswith("*deleting"):
         return name, "it is not in the backup"
@@ -88,9 +88,10 @@ async def compare(
     is_to_wait: Callable[[], bool],
     left_out: Path | None = None,
 ) -> FoundDifferences:
-    """Compares. Ends early if `is_over` returns True, and the result is then incomplete: the caller must check again.
+    """Compares. Ends early if `is_over` returns True, with an incomplete result: the caller must check that again. Pauses while
+    `is_to_wait` returns True.
 
-    Pauses while `is_to_wait` returns True. Raises OperatorError if it cannot be done, NotFinished if rsync died meanwhile.
+    Raises OperatorError if it is impossible, NotFinished if rsync died.
     """
     found_differences, error_output, rest = FoundDifferences(), bytearray(), bytearray()
 
@@ -131,7 +132,7 @@ def _ended_words(status: int) -> str:
 
 
 def write_names(file: Path, paths: Sequence[bytes]) -> None:
-    """Writes the names of the paths as rsync takes them, with the folders above each. Raises OSError."""
+    """Writes the names of the paths for rsync, with the folders above each. Raises OSError."""
     above = {folder for path in paths for folder in _above(path)}
     with file.open("xb") as out:
         for path in [*sorted(above), *paths]:
@@ -139,7 +140,7 @@ def write_names(file: Path, paths: Sequence[bytes]) -> None:
 
 
 def write_left_out(file: Path, folders: Iterable[bytes]) -> None:
-    """Writes names of folders as patterns of rsync that mean them and nothing else. Raises OSError."""
+    """Writes names of folders as patterns of rsync that match only these. Raises OSError."""
     with file.open("xb") as out:
         for name in folders:
             has_wildcards = any(character in name for character in b"*?[")  # without one a backslash means itself

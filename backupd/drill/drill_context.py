@@ -24,7 +24,7 @@ _LOOK = 1.0  # seconds between looks at who works and at the room
 
 
 class NotFinished(OperatorError):
-    """The drill did not finish, which says nothing about the backup: it ran out of time or of free space."""
+    """The drill did not finish, which proves nothing about the backup: it ran out of time or of free space."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class DrillContext:
     cancellation: Cancellation = field(default_factory=Cancellation)
     """Ends it early."""
     waits: Callable[[str], None] = lambda _: None
-    """Called with the job that it waits for, and with "" when it continues."""
+    """Called with the job for which the drill waits, and with "" when it continues."""
     _end: float | None = None
     _looked: float = 0.0
     _who: str = ""
@@ -77,7 +77,7 @@ class DrillContext:
             )
 
     def require_room_left(self) -> None:
-        """Raises NotFinished when the pool is about to be full: others write as well. Raises OSError."""
+        """Raises NotFinished if the pool is almost full: other jobs write too. Raises OSError."""
         room = read_room(self.pool.path)
         if room.available < self.config.pool.min_free.bytes_of(room.total) // _PART:
             raise NotFinished(
@@ -85,7 +85,7 @@ class DrillContext:
             )
 
     def has_to_wait(self) -> bool:
-        """Returns True if a night, an expiry or a balance is running; they come first. Checks once a second."""
+        """Returns True if a night, an expiry or a balance is running, which take precedence. Checks once a second."""
         if time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             who = at_work(self.pool.locks)
@@ -95,7 +95,7 @@ class DrillContext:
         return bool(self._who)
 
     def go_on(self) -> None:
-        """Waits while others come first; call it repeatedly. Raises Cancelled, NotFinished and OSError."""
+        """Waits while other jobs take precedence; call it repeatedly. Raises Cancelled, NotFinished and OSError."""
         self.require_going()
         if time.monotonic() - self._looked > _LOOK:
             self.require_room_left()
@@ -104,12 +104,12 @@ class DrillContext:
             self.require_going()
 
     def room(self) -> int:
-        """Bytes that a drill may write: `min_free` is not touched. Raises OSError."""
+        """Bytes that a drill may write without using `min_free`. Raises OSError."""
         room = read_room(self.pool.path)
         return max(0, room.available - self.config.pool.min_free.bytes_of(room.total))
 
     def require_room(self, needed: int) -> None:
-        """Raises NotFinished when so many bytes do not fit. Raises OSError."""
+        """Raises NotFinished if these bytes do not fit. Raises OSError."""
         if needed > (room := self.room()):
             raise NotFinished(
                 f"{format_size(needed)} are needed, but the pool has only {format_size(room)} above min_free, so nothing was "

@@ -33,7 +33,7 @@ _MOST = 1_000_000  # names in memory
 
 @dataclass(frozen=True, slots=True)
 class ChosenNames:
-    """The names that are restored."""
+    """The names to be restored."""
 
     paths: tuple[bytes, ...]
     """Their paths, in the order of a walk."""
@@ -42,13 +42,12 @@ class ChosenNames:
     left_out: int
     """Number of chosen names that are too large for the free space."""
     allocated: int
-    """Bytes on the disk of the chosen names."""
+    """Bytes on disk of the chosen names."""
 
 
 def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
-    """Chooses among all that is not a folder. What does not fit into `room` bytes along with the others is left out.
-
-    `look` is told how many names were seen so far, and may raise. Raises OSError.
+    """Chooses among all names that are not folders. A name that does not fit into `room` bytes with the others is skipped. `look`
+    is called with the number of names seen so far, and may raise. Raises OSError.
     """
     drawn: list[tuple[bytes, int]] = []
     most = min(sample.number or _MOST, _MOST)
@@ -92,7 +91,7 @@ _SCRATCH, _NAMES = "restored", "names"
 
 @dataclass(frozen=True, slots=True)
 class RestoreDrill:
-    """A backup and how much of it is restored."""
+    """A backup and the share of it that is restored."""
 
     backup: Restorable
     """The backup."""
@@ -111,9 +110,9 @@ class RestorePlan:
     needed: int
     """Bytes on the disk."""
     room: int
-    """Bytes that the pool has for a drill."""
+    """Free bytes of the pool for a drill."""
     left_out: int
-    """Number of chosen names that are too large for that."""
+    """Number of chosen names that do not fit."""
 
 
 def restore_plan(context: DrillContext, drill: RestoreDrill, tell: Tell) -> RestorePlan:
@@ -183,7 +182,9 @@ def _restored_and_compared(context: DrillContext, drill: RestoreDrill, folder: P
 
 
 def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) -> ChosenNames:
-    """Returns the chosen names; none for all of them. Raises NotFinished if there is no room for the whole backup."""
+    """Returns the chosen names; empty for all of them. Raises NotFinished if there is not enough free space for the
+    whole backup.
+    """
     progress = RestoreProgress()
 
     def look(seen: int) -> None:

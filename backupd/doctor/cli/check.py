@@ -50,7 +50,7 @@ def report(findings: Sequence[Finding], as_json: bool) -> Exit:
 
 
 def show(findings: Sequence[Finding]) -> None:
-    """The table, and below it what to do. What three hosts or more have is one line."""
+    """Prints the table, and the remedies below it. Three or more hosts with the same finding share a line."""
     rows = [
         (click.style(level, fg=colours.LEVEL[level]), about, text)
         for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in findings])
@@ -64,7 +64,7 @@ def show(findings: Sequence[Finding]) -> None:
 
 
 def merged(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Returns the items, those with the same content of three subjects or more as one, at the place of the first. Pure."""
+    """Returns the items; those of three subjects or more with the same content become one, in the place of the first. Pure."""
     subjects: dict[T, list[str]] = {}
     for about, content in items:
         subjects.setdefault(content, []).append(about)

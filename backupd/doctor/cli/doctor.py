@@ -1,6 +1,5 @@
-"""`backupd doctor`: finds what is wrong or slow with the pool, and how to repair it.
-
-`--fix room` shows the plan, does it, and prints the result.
+"""`backupd doctor`: finds problems and slow settings of the pool, and how to repair them. `--fix room` shows the plan, runs it, and
+prints the result.
 """
 
 import re
@@ -120,7 +119,7 @@ def _fields(facts: DoctorFacts, doctor_report: DoctorReport) -> dict[str, Any]:
 
 
 def _finding_fields(finding: Finding) -> dict[str, Any]:
-    """Returns one finding; `commands` are shell lines, the first of which are those that --fix runs."""
+    """Returns one finding; `commands` are shell lines, beginning with those that --fix runs."""
     return {
         "name": finding.check,
         "severity": finding.level,
@@ -212,7 +211,7 @@ def _left(done: list[Finding]) -> str:
 
 
 def fix_room(config: Config, now: Callable[[], datetime], named: Sequence[Path], *, dry_run: bool, as_json: bool) -> int:
-    """Runs it, or with `dry_run` shows what it would do. Raises OperatorError."""
+    """Runs the repair, or with `dry_run` shows it. Raises OperatorError."""
     is_left = read_record(config.pool.state) is not None
     try:
         pool = open_configured(config)

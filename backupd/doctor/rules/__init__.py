@@ -1,5 +1,5 @@
-"""All rules, in the order in which findings of one severity are shown, each a pure function of facts; and `--fix NAME`: the
-steps of a finding that is still there, then the rule again to see whether it is gone.
+"""All rules, in the order in which findings of one severity are shown, each a pure function of facts; and `--fix NAME`: runs the
+steps of a finding that still exists, then checks the rule again.
 """
 
 import logging
@@ -17,7 +17,7 @@ BY_NAME = {rule.name: rule for rule in RULES}
 
 
 def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorReport:
-    """Applies these rules. A rule that is blind but finds something counts as having looked."""
+    """Applies these rules. A blind rule that finds something counts as having checked."""
     findings: list[Finding] = []
     well: list[str] = []
     unlooked: list[UncheckedRule] = []
@@ -44,7 +44,7 @@ def rule_named(name: str) -> str:
 
 
 def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
-    """Returns what that rule finds now. Raises OperatorError when it cannot look."""
+    """Returns the present findings of that rule. Raises OperatorError if it cannot check."""
     report = examine(facts, [BY_NAME[name]])
     for unlooked in report.unlooked:
         raise OperatorError(f"{name}: not checked: {unlooked.why}", f"{privilege_hint()}; not in a service's sandbox")
@@ -52,7 +52,7 @@ def findings_of(name: str, facts: DoctorFacts) -> tuple[Finding, ...]:
 
 
 def refusal(finding: Finding) -> OperatorError | None:
-    """Returns why nothing can be done about it, None if something can."""
+    """Returns the reason why nothing can be done about it, None if something can."""
     if finding.remedy.fixable:
         return None
     needs = "needs the filesystem unmounted" if finding.remedy.unmounted else "takes long, or is your decision"
@@ -60,7 +60,7 @@ def refusal(finding: Finding) -> OperatorError | None:
 
 
 def fix(finding: Finding, look_again: Callable[[], DoctorFacts]) -> None:
-    """Runs the steps. Raises OperatorError if one fails, or if the rule finds the problem again afterwards, even a smaller one."""
+    """Runs the steps. Raises OperatorError if one fails, or if the rule still finds the problem afterwards, even a smaller one."""
     for step in finding.remedy.steps:
         _log.info("%s", step.line)
         _do(step)

@@ -1,7 +1,7 @@
-"""Rules about how the filesystem is mounted. Options belong to the whole filesystem, but for nosuid, nodev and access times.
+"""Rules about the mount of the filesystem. Options belong to the whole filesystem, except nosuid, nodev and access times.
 
-btrfs chooses ssd by itself when it is mounted and /sys/block/*/queue/rotational is 0 for all its devices; a udev rule tells the
-kernel what a device is.
+btrfs chooses ssd by itself when it is mounted and /sys/block/*/queue/rotational is 0 for all its devices; a udev rule can correct
+that flag.
 """
 
 import shlex
@@ -22,7 +22,7 @@ _HIGH_LEVEL = 3  # of zstd: above it a core compresses less than a disk writes
 
 
 def remount(fs: FilesystemFacts, option: str) -> FixCommand:
-    """The step that changes an option of the mounted filesystem, until it is mounted the next time."""
+    """The step that changes an option of the mounted filesystem, until the next mount."""
     return FixCommand(("mount", "-o", f"remount,{option}", str(fs.target)))
 
 
@@ -49,8 +49,8 @@ def _atime(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def powerless(target: Path, options: Collection[str]) -> FixCommand | None:
-    """The step after which setuid programs, capabilities and device nodes of hosts do nothing below `target`; None when it is so
-    already, or when the system itself lies there, which needs its own.
+    """The step that disables setuid programs, capabilities and device nodes of hosts below `target`; None if they are disabled
+    already, or if the system itself is on that mount and needs its own.
     """
     if target == _ROOT or all(word in options for word in POWERLESS):
         return None
@@ -292,9 +292,8 @@ def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
 
 
 def udev_rule(fs: FilesystemFacts, devices: list[DeviceFacts]) -> list[str]:
-    """The rule that tells the kernel, each time that a device of this filesystem comes up, that it rotates.
-
-    A partition has no flag of its own: that of its disk lies one folder above.
+    """The udev rule that tells the kernel that a device of this filesystem rotates, each time it appears. A partition has no flag
+    of its own: that of its disk is one folder above.
     """
     attributes = {("../" if device.layers[0].kind == "partition" else "") + "queue/rotational" for device in devices}
     match = f'ACTION!="remove", SUBSYSTEM=="block", ENV{{ID_FS_UUID}}=="{fs.uuid}"'

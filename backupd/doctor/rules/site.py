@@ -155,7 +155,7 @@ def _schedule(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def by_hand(verdict: ScheduleVerdict, why: str = "") -> Finding:
-    """Returns the note about a configuration whose runs are started by hand."""
+    """Returns the note about a configuration whose runs are started manually."""
     text = f"nothing starts the backups; btrkeep's systemd units only read configurations named {FOLDER}/NAME.toml"
     line = cron_line(verdict)
     commands = (f"# in /etc/cron.d/btrkeep-{verdict.pool}:", f"#   {line}")

@@ -1,4 +1,4 @@
-"""Rules about the state that the filesystem is in, and about quotas: simple quotas, which enforce those of hosts, and qgroups."""
+"""Rules about the state of the filesystem, and about quotas: simple quotas, which enforce those of hosts, and qgroups."""
 
 import shlex
 from collections.abc import Iterator
@@ -157,18 +157,20 @@ def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
 
 
 def _with_space(facts: DoctorFacts) -> dict[int, int]:
-    """Returns the devices on which a new chunk has space, by number, with their unallocated bytes."""
+    """Returns the devices with space for a new chunk, by number, with their unallocated bytes."""
     return {devid: size for devid, size in facts.filesystem.unallocated.items() if size >= _CHUNK}
 
 
 def _needed(facts: DoctorFacts) -> int:
-    """Returns how many devices with unallocated space a new chunk of data needs."""
+    """Returns the number of devices with unallocated space that a new chunk of data needs."""
     profiles = facts.filesystem.profiles.get("data", ()) or facts.filesystem.profiles.get("mixed", ())
     return max(map(devices_needed, profiles), default=1)
 
 
 def _fill(facts: DoctorFacts) -> tuple[str, ...]:
-    """Returns the commands when some devices have space, but fewer than the profile needs: one was added to a full mirror."""
+    """Returns the commands for a pool in which some devices have space, but fewer than the profile needs: a device was added to a
+    full mirror.
+    """
     space, needed = _with_space(facts), _needed(facts)
     if not 0 < len(space) < needed:
         return ()

@@ -1,4 +1,4 @@
-"""Rules about the devices and the layers below them, and about how the filesystem was made: trees, profiles, checksums."""
+"""Rules about the devices and the layers below them, and about the format of the filesystem: trees, profiles, checksums."""
 
 import shlex
 from collections.abc import Iterator
@@ -141,7 +141,7 @@ RULES = (
 
 
 MANY_BLOCK_GROUPS = 4 << 40
-"""Bytes allocated from which a mount is long without a block group tree: 4,000 block groups, each a seek or more."""
+"""Allocated bytes above which a mount without a block group tree takes long: 4,000 block groups, each with a seek or more."""
 _LOST_WITH_A_DEVICE = ("single", "dup", "raid0")
 _PARITY = ("raid5", "raid6")
 _ACCELERATED_BY = {  # flags of x86 and of arm64 with which the kernel's library code has a fast way
@@ -225,7 +225,7 @@ def _redundant(device: DeviceFacts) -> bool:
 
 
 def _rewritten(fs: FilesystemFacts) -> str:
-    """Returns what a conversion of metadata rewrites."""
+    """Returns the data that a conversion of metadata rewrites."""
     return "data and metadata share block groups, so everything is rewritten" if "mixed" in fs.profiles else "metadata is rewritten"
 
 
@@ -298,7 +298,9 @@ def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
-    """True if a driver uses instructions made for it. What has another name than generic or lib does; lib looks for itself."""
+    """Returns True if a driver uses special instructions. Drivers with another name than generic or lib do; lib chooses
+    by itself.
+    """
     if driver.endswith("-generic"):
         return False
     if driver.endswith("-lib"):  # since Linux 6.14 for crc32c, 6.16 for sha256, 6.19 for blake2b
