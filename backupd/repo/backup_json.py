@@ -137,7 +137,7 @@ class Record:
     """True if no file had more than one link before the run's rsync (hardlinks.py), so all its links are younger than the
     subvolume. Earlier versions wrote `split`, which is ignored: it was wrong after a `promote`."""
     doubted: bool = field(default=False, metadata=_LEFT_OUT)
-    """True if files with the time DOUBTED (run/finalisation.py) may not be on the disk; only then in the file."""
+    """True if files with the time UNSYNCED_TIME (run/finalisation.py) may not be on the disk; only then in the file."""
     stopped_for: str | None = field(default=None, metadata=_LEFT_OUT)
     """ROOM if it was stopped because of that; only then in the file."""
     written: int | None = field(default=None, metadata=_LEFT_OUT)

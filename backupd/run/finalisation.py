@@ -66,7 +66,7 @@ class WorkSubvolume:
     uuid: str
     """Of the subvolume, which keeps it when it is renamed."""
     has_unsynced_files: bool = False
-    """True if some of its files have the time DOUBTED."""
+    """True if some of its files have the time UNSYNCED_TIME."""
     unread_bases: tuple[str, ...] = ()
     """As in Record."""
     ancestors: Mapping[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def finalise(
     _forget_former_notes(pool.host(record.host), name)
     if record.repaired is None:  # whose damage is recorded by now
         forget_recorded(pool, record.host, name)  # of one that had the name before, and was deleted
-    named = replace(_without_doubt(prepared, record), name=name, links_split=split)
+    named = replace(_without_unsynced_files(prepared, record), name=name, links_split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
     if judge and (judged := judge(named)) != named:
@@ -186,8 +186,8 @@ def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
     return shared_record
 
 
-def _without_doubt(prepared: WorkSubvolume, record: Record) -> Record:
-    """Returns the record of a backup without files in doubt. A failed one keeps them, to be restored: it is never a base."""
+def _without_unsynced_files(prepared: WorkSubvolume, record: Record) -> Record:
+    """Returns the record of a backup without unsynced files. A failed one keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
     dropped = drop_unsynced(prepared.path)
@@ -230,11 +230,11 @@ def _free_name(pool: Pool, record: Record) -> str:
     return backup_name(moment)
 
 
-DOUBTED = -11_676_096_000 * 10**9 + 1
+UNSYNCED_TIME = -11_676_096_000 * 10**9 + 1
 """1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
 
 
-@Checkpoint("files doubted")
+@Checkpoint("files marked unsynced")
 def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
     """Gives every file of a writable subvolume that time; False when it was `cancelled`, so that some do not have it.
 
@@ -243,17 +243,17 @@ def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
     for entry in _files(subvolume):
         if cancelled:
             return False
-        if entry.entry.mtime != DOUBTED:
-            os.utime(entry.name, ns=(DOUBTED, DOUBTED), dir_fd=entry.folder, follow_symlinks=False)
+        if entry.entry.mtime != UNSYNCED_TIME:
+            os.utime(entry.name, ns=(UNSYNCED_TIME, UNSYNCED_TIME), dir_fd=entry.folder, follow_symlinks=False)
     return True
 
 
-@Checkpoint("doubted files removed")
+@Checkpoint("unsynced files removed")
 def drop_unsynced(subvolume: Path) -> int:
     """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
     dropped = 0
     for entry in _files(subvolume):
-        if entry.entry.mtime == DOUBTED:
+        if entry.entry.mtime == UNSYNCED_TIME:
             before = os.fstat(entry.folder)
             os.unlink(entry.name, dir_fd=entry.folder)
             os.utime(entry.folder, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -88,15 +88,15 @@ async def _one_path(
 ) -> PathResult:
     base = prepared.base
     before = base.path(result.path) if base else None
-    kept, doubted = _known(prepared.path, (before.left_out if before else None) or (), changed.all)
+    unchanged, changed_folders = _split_by_change(prepared.path, (before.left_out if before else None) or (), changed.all)
     inside = [
         folder
         for folder in changed.empty
         if folder.startswith(result.path.rstrip("/") + "/") and not is_expected(folder, result.path)
     ]
-    chosen = list(dict.fromkeys((*doubted, *inside)))
+    chosen = list(dict.fromkeys((*changed_folders, *inside)))
     everything = before is None or was_hidden(base, before, result) or changed.beyond or are_too_many(chosen)
-    left_out = list(kept)
+    left_out = list(unchanged)
     if everything or chosen:
         if cancellation:
             return not_looked(result, STOPPED)
@@ -167,14 +167,14 @@ def _changed_folders(subvolume: Path) -> ChangedFolders:
     return ChangedFolders(tuple(empty), frozenset(every), beyond=size > _MOST_EMPTY)
 
 
-def _known(subvolume: Path, left_out: Sequence[str], changed: frozenset[int]) -> tuple[list[str], list[str]]:
+def _split_by_change(subvolume: Path, left_out: Sequence[str], changed: frozenset[int]) -> tuple[list[str], list[str]]:
     """Returns those of the folders of the base that are unchanged, and those that the host must be asked for again."""
-    kept, doubted = list[str](), list[str]()
+    unchanged, changed_folders = list[str](), list[str]()
     with Tree(subvolume) as tree:
         for folder in left_out:
             with suppress(OSError, ValueError):
-                (doubted if tree.stat(os.fsencode(folder)).inode in changed else kept).append(folder)
-    return kept, doubted
+                (changed_folders if tree.stat(os.fsencode(folder)).inode in changed else unchanged).append(folder)
+    return unchanged, changed_folders
 
 
 def _is_folder(subvolume: Path, folder: str) -> bool:

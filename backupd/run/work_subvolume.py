@@ -185,8 +185,8 @@ def make_work_subvolume(
 def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unread: tuple[str, ...]) -> WorkSubvolume:
     """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
     path, record = wanted.path, base.record if base else None
-    doubted, ancestors = left.record.doubted or not left.synced, left.record.ancestors
-    prepared = WorkSubvolume(path, record, False, left.subvolume.id, left.subvolume.uuid, doubted, unread, ancestors)
+    is_unsynced, ancestors = left.record.doubted or not left.synced, left.record.ancestors
+    prepared = WorkSubvolume(path, record, False, left.subvolume.id, left.subvolume.uuid, is_unsynced, unread, ancestors)
     first = first_record(prepared, wanted.host, wanted.now)
     records.write(path, first, durable=True)  # before the mark goes: it may fail on a full pool
     remove_mark(path)

@@ -199,13 +199,13 @@ def test_a_run_that_goes_on_with_another_is_killed_at_each_of_its_steps_and_the_
     assert marked(pair)
     assert killed_at("before", "synced mark removed")
     assert not killed_at("after", "synced mark removed")
-    assert not killed_at("after", "files doubted")
+    assert not killed_at("after", "files marked unsynced")
     assert not killed_at("after", "filesystem synced")
     pair.in_the_middle(2 * MIB, end="dies")
     assert not killed_at("before", "synced mark set")
     assert killed_at("after", "synced mark set")
     pair.ssh("")
-    assert not killed_at("after", "doubted files removed")
+    assert not killed_at("after", "unsynced files removed")
     assert pair.run("web")["web"]["outcome"] == "complete"
     assert subvolumes(pair)[f"hosts/web/{pair.names('web')[-1]}"] == kept
     assert pair.differences("web", tree) == []

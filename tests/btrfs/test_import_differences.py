@@ -100,7 +100,7 @@ def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, e
         file.seek(300_000)
         file.write(bytes(5000))
     kept = (copy / "kept").stat()
-    links = replace(scan_links(tree, None, lambda: True), doubted=[b"deceives"], groups=[])
+    links = replace(scan_links(tree, None, lambda: True), alike=[b"deceives"], groups=[])
     count, here = (os.open(folder, os.O_RDONLY) for folder in (tree, copy))
     try:
         remove_names(copy, superfluous(count, here, links.digests, lambda: True))

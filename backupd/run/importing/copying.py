@@ -87,7 +87,7 @@ def copy_tree(
 
     Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
     """
-    skip, doubted = links.further, set(links.doubted)
+    skip, alike = links.further, set(links.alike)
 
     def folders() -> Iterator[_Folder]:
         with closing(walk_again(source, links.digests, goes_on)) as walked:
@@ -95,7 +95,7 @@ def copy_tree(
                 _make_folders(target, walked_folder.path, walked_folder.folders)
                 begin = walked_folder.path + b"/" if walked_folder.path else b""
                 names = [(entry.name, begin + entry.name, entry.inode()) for entry in walked_folder.others]
-                wanted = [(name, inode, path in doubted) for name, path, inode in names if path not in skip]
+                wanted = [(name, inode, path in alike) for name, path, inode in names if path not in skip]
                 how = [(name, inode, FileMatch.CONTENT if doubt else same) for name, inode, doubt in wanted]
                 yield _Folder(walked_folder.path, _digest(attributes_of(walked_folder.fd, walked_folder.status)), how)
 
@@ -113,11 +113,11 @@ def copy_changed(
 ) -> CopiedNames:
     """Copies the changed names into a copy of the tree before. What follows is as with `copy_tree`."""
     names, inner = dict[bytes, list[tuple[bytes, int, FileMatch]]](), dict[bytes, list[bytes]]()
-    skip, doubted = links.further, set(links.doubted)
+    skip, alike = links.further, set(links.alike)
     for path, inode in links.changed.items():
         if path not in skip:
             above, _, name = path.rpartition(b"/")
-            names.setdefault(above, []).append((name, inode, FileMatch.CONTENT if path in doubted else FileMatch.NONE))
+            names.setdefault(above, []).append((name, inode, FileMatch.CONTENT if path in alike else FileMatch.NONE))
     for path in links.folders:
         above, _, name = path.rpartition(b"/")
         if path:

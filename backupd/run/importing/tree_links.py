@@ -38,7 +38,7 @@ from btrkeep.units import printable
 class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
-    `changed`: what is not a folder and has another inode, with that; `doubted`: files of these that are as large and old as before.
+    `changed`: what is not a folder and has another inode, with that; `alike`: files of these that are as large and old as before.
     `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
     the tree itself is b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another
     kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
@@ -49,7 +49,7 @@ class TreeLinks:
     """
 
     changed: dict[bytes, int] = field(default_factory=dict)
-    doubted: list[bytes] = field(default_factory=list)
+    alike: list[bytes] = field(default_factory=list)
     folders: dict[bytes, Attributes] = field(default_factory=dict)
     gone: list[bytes] = field(default_factory=list)
     groups: list[list[bytes]] = field(default_factory=list)
@@ -140,7 +140,7 @@ class _Comparison:
         if self._before is not None:
             tree_links.changed[path] = entry.inode()
             if is_file and then and _is_alike(now, then):
-                tree_links.doubted.append(path)
+                tree_links.alike.append(path)
 
 
 def _counted_again(tree: int, tree_links: TreeLinks) -> int:
