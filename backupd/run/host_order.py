@@ -53,7 +53,7 @@ def plan(
     run, and others often: a host that brought no complete backup a short time ago waits.
 
     The host whose last attempt is the oldest comes first, so that a host which fails or takes long cannot starve the others. A host
-    that was silent until a time limit would occupy a place again for as long: it comes after the others, for one night only.
+    that was silent until a time limit would occupy a slot again for as long: it comes after the others, for one night only.
     """
     if names:
         return [_named(config, name) for name in dict.fromkeys(names)]

@@ -69,7 +69,7 @@ def _why(run: HostRun) -> str | None:
 class NightRunner:
     """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
 
-    `wait_for_slot`: no host begins while other runs have all places of the pool or of its group.
+    `wait_for_slot`: no host begins while other runs have all slots of the pool or of its group.
 
     A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
     """
@@ -88,8 +88,8 @@ class NightRunner:
         self._room = RoomMaker(context)
         self._most = 1  # hosts that are under way, but for those that pause
         self._each = CONFINED if any(context.confines(entry.host) for entry in self.waiting) else OPEN
-        self._pausing: set[str] = set()  # hosts that have given their places to others, in their group too
-        self._beside: list[asyncio.Task[None]] = []  # workers with the places of hosts that wait for their next attempt
+        self._pausing: set[str] = set()  # hosts that have given their slots to others, in their group too
+        self._beside: list[asyncio.Task[None]] = []  # workers with the slots of hosts that wait for their next attempt
         self._scarcity = Scarcity(context.pool.path, context.config, self._transfers, self._stop_for_room, self._seen)
 
     def stop(self, reason: Cause) -> None:
@@ -146,7 +146,7 @@ class NightRunner:
         return self.unusable is not None or (isinstance(catalogue, BestEffortCatalogue) and catalogue.problem is not None)
 
     async def _worker(self, over: asyncio.Event | None = None) -> None:
-        """Backs up one host after the other, until none waits, or until `over`: another worker needs the place."""
+        """Backs up one host after the other, until none waits, or until `over`: another worker needs the slot."""
         while not (over and over.is_set()) and (entry := await self._next(over)):
             try:
                 await self._back_up_and_tell(entry)
@@ -180,7 +180,7 @@ class NightRunner:
         run.cancellation.cancel_for(_of_pool(why))
 
     async def _next(self, over: asyncio.Event | None = None) -> PlannedHost | None:
-        """Returns the first waiting host whose group has a place; waits for one while others run, unless the night is over."""
+        """Returns the first waiting host whose group has a slot; waits for one while others run, unless the night is over."""
         async with self._changed:
             while self.waiting and not self.reason and not (over and over.is_set()):
                 if entry := self._first_with_place():
@@ -191,7 +191,7 @@ class NightRunner:
         return None
 
     def _first_with_place(self) -> PlannedHost | None:
-        """Returns the next host with a free place; those that go last only if no other waits. Mostly that is the very first."""
+        """Returns the next host with a free slot; those that go last only if no other waits. Mostly that is the very first."""
         full: set[str | None] = set()  # groups, of which each is asked once
         others_wait = False
         for entry in self.waiting:
@@ -236,13 +236,13 @@ class NightRunner:
             del self.runs[host.name]
 
     async def _pause(self, run: HostRun, slots: HeldSlots, seconds: float, silent: bool) -> None:
-        """Gives up the place between two attempts of a host. A host that was silent or cannot be reached waits until all others
-        have begun, or for an hour. Each has some open files meanwhile, so it keeps its place if hundreds would take those of
+        """Gives up the slot between two attempts of a host. A host that was silent or cannot be reached waits until all others
+        have begun, or for an hour. Each has some open files meanwhile, so it keeps its slot if hundreds would take those of
         the others.
         """
         if not self.wait_for_slot or not has_files_for(
             self._most + 1, self._each
-        ):  # without: it may be one more than there are places for
+        ):  # without: it may be one more than there are slots for
             await run.cancellation.wait(seconds)
             return
         slots.release()

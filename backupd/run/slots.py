@@ -2,10 +2,10 @@
 
 There are `concurrency` slots, and separate ones for a group, for all programs that start transfers. A slot is a lock, so a run that
 is killed frees it. rsync does not inherit it: the next run of the host ends the processes that a killed run left, and they must not
-keep a slot until then. Waiting runs take turns by one more lock, so that a night with its next host ready does not always win.
+keep a slot until then. Waiting runs queue by one more lock, so that a night with its next host ready does not always win.
 
 Each host takes open files and processes, and both have limits (ulimit -n, TasksMax=). Reaching such a limit in the middle would
-fail hosts that only had to wait for their turn.
+fail hosts that only had to wait.
 """
 
 import resource
@@ -22,7 +22,7 @@ from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.process.threads import NoThread, start
 
 _LOOK = 0.5  # seconds
-_PATIENCE = 120  # looks; then it is looked without a turn: its holder may be stopped (Ctrl-Z)
+_PATIENCE = 120  # tries; then without the lock that orders the waiting runs: its holder may be stopped (Ctrl-Z)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Slots:
     """To whom they belong, in words."""
 
     def take(self, locks: Path, purpose: str, since: str) -> Lock | None:
-        """Takes a free place; returns None if there is none. Raises PoolUnusable."""
+        """Takes a free slot; returns None if there is none. Raises PoolUnusable."""
         for number in range(self.count):
             if lock := _tried(locks / f"{self.name}-{number}", purpose, since):
                 return lock
@@ -54,14 +54,14 @@ def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
 
 
 class HeldSlots:
-    """One place of each kind, for a host's run. `release`, or the end of the context, frees them."""
+    """One slot of each kind, for a host's run. `release`, or the end of the context, frees them."""
 
     def __init__(self, locks: Path, purpose: str, since: str) -> None:
         self._locks, self._what, self._since = locks, purpose, since
         self._held: list[Lock] = []
 
     def take(self, wanted: Sequence[Slots]) -> Slots | None:
-        """Takes free places; returns the first kind of which none was free. Raises PoolUnusable."""
+        """Takes free slots; returns the first kind of which none was free. Raises PoolUnusable."""
         missing = [slots for slots in wanted if not self._take(slots)]
         return missing[0] if missing else None
 
@@ -73,22 +73,22 @@ class HeldSlots:
         Raises PoolUnusable.
         """
         for slots in wanted:
-            turn, looks = self._turn(slots), 0
+            queue_lock, tries = self._queue_lock(slots), 0
             try:
-                while (turn is None and looks < _PATIENCE) or not self._take(slots):
-                    if not looks:
+                while (queue_lock is None and tries < _PATIENCE) or not self._take(slots):
+                    if not tries:
                         say(slots)
-                    looks += 1
+                    tries += 1
                     await cancellation.wait(_LOOK)
                     if cancellation.reason or given_up():
                         return False
-                    turn = turn or self._turn(slots)
+                    queue_lock = queue_lock or self._queue_lock(slots)
             finally:
-                if turn is not None:
-                    turn.release()
+                if queue_lock is not None:
+                    queue_lock.release()
         return True
 
-    def _turn(self, slots: Slots) -> Lock | None:
+    def _queue_lock(self, slots: Slots) -> Lock | None:
         return _tried(self._locks / f"{slots.name}-turn", self._what, self._since)
 
     def _take(self, slots: Slots) -> bool:

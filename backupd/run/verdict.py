@@ -162,7 +162,7 @@ _SILENT = (ExitCause.SILENT, ExitCause.NO_ANSWER, ExitCause.NO_ANSWER_CONNECTING
 
 
 def is_timeout(cause: Cause | None) -> bool:
-    """Returns True if a host held a place until a time limit and did nothing there, as it may the next time."""
+    """Returns True if a host held a slot until a time limit and did nothing there, as it may the next time."""
     if cause is None:
         return False
     return cause.code is CauseCode.STALLED or cause.facts.get("exit_cause") in _SILENT

@@ -186,7 +186,7 @@ def start_command(unit: str) -> tuple[str, ...]:
 
 
 def _require_place(previews: Sequence[ServeJob], host: str, who: str) -> None:
-    """Raises RequestRefused, of kind busy, where one more preview would take the places of others."""
+    """Raises RequestRefused, of kind busy, where one more preview would take the slots of others."""
     hint = "try again when a download has ended"
     if any(job.host == host for job in previews):
         raise RequestRefused(f"a preview of {host} is running", "try again when it has ended", "busy", is_public=True)
@@ -219,7 +219,7 @@ PER_ASKER = 250
 IN_ALL = 1000
 """Backups that wait. Each is a file of half a kilobyte, and no process; more would be a mistake, or an attack."""
 FOR_OTHERS = 100
-"""The last places of all are for those who have nothing waiting: a few users with very many requests do not shut out others."""
+"""The last slots of all are for those who have nothing waiting: a few users with very many requests do not shut out others."""
 
 
 def is_under_way(job: ServeJob) -> bool:
