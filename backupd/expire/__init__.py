@@ -1,4 +1,4 @@
-"""Expiry: what retention no longer keeps is marked, and deleted when its grace is over.
+"""Expiry: backups that the retention no longer keeps are marked, and deleted when their grace ends.
 
 btrkeep.decisions.expiry_plan decides. `host_backups` reads pool and catalogue; `mark` and `delete_backups` act under a host's lock,
 and read the host again before. `queue` keeps the number of deleted subvolumes that wait for the cleaner below the limit;

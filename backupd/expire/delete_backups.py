@@ -1,13 +1,13 @@
-"""Deletes what is due: host by host, a few at a time, never more than the cleaner's queue has room for.
+"""Deletes the backups that are due: host by host, a few at a time, never more than fit into the cleaner's queue.
 
-Under the host's lock everything is looked at again; the rows say `deleting`; each subvolume is looked at once more and deleted
-by its id. Rows are removed when a commit has made the deletions durable: not after each batch, since a commit writes what the
-cleaner changes again a moment later; with one for every fifty deletions an expiry took half as long again as all at once.
-Killed anywhere, the next run finds either the backup and deletes it, or its row and drops that.
+Under the host's lock everything is checked again; the rows get the state `deleting`; each subvolume is checked once more and
+deleted by its id. Rows are removed when a commit has made the deletions durable. That is not done after each batch, because each
+commit writes trees that the cleaner changes again a moment later: with a commit for every fifty deletions, an expiry took half as
+long again. After a kill at any point, the next run finds either the backup and deletes it, or only its row and removes that.
 
-The kernel makes the pool read-only if it cannot read what it needs to drop a subvolume: what no other subvolume shares, and what
-was written in this one even if others share it by now. So that is read before. The kernel reads the same a moment later, and finds
-it in memory.
+The kernel makes the pool read-only if it cannot read the metadata that it needs to drop a subvolume: metadata that no other
+subvolume shares, and metadata that was written in this one even if others share it now. So this metadata is read first. The kernel
+reads the same a moment later, and finds it in memory.
 """
 
 import errno
@@ -37,9 +37,10 @@ _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
 
 
 class Deleter:
-    """Carries out the deletions of a plan, oldest host name first; at most `limit` of them, None for all.
+    """Deletes the backups of a plan, by host name, the oldest first; at most `limit`, None for all.
 
-    Without a limit the newest backup of a host goes first: what it grew from is still there then, so less of it is read before.
+    Without a limit the newest backup of a host is deleted first: its base still exists then, so less of its metadata has to be
+    read.
     """
 
     def __init__(self, context: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
@@ -60,11 +61,11 @@ class Deleter:
 
     @property
     def left(self) -> int:
-        """Returns how many are still to be deleted, by this run unless it is cancelled or limited."""
+        """Returns how many this run still has to delete, unless it is cancelled or limited."""
         return sum(len(names) for _, names in self.pending)
 
     def is_done(self) -> bool:
-        """True if nothing is left to do."""
+        """True if nothing is left to delete."""
         return not self.pending or self.limit == 0
 
     @property
@@ -73,7 +74,7 @@ class Deleter:
         return len(self._gone)
 
     def read_ahead(self, count: int) -> None:
-        """Begins to read the metadata of the next `count` backups, if it is not being read. Holds no lock."""
+        """Starts to read the metadata of the next `count` backups, unless it is being read already. Holds no lock."""
         for plan, names in self.pending:
             first_names, count = names[:count], count - len(names[:count])
             new = [name for name in first_names if (plan.host, name) not in self._begun]
@@ -88,7 +89,7 @@ class Deleter:
                 break
 
     def batch(self, room: int) -> None:
-        """Deletes up to `room`; `settle` makes it durable. Raises PoolUnusable."""
+        """Deletes up to `room` backups; `settle` makes the deletions durable. Raises PoolUnusable."""
         room = room if self.limit is None else min(room, self.limit)
         before = len(self._gone)
         try:
@@ -103,7 +104,7 @@ class Deleter:
             self.limit = None if self.limit is None else self.limit - (len(self._gone) - before)
 
     def settle(self) -> None:
-        """Makes the deletions durable, which wakes the cleaner too, then removes their rows. Raises PoolUnusable."""
+        """Makes the deletions durable, which also wakes the cleaner, then removes their rows. Raises PoolUnusable."""
         self._settled = time.monotonic()
         if self._gone:
             self.queue.commit()
@@ -112,7 +113,7 @@ class Deleter:
             self.context.rows.write(lambda catalogue: catalogue.drop_backups(gone))
 
     def settle_if_due(self) -> None:
-        """Does `settle` every few seconds. Raises PoolUnusable."""
+        """Calls `settle` every few seconds. Raises PoolUnusable."""
         if time.monotonic() - self._settled > _SETTLE:
             self.settle()
 
@@ -131,7 +132,7 @@ class Deleter:
         return left
 
     def _delete(self, host: str, names: list[str], on_pool: HostOnPool) -> tuple[str, ...]:
-        """Deletes these. Returns those that were put off, because the queue is full or a signal came."""
+        """Deletes these backups. Returns those that were postponed, because the queue is full or a signal arrived."""
         if not names:
             return ()
         self.context.rows.write(lambda catalogue: catalogue.mark_deleting([(host, name) for name in names]))
@@ -188,14 +189,14 @@ class Deleter:
 
 
 _READERS = 4
-"""Backups that are read at the same time: one alone waits for each of its leaves, and the disks for it."""
+"""The number of backups that are read at the same time: one alone waits for each of its leaves, and the disks are idle."""
 
 
 class MetadataReader:
     """Reads the metadata of backups that are going to be deleted, several at the same time.
 
-    What was read is remembered by the subvolume, so it can be asked for ahead, while the cleaner drops others. `pulse` is called
-    after each piece; what it raises ends the look, and comes with the result.
+    The result is kept for each subvolume, so the reading can run ahead, while the cleaner drops others. `pulse` is called after
+    each piece; an exception of it ends the reading, and comes with the result.
     """
 
     def __init__(self, pulse: Callable[[], None]) -> None:
@@ -204,11 +205,11 @@ class MetadataReader:
         self._read: dict[int, tuple[int, Future[bool]]] = {}
 
     def can_be_dropped(self, own: FinalBackup, final_backups: Iterable[FinalBackup]) -> Future[bool]:
-        """Begins to look whether the kernel can drop a backup of a host that has these `final_backups`. Raises NoThread.
+        """Starts to check whether the kernel can drop a backup of a host that has these `final_backups`. Raises NoThread.
 
-        The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. What
-        the backup has from one of `final_backups` that it grew from is not read: if that goes too, it is read for that one. All
-        is read of one that grew from none of them, or was received.
+        The result is False if the disk cannot read metadata that the kernel needs for that; an OSError comes with it. Metadata that
+        the backup shares with its base is not read if the base is in `final_backups`: when the base is deleted, it is read for that
+        one. If the backup was based on none of them, or was received, all metadata is read.
         """
         since = max((_shared_before(own, final_backup) for final_backup in final_backups), default=0)
         running = self._read.get(own.subvolume.id)
@@ -221,11 +222,11 @@ class MetadataReader:
         return look
 
     def forget(self) -> None:
-        """Forgets what was read: time has passed."""
+        """Forgets the results, because they are too old."""
         self._read.clear()
 
     def close(self) -> None:
-        """Reads nothing more that was not begun."""
+        """Starts no further reading."""
         if self._readers:
             self._readers.shutdown(cancel_futures=True)
 
@@ -236,9 +237,8 @@ def _is_readable(path: Path, since: int, pulse: Callable[[], None]) -> bool:
 
 
 def _shared_before(own: FinalBackup, other: FinalBackup) -> int:
-    """Returns the generation before which all metadata of `own` is that of the other one, too; 0 if none is known to be.
-
-    Nothing in the other one may have changed since, as `backupd dedupe` changes it.
+    """Returns the generation before which all metadata of `own` belongs to the other subvolume too; 0 if none is known. The other
+    one must not have been changed since, as `backupd dedupe` changes it.
     """
     since = 0
     if other.subvolume.uuid == own.subvolume.parent_uuid:

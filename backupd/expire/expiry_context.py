@@ -36,7 +36,7 @@ class RowWriter:
         self.problem: OperatorError | None = None
 
     def write(self, change: Callable[[Catalogue], object], *, is_last: bool = False) -> bool:
-        """Does `change`; returns False if the catalogue cannot be written. Later changes are then skipped, except a last one: each
+        """Calls `change`; returns False if the catalogue cannot be written. Later changes are then skipped, except a last one: each
         would wait for the program that holds the catalogue.
         """
         if self.problem and not is_last:
@@ -49,7 +49,7 @@ class RowWriter:
         return True
 
     def give_up(self, error: OperatorError) -> None:
-        """Reports that the catalogue cannot be written; it is not written from now on."""
+        """Reports that the catalogue cannot be written; no further change is written."""
         log.info("%s", error)
         if self.problem is None:
             self.problem = error
@@ -69,7 +69,7 @@ class ExpiryContext:
     catalogue: Catalogue
     """The catalogue."""
     now: datetime
-    """When it began: a grace that ends later ends for the next expiry."""
+    """The start time: a grace that ends later ends for the next expiry."""
     sinks: ProgressSinks[ExpiryEvent]
     """Who gets its events."""
     summary: Summary = field(default_factory=Summary)
@@ -77,9 +77,9 @@ class ExpiryContext:
     cancellation: Cancellation = field(default_factory=Cancellation)
     """Ends it early."""
     clock_waits: bool = False
-    """True if no grace ends in this run, because the clock is doubted."""
+    """True if no grace ends in this run, because the clock is in doubt."""
     rows: RowWriter = field(init=False)
-    """Writes to the catalogue; if it cannot be written any more, expiry continues."""
+    """Writes to the catalogue; after a failure, the expiry continues without it."""
 
     def __post_init__(self) -> None:
         self.rows = RowWriter(self.catalogue, self.problem)
@@ -90,11 +90,13 @@ class ExpiryContext:
         return self.config.pool.zone
 
     def lock(self, host: str) -> Lock:
-        """Takes the host's lock. Raises LockHeld. A backup waits for it, since it is never held for long."""
+        """Takes the host's lock. Raises LockHeld. A backup waits for the lock, because it is never held for long."""
         return take_lock(self.pool.host_lock(host), RECONCILING, format_time(self.now))
 
     def locked(self, host: str, held: ExitStack) -> bool:
-        """Returns whether `held` has the host's lock now. A host that another job uses is noted once, and left to the next run."""
+        """Returns whether `held` now has the host's lock. A host that another job uses is reported once, and left to
+        the next run.
+        """
         try:
             held.enter_context(self.lock(host))
         except LockHeld:
@@ -104,7 +106,9 @@ class ExpiryContext:
         return True
 
     def recheck_under_lock(self, plan: HostPlan) -> tuple[HostOnPool, HostPlan]:
-        """Returns the host as it is under its lock, and the actions that both the plan and this second look contain."""
+        """Returns the host as read under its lock, and the actions that are both in the plan and in a new plan from
+        this reading.
+        """
         on_pool = read_host_from_pool(self.pool, self.config, plan.host, plan.rows)
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():
@@ -115,16 +119,15 @@ class ExpiryContext:
         return on_pool, agreed(plan, again)
 
     def problem(self, text: str) -> None:
-        """Reports a problem that an operator must check, once."""
+        """Reports, once, a problem that an operator must check."""
         if text not in self.summary.problems:
             self.summary.problems.append(text)
             self.sinks.notice(printable(text))
 
     @contextmanager
     def report_errors_of(self, host: str) -> Iterator[None]:
-        """Reports an error of one host and goes on with the others; a bug has its traceback in the log.
-
-        An unusable pool ends everything.
+        """Reports an error of one host and continues with the others; a bug gets its traceback in the log. An unusable pool ends
+        everything.
         """
         try:
             yield

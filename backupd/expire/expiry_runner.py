@@ -1,8 +1,8 @@
-"""An expiry from its lock to its end: the order of the steps, each in the module that does it.
+"""One expiry, from its lock to its end: the order of the steps; other modules do them.
 
-Restore a mount option that a killed run left; compare the clock with the last run's; finish deletions of a killed run; bring the
-catalogue up to date with the pool; plan; safety limits; delete; mark; drop notes of deleted backups; restore the mount option.
-A signal stops it between any two small steps, and everything is consistent then. What frees room comes before what needs some.
+Restore a mount option that a killed run left; compare the clock with the last run's; finish deletions of a killed run; reconcile
+the catalogue with the pool; plan; apply safety limits; delete; mark; remove notes of deleted backups; restore the mount option. A
+signal stops it between any two small steps, in a consistent state. Steps that free space come before steps that need some.
 """
 
 import os
@@ -44,7 +44,7 @@ _EVENT_INTERVAL, _ROW_INTERVAL = 0.25, 1.0
 _LOOK_FOR_BACKUPS = 1.0
 _LOOK_FOR_BALANCE = 0.5
 LONGEST_YIELD = 6 * 3600.0
-"""Seconds for which a whole expiry waits for backups: with one always under way nothing would be deleted."""
+"""Seconds for which a whole expiry waits for backups: if one were always running, nothing would ever be deleted."""
 _DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
 _LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
 _NO_ROW = 0  # the expiry is not in the catalogue
@@ -52,8 +52,10 @@ _NO_ROW = 0  # the expiry is not in the catalogue
 
 @dataclass(frozen=True, slots=True)
 class ExpiryScope:
-    """What an expiry is limited to. `hosts`: only these, None: all. `asked`: only these backups, by host and name, that an operator
-    wants deleted at once: then neither clock nor safety limits count, and no running backup is waited for.
+    """The scope of an expiry.
+
+    `hosts`: only these, None: all. `asked`: only these backups, by host and name, that an operator wants deleted at once: then
+    neither clock nor safety limits apply, and the expiry does not wait for running backups.
     """
 
     hosts: frozenset[str] | None = None
@@ -64,7 +66,7 @@ EVERYTHING = ExpiryScope()
 
 
 def dry_run_plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
-    """Returns what an expiry would do now, by the same decisions; nothing is written, no lock is needed."""
+    """Returns what an expiry would do now, by the same decisions; nothing is written, and no lock is needed."""
     verdict, _ = judge_clock(context.catalogue, read_clocks(context.now), forced, rehearsal=context.pool.rehearsal)
     context.summary.clock, context.summary.stop = verdict.wait or verdict.stop, verdict.stop
     context.clock_waits = verdict.wait is not None
@@ -75,7 +77,7 @@ def dry_run_plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> 
 
 
 def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
-    """Returns the plan. The pool's limit counts the deletions of all hosts, so it does not apply to hosts that are named."""
+    """Returns the plan. The pool's limit counts the deletions of all hosts, so it does not apply to named hosts."""
     if scope.asked:
         forced = replace(forced, pool=True, every_host=True)
     elif scope.hosts is not None:
@@ -88,7 +90,7 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
 
 
 def _named(context: ExpiryContext, facts: Iterable[HostBackups]) -> Iterator[HostBackups]:
-    """Yields them, and names the backups that cannot be read and so are kept."""
+    """Yields the hosts, and reports the backups that cannot be read and are therefore kept."""
     for host in facts:
         for name in host.unread:
             context.sinks.notice(
@@ -98,7 +100,7 @@ def _named(context: ExpiryContext, facts: Iterable[HostBackups]) -> Iterator[Hos
 
 
 class ExpiryRunner:
-    """One expiry; the caller holds its lock. `wait`: stay until the cleaner has dropped what was deleted."""
+    """One expiry; the caller holds its lock. `wait`: wait until the cleaner has dropped the deleted backups."""
 
     def __init__(
         self, context: ExpiryContext, forced: Forced, limit: int | None, *, wait: bool, scope: ExpiryScope = EVERYTHING
@@ -114,8 +116,8 @@ class ExpiryRunner:
         self._last_event = self._last_row = self._looked_for_backups = self._yielded = 0.0
 
     def run(self) -> Summary:
-        """Runs it. Raises PoolUnusable, and OperatorError if the catalogue cannot be read at its beginning; the mount option is
-        restored in any case.
+        """Runs it. Raises PoolUnusable, and OperatorError if the catalogue cannot be read at the start; the mount option is always
+        restored.
         """
         context, summary = self.context, self.context.summary
         if done := self.option.put_back():
@@ -136,8 +138,8 @@ class ExpiryRunner:
         return summary
 
     def _steps(self, held: ExitStack) -> None:
-        """The steps in order; `held` gets what they need to their end. Backups requested by name do not depend on the
-        clock.
+        """The steps in order; `held` gets the resources that they need until the end. Backups requested by name do not depend on
+        the clock.
         """
         context, past = self.context, None
         if not self.scope.asked:
@@ -160,8 +162,8 @@ class ExpiryRunner:
             self._keep_clocks(past)
 
     def _reconcile(self, held: ExitStack) -> ReconcileResult | None:
-        """Brings the catalogue up to date with the pool. If it cannot be written, `held` gets an empty one in memory, which is
-        filled from the pool and takes its place: nothing is deleted by rows that may be old.
+        """Reconciles the catalogue with the pool. If it cannot be written, `held` gets an empty one in memory instead, which is
+        filled from the pool: nothing is deleted because of rows that may be old.
         """
         context, since = self.context, format_time(self.context.now)
         if not context.rows.problem:
@@ -180,7 +182,7 @@ class ExpiryRunner:
         self.context.rows.write(lambda catalogue: keep_clocks(catalogue, past))
 
     def _finish_killed(self) -> list[str]:
-        """Removes rows of a killed run's deletions, once these are durable. The rest of its work is planned again."""
+        """Removes rows of a killed run's deletions, once the deletions are durable. The rest of its work is planned again."""
         empty_gone(self.context.pool)
         for row in self.context.catalogue.unfinished_expiries():
             if row.id != self.row and start_time(row.pid) != row.pid_started:
@@ -221,7 +223,7 @@ class ExpiryRunner:
             self.context.problem(f"empty groups of simple quotas could not be removed: {error.strerror}")
 
     def _as_room_allows(self, *steps: Callable[[], None]) -> None:
-        """Leaves notes for which there is no room, and no reserve, to the next run: they must not prevent the deletions."""
+        """Leaves notes that do not fit, even with the reserve, to the next run: they must not prevent the deletions."""
         try:
             for step in steps:
                 step()
@@ -258,9 +260,8 @@ class ExpiryRunner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps btrfs-balancer from beginning a block group. Waits for the one under way, which sees our lock and is cancelled.
-
-        A balance of another program is not waited for: it may take days.
+        """Keeps btrfs-balancer from starting a block group. Waits for the running one, which sees our lock and is cancelled. It
+        does not wait for a balance of another program, which may take days.
         """
         lock = None
         while not lock and not self.context.cancellation:
@@ -324,7 +325,7 @@ class ExpiryRunner:
             self._switch()
 
     def _is_to_yield(self) -> bool:
-        """Returns True while a backup runs, unless expiry has waited long enough, or the pool needs the room."""
+        """Returns True while a backup runs, unless the expiry has waited long enough, or the pool needs the space."""
         if self._yielded >= LONGEST_YIELD or self.context.rows.problem or not backups_run(self.context.catalogue):
             return False
         return not lacks_room(read_room(self.context.pool.path), self.context.config.pool.min_free)
@@ -339,7 +340,7 @@ class ExpiryRunner:
         return ExpiryProgress(deleted, summary.planned, self.queue.waiting, self.queue.most, rate, left, self.paused, batch)
 
     def _tick(self) -> None:
-        """Updates sinks and catalogue at a readable rate, and settles deletions every few seconds."""
+        """Updates sinks and catalogue a few times a second, and settles deletions every few seconds."""
         now = time.monotonic()
         if self.deleter:
             self.deleter.settle_if_due()
@@ -383,7 +384,7 @@ class ExpiryRunner:
         }
 
     def _end_row(self, error: str | None) -> None:
-        """`error`: what ended it early, None if nothing did."""
+        """`error`: the reason why it ended early, None if it did not."""
         summary = self.context.summary
         summary.seconds, summary.ended_by = elapsed() - summary.begun, self.context.cancellation.signal
         summary.error = None if summary.stop else error
@@ -394,10 +395,10 @@ class ExpiryRunner:
         self._update_row(self.row, is_last=True, **fields)
 
     def _moment(self) -> datetime:
-        """Returns now, on the clock that this began with."""
+        """Returns the current time, by the clock that this run started with."""
         return self.context.now + timedelta(seconds=elapsed() - self.context.summary.begun)
 
 
 def backups_run(catalogue: Catalogue) -> bool:
-    """Returns whether a backup is running: a run without an end, of a process that is alive."""
+    """Returns whether a backup is running: a run without an end, of a live process."""
     return any(start_time(run.pid) == run.pid_started for run in catalogue.unfinished_runs())

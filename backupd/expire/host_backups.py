@@ -1,6 +1,7 @@
-"""Reads what there is: for the plan from the catalogue and the names in the pool, and before acting from the backups themselves.
+"""Reads the backups of hosts: for the plan from the catalogue and the names in the pool, and before acting from the backups
+themselves.
 
-Where the two differ the pool wins. A host whose notes cannot be read is left out: they may say that everything is held.
+If the two differ, the pool is right. A host whose notes cannot be read is skipped, because they may hold all its backups.
 """
 
 import os
@@ -31,16 +32,15 @@ from btrkeep.units import parse_backup_name, parse_time
 
 
 def policy_of(config: Config, host: str, notes: Notes) -> Retention:
-    """Returns the host's policy; if it is not configured, one without rules, which keeps everything, with the pool's grace.
-
-    A host that is fetched from another pool has that of the replica.
+    """Returns the host's policy; if it is not configured, one without rules, which keeps everything, with the pool's grace. A host
+    that is fetched from another pool has the policy of the replica.
     """
     configured = config.replicas.get(str(notes.replica.get("name"))) if notes.replica else config.hosts.get(host)
     return configured.retention if configured else Retention(grace=config.retention.grace)
 
 
 def read_hosts(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
-    """Yields every host of the pool, or these, by name. Of backups whose row says enough only the name is read."""
+    """Yields every host of the pool, or these, by name. If the row of a backup is sufficient, only the backup's name is read."""
     common = common_backups(pool, with_seeds=True)
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
@@ -52,7 +52,7 @@ def read_hosts(pool: Pool, catalogue: Catalogue, config: Config, hosts: Containe
 
 
 def is_fetched(config: Config, notes: Notes) -> bool:
-    """Returns whether the host is fetched from another pool by a replica that is configured."""
+    """Returns whether a configured replica fetches the host from another pool."""
     return notes.replica is not None and notes.replica.get("name") in config.replicas
 
 
@@ -92,7 +92,7 @@ def _names(folder: Path, rows: Mapping[str, object]) -> list[str]:
 
 
 def forgotten_at(notes: Notes) -> datetime | None:
-    """Returns when the host was forgotten, None if it was not. Raises UnreadableRecord if the note does not say when."""
+    """Returns when the host was forgotten, None if it was not. Raises UnreadableRecord if the note has no time."""
     try:
         return parse_time(notes.forgotten["at"]) if notes.forgotten else None
     except (ValueError, KeyError, TypeError) as error:
@@ -105,7 +105,7 @@ def _base_in_use(rows: Mapping[str, BackupState]) -> str | None:
 
 
 def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candidate | None:
-    """Returns the candidate by its row; None if there is no row, or none that says what the backup is."""
+    """Returns the candidate according to its row; None if there is no row, or if it lacks the state of the backup."""
     if row is None or row.name is None:
         return None
     state = row.outcome or row.state
@@ -122,8 +122,8 @@ def _from_row(row: BackupState | None, notes: Notes, base: str | None) -> Candid
 
 
 def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: list[str]) -> Candidate | None:
-    """Returns the candidate by its own record; None if it is not ours, not final, or cannot be read. Adds it to `unread` if
-    the disk does not give it back.
+    """Returns the candidate according to its own record; None if it is not ours, not final, or cannot be read. Adds it to `unread`
+    if the disk cannot read it.
     """
     try:
         if final_backup := read_final_if_ours(folder / name, folder.name):
@@ -139,12 +139,12 @@ def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: 
 
 
 def _to_be_deleted(path: Path, notes: Notes) -> FinalBackup | None:
-    """Returns a backup of ours that an administrator has asked to delete, and whose record cannot be read; else None."""
+    """Returns a backup of ours that an administrator asked to delete and whose record cannot be read; otherwise None."""
     return sealed_without_record(path, path.parent.name) if asked_of(notes, path.name) else None
 
 
 def candidate_of(record: Record, notes: Notes, base: str | None) -> Candidate:
-    """Returns what retention has to know of a final backup. `base`: of the host's unfinished one."""
+    """Returns the facts about a final backup that retention needs. `base`: of the host's unfinished backup."""
     name = record.name
     assert name is not None
     state = accepted_state(record, notes)
@@ -167,19 +167,19 @@ class HostOnPool:
     """A host in the pool, read under its lock."""
 
     facts: HostBackups
-    """The facts that its plan depends on."""
+    """The facts on which its plan depends."""
     notes: Notes
     """Its notes."""
     backups: Mapping[str, FinalBackup] = field(default_factory=dict)
     """All its final backups that btrkeep made, by name."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Why a backup cannot be read, by name."""
+    """The reason why a backup cannot be read, by name."""
     base: str | None = None
-    """The base of its unfinished backup; None: there is none."""
+    """The base of its unfinished backup; None if there is none."""
 
 
 def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str, ...]]) -> list[Candidate]:
-    """Returns the candidates with the replicas that have them in common with this pool."""
+    """Returns the candidates, each with the replicas with which it is common."""
     return [
         replace(candidate, common=", ".join(common[candidate.name])) if candidate.name in common else candidate
         for candidate in candidates
@@ -187,9 +187,8 @@ def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str
 
 
 def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -> HostOnPool:
-    """Reads the host from the pool alone: notes, names, and every backup's own record. To be called under the host's lock.
-
-    Raises UnreadableRecord if its notes cannot be read, OSError if the folder is gone.
+    """Reads the host only from the pool: notes, names, and every backup's own record. Call it under the host's lock. Raises
+    UnreadableRecord if its notes cannot be read, OSError if the folder no longer exists.
     """
     folder = pool.host(host)
     if not stat.S_ISDIR(folder.lstat().st_mode):
@@ -220,7 +219,9 @@ def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str
 
 
 def _with_seal(candidate: Candidate, backup: FinalBackup, seals: Seals) -> Candidate:
-    """Returns the candidate as altered if it is not what it was, or if that cannot be found out: others may go because of it."""
+    """Returns the candidate as altered if it was changed, or if that cannot be determined: other backups may be deleted because of
+    it.
+    """
     try:
         is_altered = check_seal(backup.path, backup.subvolume, seals, candidate.name).state is SealState.ALTERED
     except OSError as error:
@@ -238,7 +239,7 @@ def _base_of_working(folder: Path, host: str) -> str | None:
 
 
 def is_still(path: Path, subvolume: Subvolume) -> bool:
-    """Returns whether `path` is still that very subvolume, read-only as it was."""
+    """Returns whether `path` is still exactly that subvolume, and read-only."""
     current = describe(path)
     return (
         current is not None
@@ -248,8 +249,7 @@ def is_still(path: Path, subvolume: Subvolume) -> bool:
 
 
 def gone_names(folder: Path, notes: Notes) -> list[str]:
-    """Returns the backups that the notes call expired and that are gone: deleted by us, with only the note left.
-
-    One that is held as well was moved away by an operator, who may bring it back.
+    """Returns the backups that are expired in the notes but no longer exist: we deleted them, and only the note is left. A held one
+    was moved away by an operator, who may bring it back.
     """
     return [name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not is_there(folder / name)]

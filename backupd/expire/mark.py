@@ -1,12 +1,13 @@
-"""Marks what no rule keeps any more, and removes the marks of kept backups, the notes of deleted ones, and forgotten hosts.
+"""Marks backups that no rule keeps any longer, and removes the marks of kept backups, the notes of deleted ones, and forgotten
+hosts.
 
-The notes are written first, to the disk, then the rows. Hosts are locked in batches, so that two syncs of the filesystem serve
-them all, instead of two waits for the disk for each, and no other process changes their notes in between.
-A file whose name is replaced before its data is on disk may be empty after a power cut; then it is unknown what is held. So all
-notes are written beside the old ones, synced by a call that reports lost data, renamed, and synced again.
+The notes are written and synced first, then the rows. Hosts are locked in batches, so that two syncs of the filesystem serve them
+all, instead of two waits for the disk for each, and no other process changes their notes in between. A file that is renamed before
+its data is on disk may be empty after a power cut; then it would be unknown which backups are held. So all notes are written beside
+the old ones, synced by a call that reports lost data, renamed, and synced again.
 
 The folder of a forgotten host is renamed out of the hosts first, in one step, and emptied there: if this is killed in between, the
-host is gone, and the next run removes the rest.
+host no longer exists, and the next run removes the rest.
 """
 
 import os
@@ -41,10 +42,11 @@ from btrkeep.units import format_time, printable
 
 
 def write_many(pool: Path, notes: Mapping[Path, Notes], *, renamed_for_good: bool = True) -> None:
-    """Replaces the notes in each folder; the hosts are locked. When this returns, all are on disk.
+    """Replaces the notes in each folder; the hosts are locked. When this returns, all notes are on disk. Without `renamed_for_good`
+    the old ones may return after a power cut, but never anything else.
 
-    Without `renamed_for_good` the old ones may come back after a power cut, but never anything else. On a full pool they take the
-    reserve. Raises OSError; PoolUnusable when the disk did not take what was written, and then no notes were replaced by such.
+    On a full pool the notes use the reserve. Raises OSError; PoolUnusable if the disk did not store the new notes, and then none
+    were replaced by them.
     """
     if not notes:
         return
@@ -97,13 +99,13 @@ class _Batch:
     rows: list[Row] = field(default_factory=list)
     """The rows to write."""
     marked: int = 0
-    """Number of backups marked for deletion."""
+    """Number of backups that are marked."""
     revived: list[str] = field(default_factory=list)
-    """Backups that are kept after all."""
+    """Backups that are kept again."""
 
 
 def mark(context: ExpiryContext, plans: Sequence[HostPlan]) -> None:
-    """Carries out the marks and revivals of all plans. Raises PoolUnusable."""
+    """Applies the marks and revivals of all plans. Raises PoolUnusable."""
     for host_plans in _batches([plan for plan in plans if plan.changes_notes]):
         if context.cancellation:
             return
@@ -151,14 +153,14 @@ def _decide(context: ExpiryContext, plan: HostPlan, batch: _Batch) -> None:
 
 
 def _expired(before: Mapping[str, Any] | None, step: ExpiryStep, now: datetime) -> Mapping[str, Any]:
-    """Returns the note of a backup that is marked now. An operator's request stays unchanged; only its time was wrong."""
+    """Returns the note of a backup that is marked now. An operator's request stays unchanged, except for a wrong time."""
     if before and before.get(ASKED):
         return {**before, "at": format_time(now)}
     return {"at": format_time(now), "why": reasons_words(step.reasons), RULES: [reason.code for reason in step.reasons]}
 
 
 def drop_stale_notes(context: ExpiryContext, hosts: Sequence[str]) -> None:
-    """Removes the notes of deleted backups. Nothing depends on them: a host that is locked is left to the next run."""
+    """Removes the notes of deleted backups. Nothing depends on them, so a locked host is left to the next run."""
     for batch in _batches(hosts):
         left: dict[Path, Notes] = {}
         with ExitStack() as held:
@@ -183,12 +185,12 @@ _LINKS = {LATEST, f".{LATEST}.new"}
 
 
 def gone_folder(pool: Pool) -> Path:
-    """Returns the folder in which those of forgotten hosts are emptied."""
+    """Returns the folder in which the folders of forgotten hosts are emptied."""
     return pool.path / MARKER / "gone"
 
 
 def remove_hosts(context: ExpiryContext, queue: CleanerQueue, hosts: list[str]) -> None:
-    """Removes those of the hosts that have no backup left. Raises PoolUnusable."""
+    """Removes the folders of forgotten hosts without backups. Raises PoolUnusable."""
     for host in hosts:
         if context.cancellation:
             return
@@ -228,7 +230,7 @@ def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
 
 
 def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
-    """Deletes an unfinished backup of ours, last of all; returns False if its turn has not come. The caller has the lock."""
+    """Deletes an unfinished backup of ours, after all others; returns False if the queue is full. The caller holds the lock."""
     if names - {WORKING} or queue.full():
         return False
     if subvolume := unfinished(folder / WORKING, folder.name):
@@ -237,7 +239,7 @@ def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
 
 
 def _others(folder: Path) -> Iterator[str]:
-    """Yields what lies in the folder and must not be removed with it."""
+    """Yields the entries in the folder that must not be removed with it."""
     for entry in os.scandir(folder):
         is_ours = entry.is_symlink() if entry.name in _LINKS else entry.name in _FILES and entry.is_file(follow_symlinks=False)
         if not is_ours:
@@ -257,7 +259,7 @@ def _free(parent: Path, host: str) -> Path:
 
 
 def empty_gone(pool: Pool) -> None:
-    """Removes folders that were renamed out of the hosts, and no foreign files in them."""
+    """Removes folders that were renamed out of the hosts, except foreign files in them."""
     with suppress(FileNotFoundError):
         for entry in list(os.scandir(gone_folder(pool))):
             if entry.is_dir(follow_symlinks=False):

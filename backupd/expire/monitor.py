@@ -1,11 +1,11 @@
 """Watches the cleaner of a mounted btrfs: the rate at which it drops deleted subvolumes, and the time that it still needs.
 
-A rate counts subvolumes that waited at one look and no longer at the next, by id: so it does not matter how many are added
-meanwhile. One that is added and dropped between two looks is not counted. Only time in which something waited counts, including
-that in which the cleaner slept.
+A rate counts subvolumes that were waiting at one reading and not at the next, by id: so it does not matter how many are added in
+between. A subvolume that is added and dropped between two readings is not counted. Only time in which something waited counts,
+including time in which the cleaner slept.
 
-The time left has an uncertainty: the time observed is divided into ten parts, and the deviation of their rates is the error of the
-mean. This does not show whether the waiting subvolumes are like the dropped ones.
+The time left has an uncertainty: the observed time is divided into ten parts, and the deviation of their rates gives the error of
+the mean. It cannot show whether the waiting subvolumes resemble the dropped ones.
 """
 
 import time
@@ -43,14 +43,14 @@ class CleanerTotals:
 
 @dataclass(frozen=True, slots=True)
 class CleanerWatch:
-    """What is remembered of earlier readings."""
+    """The history of earlier readings."""
 
     steps: tuple[CleanerTotals, ...] = ()
     """Earlier totals."""
     waiting: frozenset[int] = frozenset()
     """The subvolumes that waited."""
     dropping: int | None = None
-    """The root that is being dropped; None: none is."""
+    """The root that is being dropped; None: none."""
     since: float | None = None
     """When that root was first observed."""
     from_before: bool = False
@@ -59,12 +59,12 @@ class CleanerWatch:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast the cleaner is."""
+    """The rate of the cleaner."""
 
     per_minute: float
     """Subvolumes per minute."""
     seconds: float
-    """Over how long that was measured, only while there was something to drop."""
+    """The time over which that was measured, counted only while something waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ class TimeLeft:
     at_least: float
     """Its lower bound."""
     at_most: float | None
-    """Its upper bound; None: the rate is not known well enough."""
+    """Its upper bound; None if the rate is not known well enough."""
 
 
 def watched(watch: CleanerWatch, at: float, waiting: Set[int], dropping: int | None) -> CleanerWatch:
-    """Returns the watch after one more look, at monotonic time `at`."""
+    """Returns the watch after one more reading, at monotonic time `at`."""
     last = watch.steps[-1] if watch.steps else CleanerTotals(at, 0.0, 0)
     busy = last.busy + (at - last.at if watch.waiting else 0.0)
     step = CleanerTotals(at, busy, last.gone + len(watch.waiting - waiting))
@@ -105,7 +105,9 @@ def rate(watch: CleanerWatch) -> Rate | None:
 
 
 def time_left(watch: CleanerWatch, share: float | None) -> TimeLeft | None:
-    """Returns the time left, None until enough was observed. `share`: of the one being dropped that is done, if known."""
+    """Returns the time left, None until enough was observed. `share`: the completed share of the subvolume that is being dropped,
+    if known.
+    """
     if not watch.steps:
         return None
     if not watch.waiting:
@@ -124,7 +126,7 @@ def time_left(watch: CleanerWatch, share: float | None) -> TimeLeft | None:
 
 
 def _gone_at(steps: tuple[CleanerTotals, ...], busy: float) -> float:
-    """Returns how many were dropped after so much busy time, interpolated between two looks."""
+    """Returns how many were dropped after this much busy time, interpolated between two readings."""
     after = bisect_left(steps, busy, key=lambda each: each.busy)
     if after == 0 or after == len(steps):
         return steps[min(after, len(steps) - 1)].gone
@@ -148,9 +150,9 @@ class Dropping:
     from_before: bool
     """True if it was already being dropped when the watch began."""
     passed: int | None
-    """How many of `branches` are done; None: not known."""
+    """How many of `branches` are dropped; None: unknown."""
     branches: int | None
-    """The number of branches of its tree; None: not known."""
+    """The number of branches of its tree; None: unknown."""
 
     @property
     def share(self) -> float | None:
@@ -160,21 +162,22 @@ class Dropping:
 
 @dataclass(frozen=True, slots=True)
 class CleanerReading:
-    """One reading, with what follows from earlier ones."""
+    """One reading, and the estimates that follow from earlier ones."""
 
     waiting: int
     """Number of deleted subvolumes that are not dropped yet."""
     held: int
-    """At least so many cannot be dropped yet, because a file in them is open."""
+    """At least this many cannot be dropped yet, because a file in them is open."""
     idle: bool
-    """True if the cleaner works on none of them. Then `dropping` is one that it began and does not continue, as on a filesystem
-    that has become read-only."""
+    """True if the cleaner works on none of them. Then `dropping` is a drop that it has started and does not continue, as on a
+    filesystem that has become read-only.
+    """
     dropping: Dropping | None
-    """The root that is being dropped; None: none is."""
+    """The root that is being dropped; None: none."""
     rate: Rate | None
-    """How fast the cleaner is; None: not known."""
+    """The rate of the cleaner; None: unknown."""
     left: TimeLeft | None
-    """How long it will take; None: not known."""
+    """The estimated time left; None: unknown."""
 
 
 def require_btrfs(mountpoint: str) -> Path:
@@ -192,9 +195,8 @@ def require_btrfs(mountpoint: str) -> Path:
 
 
 def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None) -> Drop | None:
-    """Returns which of those with progress is being dropped: the one that advanced since the last look, else the one that did last.
-
-    There are several after drops that were interrupted. None if that is not known.
+    """Returns which of the subvolumes with progress is being dropped: the one that advanced since the last reading, otherwise the
+    last one that did. After interrupted drops there are several. None if unknown.
     """
     if len(drops) == 1:
         return drops[0]
@@ -203,7 +205,7 @@ def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None)
 
 
 class CleanerMonitor:
-    """Watches one filesystem. Keeps nothing of it open, so that it can be unmounted."""
+    """Watches one filesystem. Keeps nothing on it open, so that it can be unmounted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,7 +215,7 @@ class CleanerMonitor:
         self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
 
     def look(self) -> CleanerReading:
-        """Looks once more. Raises PoolUnusable if that is not permitted, or the path is on another filesystem by now."""
+        """Takes another reading. Raises PoolUnusable if that is not permitted, or the path is on another filesystem now."""
         if self._ask(filesystem_uuid) != self._filesystem:
             raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then start this command again")
         before = self._ask(queued)

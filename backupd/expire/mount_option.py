@@ -1,8 +1,8 @@
-"""The allocator's mount option while expired backups are deleted: written down first, switched, put back whatever happens.
+"""The allocator's mount option while expired backups are deleted: recorded first, switched, and always restored.
 
-The option belongs to the filesystem, not to us: a different value than ours was set by another program, and stays. What
-was there is in POOL/.btrkeep/mount-option.json before anything is switched, so that a killed run's switch is undone by the next
-start, or by `backupd expire --restore-mount-option` in a service's ExecStopPost.
+The option belongs to the filesystem: if it has another value than ours, another program set it, and it stays. The previous value is
+in POOL/.btrkeep/mount-option.json before anything is switched, so that the next start, or `backupd expire --restore-mount-option`
+in a service's ExecStopPost, restores it after a kill.
 """
 
 import json
@@ -24,7 +24,7 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOption:
-    """The record: the option that was there, the one we set, and the boot for which that is true."""
+    """The record: the previous option, our option, and the boot to which it applies."""
 
     was: str
     set: str
@@ -47,7 +47,7 @@ def read_record(pool: Pool) -> SwitchedOption | None:
 
 
 class MountOption:
-    """Switches the pool to `wanted` and back. `say` gets notices, `complain` problems that an operator must check."""
+    """Switches the pool to `wanted` and back. `say` receives notices, `complain` problems that an operator must check."""
 
     def __init__(self, pool: Pool, wanted: str, say: Callable[[str], None], complain: Callable[[str], None]) -> None:
         self.pool = pool
@@ -57,7 +57,7 @@ class MountOption:
         self.switched = False
 
     def switch(self) -> None:
-        """Switches to the wanted option, unless it is set already. A failure is reported, and the expiry continues without."""
+        """Switches to the wanted option, unless it is set already. A failure is reported, and the expiry continues without it."""
         if self.wanted == NONE or self.switched:
             return
         try:
@@ -76,9 +76,8 @@ class MountOption:
             self.complain(f"mount_option: {self.pool.path} was set to {self.wanted}, but has {current}")
 
     def put_back(self) -> str:
-        """Restores the option that was there, if ours is still in force; returns what was done, or "". Also after a killed run.
-
-        Never raises OSError: this is called where something else has failed already.
+        """Restores the previous option, if ours is still set, also after a killed run. Returns a message, or "". Never raises
+        OSError, because it is called after other failures.
         """
         self.switched = False
         try:

@@ -1,13 +1,13 @@
-"""The cleaner's queue: deleted subvolumes that the kernel has not dropped yet, of any program, the room in it, and the pace.
+"""The cleaner's queue: deleted subvolumes of any program that the kernel has not dropped yet, its free slots, and the pace.
 
-A deletion returns at once; the tree is dropped later by one kernel thread. Deleting thousands at once cannot be stopped any more.
-So only a limited number waits at any time, and a cancelled expiry leaves at most that many.
+A deletion returns at once; one kernel thread drops the tree later. Thousands of deletions cannot be stopped any longer once they
+are made. So only a limited number may wait at any time, and a cancelled expiry leaves at most that many.
 
-The cleaner drops what it is given as fast as it can; the only way to slow it down is to give it less. So with a pace the queue is
-filled with a few subvolumes, drained, and left empty for a while. How many and how long follows from what is measured
-meanwhile: how long a small write with fsync took at worst, or how much of the time processes waited for I/O (PSI). More than
-configured: half as many and longer pauses; well below: some more, and shorter pauses. (Additive increase, multiplicative
-decrease, as TCP does.)
+The cleaner drops subvolumes as fast as it can; the only way to slow it down is to give it fewer. So with a pace, the queue is
+filled with a few subvolumes, drained, and left empty for a while. Their number and the length of the pause follow from
+measurements: the longest time of a small write with fsync, or the share of time in which processes waited for I/O (PSI). Above the
+configured value: half as many and longer pauses; well below: some more, and shorter pauses. (Additive increase, multiplicative
+decrease, as in TCP.)
 """
 
 import os
@@ -41,9 +41,8 @@ _RATE_WINDOW = 60.0
 
 
 class CleanerQueue:
-    """Watches the queue of the filesystem of `path`; `most` may wait.
-
-    After `patience` seconds without any drop, or any progress of one, the cleaner has nothing that it can drop.
+    """Watches the queue of the filesystem of `path`; `most` subvolumes may wait. After `patience` seconds without a drop, or any
+    progress of one, the cleaner has nothing that it can drop.
     """
 
     def __init__(self, path: Path, most: int, patience: float = PATIENCE) -> None:
@@ -65,7 +64,7 @@ class CleanerQueue:
 
     @property
     def waiting(self) -> int:
-        """Returns how many waited at the last look."""
+        """Returns how many waited at the last reading."""
         return len(self._ids)
 
     def look(self) -> int:
@@ -94,11 +93,13 @@ class CleanerQueue:
         self._first_seen = {subvolid: self._first_seen.get(subvolid, self._looks) for subvolid in ids}
 
     def moving(self) -> int:
-        """Returns how many the cleaner can drop. It drops them in order: those before a dropped one are held open by a process."""
+        """Returns how many the cleaner can drop. It drops them in order: those that wait longer than a dropped one are held open by
+        a process.
+        """
         return sum(first >= self._dropped_up_to for first in self._first_seen.values())
 
     def full(self) -> bool:
-        """Returns whether there is no room now. Called before every single deletion, since others delete too."""
+        """Returns whether the queue is full now. Called before every single deletion, because other programs delete too."""
         return self.look() >= self.most
 
     def rate(self) -> float | None:
@@ -110,10 +111,10 @@ class CleanerQueue:
         return (self.dropped - before) / spent if spent > 1 and self.dropped > before else None
 
     def wait_for_room(self, cancellation: Cancellation, tick: Callable[[], None]) -> int:
-        """Waits until no more than half of the limit wait, and returns how many may be deleted.
+        """Waits until at most half of the limit are waiting, and returns how many may be deleted.
 
-        Subvolumes held by a process with an open file occupy their places but are not waited for. Returns 0 if cancelled, or if
-        such subvolumes occupy all places for longer than the patience: then `stuck` is set.
+        Subvolumes that a process holds by an open file use slots, but are not waited for. Returns 0 if cancelled, or if such
+        subvolumes use all slots for longer than the patience: then `stuck` is set.
         """
         while not cancellation:
             room = self.most - self.look()
@@ -130,10 +131,9 @@ class CleanerQueue:
     def wait_until_dropped(
         self, deleted: Mapping[int, DeletedBackup], cancellation: Cancellation, tick: Callable[[], None], patience: float | None
     ) -> dict[int, FolderUser | None]:
-        """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds.
-
-        Or until only such ones are left as are held by an open file or a working directory: it returns them by id, with the
-        process, None if none is found (a mount holds one too).
+        """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds; or until only
+        subvolumes are left that are held by an open file or a working directory. It returns those by id, with the process, None if
+        none is found (a mount also holds one).
         """
         while not cancellation:
             self.look()
@@ -148,7 +148,7 @@ class CleanerQueue:
         return {}
 
     def _held(self, left: Mapping[int, DeletedBackup]) -> dict[int, FolderUser | None]:
-        """Returns who holds them, if all are held; nothing as long as the cleaner may be able to drop one."""
+        """Returns the processes that hold them, if all are held; nothing while the cleaner may be able to drop one."""
         now = time.monotonic()
         if self._standing() < _HOLDERS or now - self._looked_for_holders < _HOLDERS:
             return {}
@@ -178,7 +178,7 @@ class CleanerQueue:
         return time.monotonic() - self._changed
 
     def _wake_if_asleep(self) -> None:
-        """Wakes the cleaner, which sleeps after a deletion. Less and less often: one large subvolume may take an hour."""
+        """Wakes the cleaner, which sleeps after a deletion. The intervals grow: one large subvolume may take an hour."""
         if self._standing() > self._wake_after:
             self._wake_after = min(_LONGEST_STANDSTILL, 2 * self._standing())
             self.commit()
@@ -211,11 +211,11 @@ class Governor:
 
     @property
     def paced(self) -> bool:
-        """Returns True if there is a pace at all."""
+        """Returns True if a pace is configured."""
         return self.limit is not None
 
     def begin(self) -> None:
-        """Begins a batch: earlier measurements do not count."""
+        """Starts a batch: earlier measurements do not count."""
         if self.probe:
             self.probe.take()
 
@@ -249,9 +249,8 @@ def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
 
 
 class FsyncProbe:
-    """Measures a small write with fsync, again and again, in a thread of its own: also while the batch waits for its commit.
-
-    Raises NoThread.
+    """Repeatedly measures a small write with fsync, in a separate thread, so that it also measures while the batch waits for its
+    commit. Raises NoThread.
     """
 
     def __init__(self, path: Path) -> None:
@@ -283,7 +282,7 @@ class FsyncProbe:
                 self._worst, self._begun = max(self._worst or 0.0, spent), None
 
     def take(self) -> float | None:
-        """Returns seconds; one that has not returned yet counts with the time that it has taken so far."""
+        """Returns seconds; a write that has not returned yet counts with its time so far."""
         with self._lock:
             running = time.monotonic() - self._begun if self._begun else 0.0
             worst = max(self._worst, running) if self._worst is not None else running or None
@@ -301,7 +300,7 @@ class FsyncProbe:
 
 
 class PressureProbe(IoPressure):
-    """The share of time in which some process waited for I/O, machine-wide."""
+    """The share of time in which any process of the machine waited for I/O."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The events of an expiry: how far it is, and its result; and their words."""
+"""The events of an expiry: its progress and its result, and the texts for them."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from btrkeep.units import counted, format_duration, format_share, local_time
 
 
 class Pause(StrEnum):
-    """Why an expiry deletes nothing for a while."""
+    """The reason why an expiry deletes nothing for a while."""
 
     BALANCE = "balance"
     PACE = "pace"
@@ -42,15 +42,15 @@ class ExpiryProgress:
     planned: int
     """Number of backups to delete."""
     waiting: int
-    """Number of deleted subvolumes that are not dropped yet, other programs' included."""
+    """Number of deleted subvolumes that are not dropped yet, including those of other programs."""
     most: int
     """The limit of `waiting`."""
     rate: float | None
-    """Drops per second over the last minute; None: not known."""
+    """Drops per second over the last minute; None: unknown."""
     left: float | None
-    """Seconds until everything planned is deleted and dropped at that rate; None: not known."""
+    """Seconds until everything planned is deleted and dropped at that rate; None: unknown."""
     paused: Pause | None = None
-    """Why nothing is deleted now; None: something is."""
+    """The reason of a pause; None: it is deleting."""
     batch: bool = False
     """True if a batch was just deleted."""
 
@@ -62,41 +62,41 @@ class Summary:
     planned: int = 0
     """Number of backups to delete."""
     marked: int = 0
-    """Number of backups that it marked."""
+    """Number of backups that were marked."""
     revived: int = 0
-    """Number of marked backups that are kept after all."""
+    """Number of marked backups that are kept again."""
     deleted: int = 0
     """Number of deleted backups."""
     rest: int = 0
-    """Number of deletions that were due and not made (a limit, a signal, a locked host, a backup that is being restored from)."""
+    """Number of due deletions that were not made (a limit, a signal, a locked host, a backup that is being restored from)."""
     waiting_for_grace: int = 0
     """Number of backups that are marked and not due yet."""
     left_out: dict[str, DeletedShare | UnreadableHost] = field(default_factory=dict)
     """Skipped hosts with the reason."""
     busy: list[str] = field(default_factory=list)
-    """Hosts that other work had locked; the next run takes them."""
+    """Hosts that another job had locked; the next run processes them."""
     problems: list[str] = field(default_factory=list)
-    """What an administrator should check."""
+    """Problems that an administrator should check."""
     hosts_gone: list[str] = field(default_factory=list)
     """Hosts whose last backup was deleted."""
     stop: DeletedShare | ClockBehind | None = None
-    """Why nothing was done at all; None: something was."""
+    """The reason why nothing was done at all; None: something was done."""
     clock: ClockBehind | ClockAhead | None = None
-    """What is wrong with the clock; None: nothing."""
+    """The problem of the clock; None: none."""
     error: str | None = None
-    """What ended it early; None: nothing did."""
+    """The reason why it ended early; None: it did not."""
     mount_option: str | None = None
     """The mount option while it ran; None: not changed."""
     most_waiting: int = 0
     """The highest number of deleted subvolumes that waited for the cleaner."""
     still_waiting: int | None = None
-    """How many of them still waited at the end; None: not known."""
+    """How many of them still waited at the end; None: unknown."""
     written_bytes: int | None = None
-    """Bytes that all programs wrote to the devices while it ran; None: not known."""
+    """Bytes that all programs wrote to the devices while it ran; None: unknown."""
     ended_by: int = 0
     """The signal that ended it; 0: none."""
     begun: float = field(default_factory=elapsed)
-    """When it began, by the clock `elapsed`."""
+    """The start time, by the clock `elapsed`."""
     seconds: float = 0.0
     """How long it took."""
 
@@ -107,7 +107,7 @@ class Summary:
 
     @property
     def outcome(self) -> str:
-        """Returns the outcome as in the catalogue (EXPIRY_OUTCOMES)."""
+        """Returns the outcome for the catalogue (EXPIRY_OUTCOMES)."""
         if self.error:
             return "failed"
         if self.stop or self.ended_by:
@@ -116,7 +116,7 @@ class Summary:
 
     @property
     def written_each(self) -> int | None:
-        """Bytes written per deleted subvolume; None when none was deleted or they were not counted."""
+        """Bytes written per deleted subvolume; None if none was deleted or they were not counted."""
         return round(self.written_bytes / self.deleted) if self.written_bytes is not None and self.deleted else None
 
 
@@ -129,7 +129,7 @@ class DeletedBackup:
     name: str
     """The backup's name."""
     path: str
-    """Where it was, without symlinks."""
+    """Its location, without symlinks."""
 
 
 ExpiryEvent = Plan | ExpiryProgress | Notice | Summary
@@ -145,7 +145,7 @@ PAUSES = {
 
 
 def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "expire") -> str:
-    """Says why an expiry does nothing at all, or lets no grace end. `command`: the one of backupd that does it after all."""
+    """Formats why an expiry does nothing at all, or ends no grace. `command`: the backupd command that does it anyway."""
     match why:
         case DeletedShare():
             limits = _beyond(why, POOL_SHARE, POOL_COUNT)
@@ -163,7 +163,7 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
 
 
 def left_out_words(host: str, why: DeletedShare | UnreadableHost, command: str = "expire") -> str:
-    """Says why an expiry leaves the host out."""
+    """Formats why an expiry skips the host."""
     if isinstance(why, UnreadableHost):
         return why.error
     return (
@@ -197,7 +197,7 @@ def held_words(deleted: Mapping[int, DeletedBackup], held: Mapping[int, FolderUs
 
 
 def stuck_words(waiting: int) -> str:
-    """Says why nothing more is deleted if nothing leaves the queue."""
+    """Formats why nothing more is deleted if the queue does not shrink."""
     return (
         f"deletion has stopped: {counted(waiting, 'deleted subvolume')} fill the queue (max_orphans), and the kernel frees none; "
         "a process has open files or its working folder in them"

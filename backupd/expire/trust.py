@@ -1,7 +1,8 @@
-"""Whether the clock and the catalogue can be trusted: nothing is deleted by a clock that cannot be right, or without the catalogue.
+"""Checks whether the clock and the catalogue can be trusted: nothing is deleted by a clock that must be wrong, or without the
+catalogue.
 
-The wall clock and the boot clock are compared with those of earlier expiries, which the catalogue keeps. Both checks are made
-whenever the catalogue is opened, and stored in it for the dashboard, which can read neither the pool nor the clocks.
+The wall clock and the boot clock are compared with those of earlier expiries, which the catalogue keeps. Both checks run whenever
+the catalogue is opened, and their results are stored in it for the dashboard, which can read neither the pool nor the clocks.
 """
 
 import json
@@ -48,10 +49,10 @@ def read_clocks(now: datetime) -> ClockFact:
 
 
 def past_clocks(catalogue: Catalogue) -> ClockPast:
-    """Returns the clocks of earlier expiries; those that cannot be parsed count as none.
+    """Returns the clocks of earlier expiries; invalid ones count as none.
 
-    A catalogue that was lost has none: then the end of the newest run stands for them, or a clock that leapt would be believed
-    exactly when nothing else contradicts it.
+    A rebuilt catalogue has none. Then the end of the newest run is used instead; otherwise a clock that jumped would be trusted
+    just when nothing else contradicts it.
     """
     past = parse_fact(catalogue.get_fact(FACT), _clock_past, ClockPast())
     if past.trusted is None and (newest := catalogue.newest_finish()):
@@ -70,8 +71,8 @@ def _fact(fields: Mapping[str, Any]) -> ClockFact | None:
 def recall_clocks(stand_in: Catalogue, state: Path) -> None:
     """Stores the clocks of earlier expiries in a catalogue in memory that was filled from the pool.
 
-    The dashboard's copy in the folder `state` has them. Without it the newest backup stands for them, and where users other than
-    root may write there: a time in the future would hold back every expiry.
+    The dashboard's copy in the folder `state` has them. Without it, or if users other than root may write there, the newest backup
+    is used instead: a time in the future would prevent every expiry.
     """
     past = ClockPast()
     with suppress(OperatorError, OSError):
@@ -95,7 +96,7 @@ def _clock_fields(fact: ClockFact | None) -> dict[str, Any]:
 
 
 def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> ClockBehind | ClockAhead | None:
-    """Returns what is wrong with the clock, as the next expiry will find; None: nothing. A rehearsal may set its own."""
+    """Returns the problem of the clock, as the next expiry will find it; None: none. A rehearsal may set its own time."""
     if rehearsal:
         return None
     verdict = clock_verdict(past_clocks(catalogue), read_clocks(now), catalogue.newest_finish(), rehearsal)
@@ -103,9 +104,8 @@ def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> Cloc
 
 
 def clock_synchronised() -> bool | None:
-    """True if a program (chrony, timesyncd, ntpd) keeps setting the kernel's time, so that the kernel has its maximum error.
-
-    One system call. None: this process may not ask.
+    """Returns True if a program (chrony, timesyncd, ntpd) keeps setting the kernel's time, so that the kernel has its maximum
+    error. One system call. None: not permitted to this process.
     """
     import ctypes  # of what starts expiry only few programs ask
 
@@ -116,7 +116,7 @@ def clock_synchronised() -> bool | None:
 
 
 def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehearsal: bool) -> tuple[ClockVerdict, ClockPast]:
-    """Returns whether the clock can be right, and what to store for the next expiry. A forced clock is always right."""
+    """Returns whether the clock may be right, and the state to store for the next expiry. A forced clock is always right."""
     if forced.clock:
         return ClockVerdict(), ClockPast(now)
     past = past_clocks(catalogue)
@@ -126,7 +126,7 @@ def judge_clock(catalogue: Catalogue, now: ClockFact, forced: Forced, *, rehears
 
 @dataclass(frozen=True, slots=True)
 class TrustCheck:
-    """`lost`: the pool has backups and the catalogue has none. `clock`: what is wrong with the clock, None if nothing."""
+    """`lost`: the pool has backups and the catalogue has none. `clock`: the problem of the clock, None if there is none."""
 
     lost: bool
     clock: str | None
@@ -138,7 +138,7 @@ def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
 
 
 def has_backups(pool: Pool) -> bool:
-    """True if the pool has a backup. A folder with such a name may belong to a user; one that cannot be read counts as ours."""
+    """Returns True if the pool has a backup. A folder with such a name may belong to a user; an unreadable one counts as ours."""
     try:
         return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
     except FileNotFoundError:  # nothing was ever backed up
@@ -155,7 +155,7 @@ def _is_ours(pool: Pool, host: str, name: str) -> bool:
 
 
 def check_trust(pool: Pool, catalogue: Catalogue, now: datetime) -> TrustCheck:
-    """Checks both, and notes a change in the catalogue, for the dashboard."""
+    """Checks both, and records a change in the catalogue, for the dashboard."""
     clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
     trust_check = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
     with suppress(OperatorError):  # one that cannot be written says so where something has to be

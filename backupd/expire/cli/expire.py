@@ -31,7 +31,7 @@ from btrkeep.units import format_time, printable
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """What `expire` deletes, and how; `force` are the values of --force."""
+    """The options of `expire`; `force` has the values of --force."""
 
     dry_run: bool
     skip_grace: bool
@@ -104,7 +104,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
 
 
 def _without_grace(config: Config, hosts: Sequence[str]) -> Config:
-    """Returns the configuration without a grace for these hosts; hosts that are no longer configured have the pool's."""
+    """Returns the configuration without a grace for these hosts; hosts that are no longer configured have the pool's retention."""
     changed = {
         name: replace(host, retention=replace(host.retention, grace=0.0)) for name, host in config.hosts.items() if name in hosts
     }
@@ -119,7 +119,7 @@ def _rehearse(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit:
 
 
 def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, given: ExpireOptions, *, keeps: bool) -> int:
-    """`keeps`: the catalogue is the real one, not one in memory without a history that the pool's copy would be replaced by."""
+    """`keeps`: the catalogue is the real one. One in memory has no history, which must not replace the pool's copy."""
     with take_lock(context.pool.locks / EXPIRE_LOCK, "backupd expire", format_time(context.now)):
         for notice in context.config.notices:
             context.sinks.notice(notice)
@@ -145,7 +145,7 @@ def _asked_for(forced: Forced, scope: ExpiryScope, limit: int | None) -> str:
 
 
 def carry_out(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit: int | None, *, wait: bool) -> Summary:
-    """Runs an expiry that signals stop and that reports to sinks. The caller holds its lock."""
+    """Runs an expiry that signals can stop and that reports to sinks. The caller holds its lock."""
     context.cancellation.listen()
     try:
         return ExpiryRunner(context, forced, limit, wait=wait, scope=scope).run()
@@ -154,14 +154,14 @@ def carry_out(context: ExpiryContext, forced: Forced, scope: ExpiryScope, limit:
 
 
 def exit_status(summary: Summary) -> int:
-    """The status of an expiry that came to its end or was stopped by a signal."""
+    """The exit status of an expiry that completed or was stopped by a signal."""
     if summary.ended_by:
         return signal_status(summary.ended_by)
     return Exit.OK if summary.good else Exit.ATTENTION
 
 
 def _restore(ctx: click.Context) -> int:
-    """Needs neither the catalogue nor a clock: it is for the moment after something has gone wrong."""
+    """Needs neither the catalogue nor a clock, because it runs after a failure."""
     config = load_config(ctx)
     pool = open_configured(config)
     require_writable(pool)

@@ -12,7 +12,7 @@ from btrkeep.units import counted, format_duration, printable
 
 
 class ExpiryDisplay(LiveDisplay):
-    """Shows a bar of deletions and one of the cleaner's queue; messages scroll away above."""
+    """Shows a bar of the deletions and one of the cleaner's queue; messages scroll above them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ExpiryDisplay(LiveDisplay):
                     self.line(printable(line), "" if number else "bold")
 
     def picture(self) -> Group:
-        """Returns nothing before the progress is known."""
+        """Returns nothing until the progress is known."""
         now = self._now
         if now is None:
             return Group()

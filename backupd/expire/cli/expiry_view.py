@@ -36,7 +36,7 @@ def progress_line(now: ExpiryProgress) -> str:
 
 
 def plan_notices(plan: Plan) -> Iterator[str]:
-    """Yields notices of a plan before it is carried out."""
+    """Yields the notices of a plan, before it runs."""
     for host, reason in plan.left_out.items():
         yield f"{host} is skipped: {left_out_words(host, reason)}"
     if plan.unruled:
@@ -46,7 +46,7 @@ def plan_notices(plan: Plan) -> Iterator[str]:
 
 
 def summary_lines(summary: Summary) -> Iterator[str]:
-    """Yields the result in lines, without what was printed meanwhile."""
+    """Yields the result in lines, without the lines that were already printed."""
     if summary.stop:
         yield f"nothing was done: {expiry_words(summary.stop)}"
     if summary.error:
@@ -108,13 +108,13 @@ def expiry_lines(event: ExpiryEvent) -> None:
 
 
 class ExpiryStatus:
-    """Sends systemd a line: how many are deleted, how many wait for the cleaner, why it pauses."""
+    """Sends systemd a status line: the number of deletions, the length of the cleaner's queue, the reason of a pause."""
 
     def __init__(self) -> None:
         self._status = Status()
 
     def __call__(self, event: ExpiryEvent) -> None:
-        """Sends it, but for notices, which are no state."""
+        """Sends the line, except for notices, which are not a status."""
         match event:
             case Plan():
                 counts = f"{counted(event.count('delete'), 'backup')} to delete, {event.count('mark'):,} to mark as expired"
@@ -129,13 +129,13 @@ class ExpiryStatus:
 
 
 def listed(plan: Plan, list_name: str, limit: int | None = None) -> list[tuple[HostPlan, ExpiryStep]]:
-    """Returns the steps of one kind in the order in which they would be taken; of deletions the first `limit`."""
+    """Returns the steps of one kind in their order; of deletions the first `limit`."""
     steps = [(host, step) for host in plan.hosts for step in getattr(host, list_name)]
     return steps[:limit] if list_name == "delete" else steps
 
 
 def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime) -> None:
-    """Prints what would be done and why."""
+    """Prints the planned steps and their reasons."""
     for text in plan_notices(plan):
         print_wrapped(f"note: {printable(text)}")
     if summary.clock:
@@ -153,14 +153,14 @@ def echo_dry_run(plan: Plan, summary: Summary, limit: int | None, now: datetime)
 
 
 def _until(expires: datetime, now: datetime) -> str:
-    """Returns until when it can be restored. A grace that is over by a clock in doubt does not end yet."""
+    """Formats until when it can be restored. While the clock is in doubt, a grace that has ended by this clock does not end yet."""
     if expires > now:
         return f"until {local_time(expires)}, then it is deleted"
     return f"until the clock is right: by this clock its grace period ended at {local_time(expires)}"
 
 
 def dry_run_fields(plan: Plan, summary: Summary, limit: int | None) -> Mapping[str, Any]:
-    """Returns the same as one object."""
+    """Returns the plan as one object."""
     lists = {
         list_name: [
             {

@@ -1,4 +1,4 @@
-"""`backupd progress`: shows how the kernel drops deleted subvolumes, of any program."""
+"""`backupd progress`: shows how the kernel drops deleted subvolumes of any program."""
 
 import json
 import math
@@ -79,7 +79,9 @@ def command(ctx: click.Context, mountpoint: str | None, once: bool, as_json: boo
 
 
 def _log(shown: Iterator[CleanerReading]) -> None:
-    """Prints a line each time, and only one as long as nothing waits: it may be written to a file for days."""
+    """Prints a line for each reading, but only one while nothing waits, because the output may be a file that is
+    written for days.
+    """
     nothing = False
     for seen in shown:
         if not (nothing and _nothing(seen)):
@@ -137,7 +139,7 @@ def _dropping_as_json(dropping: Dropping) -> dict[str, Any]:
 
 
 def rows(seen: CleanerReading) -> list[tuple[str, str]]:
-    """Returns labels and values for a terminal; one line if nothing waits and nothing was dropped lately."""
+    """Returns labels and values for a terminal; one line if nothing waits and nothing was dropped recently."""
     dropping = seen.dropping
     if _nothing(seen):
         return [("waiting", _NOTHING)]
@@ -152,7 +154,7 @@ def rows(seen: CleanerReading) -> list[tuple[str, str]]:
 
 
 def line(seen: CleanerReading) -> str:
-    """Returns the same in one line."""
+    """Returns the reading in one line."""
     if _nothing(seen):
         return _NOTHING
     parts = [waiting_text(seen)]
@@ -168,13 +170,13 @@ def _nothing(seen: CleanerReading) -> bool:
 
 
 def waiting_text(seen: CleanerReading) -> str:
-    """Returns how many wait, and why some of them wait for longer."""
+    """Formats how many wait, and why some of them wait longer."""
     held = f" (at least {seen.held:,} held by open files)" if seen.held else ""
     return counted(seen.waiting, "deleted subvolume") + held
 
 
 def dropping_text(seen: CleanerReading) -> str:
-    """Returns which one is being dropped, and for how long that was observed."""
+    """Formats which one is being dropped, and for how long that was observed."""
     dropping = seen.dropping
     if dropping and seen.idle:
         return f"nothing (root {dropping.drop.root} has started)"
@@ -200,12 +202,12 @@ def share_text(dropping: Dropping | None) -> str:
 
 
 def rate_text(rate: Rate | None) -> str:
-    """Returns subvolumes a minute, and over which time."""
+    """Formats the dropped subvolumes a minute, and the time over which they were counted."""
     return f"{rate.per_minute:,.1f} a minute over {format_duration(rate.seconds)}" if rate else _UNKNOWN
 
 
 def left_text(left: TimeLeft | None) -> str:
-    """Returns the time left with its uncertainty."""
+    """Formats the time left with its uncertainty."""
     if not left:
         return _UNKNOWN
     if not left.seconds:
@@ -216,7 +218,7 @@ def left_text(left: TimeLeft | None) -> str:
 
 
 def _live(shown: Iterator[CleanerReading], title: str) -> None:
-    """Shows a small screen that is drawn again in its place; the last one stays."""
+    """Shows a small screen that is redrawn in place; the last one stays."""
     from rich.console import Console
     from rich.live import Live
 
@@ -226,7 +228,7 @@ def _live(shown: Iterator[CleanerReading], title: str) -> None:
 
 
 def screen(seen: CleanerReading, title: str, width: int) -> "Text":
-    """Returns the live display as lines that leave the last column free: an echoed ^C must not begin another line."""
+    """Returns the live display as lines that leave the last column free, because an echoed ^C must not start another line."""
     from rich.text import Text
 
     text = Text()

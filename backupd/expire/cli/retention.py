@@ -49,9 +49,9 @@ class _RetentionQuery:
     now: datetime
     """The moment in question."""
     past: bool
-    """True if that moment has passed."""
+    """True if that time has passed."""
     policy: str
-    """The policy in question; "": the configured one."""
+    """The policy to try; "": the configured one."""
     as_json: bool
     """True if the answer is printed as JSON."""
 
@@ -95,7 +95,7 @@ def explain_command(ctx: click.Context, host: str | None, at: date | None, polic
 
 
 def _require_policy(text: str) -> None:
-    """Raises UsageError when the rules of --policy are none."""
+    """Raises UsageError if the rules of --policy are invalid."""
     if text:
         try:
             parse_policy(text, Retention())
