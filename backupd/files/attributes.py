@@ -1,4 +1,4 @@
-"""Extended attributes of a name in an open folder, ACLs and capabilities among them; and ACLs as the text that tar has."""
+"""Extended attributes of a name in an open folder, including ACLs and capabilities; and ACLs as text for tar."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from btrkeep.fs.openat import by_descriptor
 
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 LABEL = "security.selinux"
-"""Every file has one where there are any: the destination's own affair, and that it stays behind is no news."""
+"""Attributes that every file has on a system that uses them: they belong to the destination, and are skipped without a message."""
 _POWERS = "security."  # capabilities, and the labels by which Linux's security modules judge a program
 _ENTRY = Struct("<HHL")  # tag, permissions, id: linux/posix_acl_xattr.h, after a version of four bytes
 _VERSION = 4
@@ -18,13 +18,13 @@ _NAMED = (0x02, 0x08)
 
 
 def attributes(folder: int, name: bytes) -> dict[str, bytes]:
-    """All extended attributes of a name, which is not followed; none where the filesystem has no such thing."""
+    """Returns all extended attributes of a name, without following it; none if the filesystem does not support them."""
     path = by_descriptor(folder, name)
     return {attribute: os.getxattr(path, attribute, follow_symlinks=False) for attribute in attribute_names(folder, name)}
 
 
 def attribute_names(folder: int, name: bytes) -> list[str]:
-    """The names of all extended attributes of a name, as above."""
+    """Returns the names of all extended attributes of a name, without following it."""
     try:
         return os.listxattr(by_descriptor(folder, name), follow_symlinks=False)
     except OSError as error:
@@ -34,7 +34,7 @@ def attribute_names(folder: int, name: bytes) -> list[str]:
 
 
 def attributes_of_open(fd: int) -> dict[str, bytes]:
-    """The same of an open file, which takes less time."""
+    """Returns the same for an open file, which is faster."""
     try:
         return {attribute: os.getxattr(fd, attribute) for attribute in os.listxattr(fd)}
     except OSError as error:

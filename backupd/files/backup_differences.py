@@ -1,4 +1,4 @@
-"""What differs between two backups, below a path: names that came, went or changed.
+"""Lists the differences between two backups, below a path: names that were added, removed or changed.
 
 Both trees are walked at once, and their paths merged in order: memory is for the names of one folder on each level. Nothing can be
 left out: a folder's time says nothing of the folders below, and neither does its generation on disk, for a snapshot shares blocks
@@ -34,19 +34,20 @@ class PathDifference:
     path: bytes
     """On the host."""
     what: str
-    """added, removed, changed, or kind: it is something else now, such as a folder instead of a file."""
+    """added, removed, changed, or kind: another file type, such as a folder instead of a file."""
     before: Entry | None
     """The name in the older backup; None if it was added."""
     after: Entry | None
     """The name in the newer backup; None if it was removed."""
     fields: tuple[str, ...] = ()
-    """What changed: size, mtime, mode, owner, target, device, xattrs (with ACLs), content; or mount: something is mounted on the
-    folder in one of the backups, so that nothing below it was compared. The time of a folder is not compared, because it changes
-    with each of its names."""
+    """The changed fields: size, mtime, mode, owner, target, device, xattrs (with ACLs), content; or mount: something is mounted on
+    the folder in one of the backups, so nothing below it was compared. The time of a folder is not compared, because it changes
+    with each of its names.
+    """
 
 
 class NoText(OperatorError):
-    """There is no difference to be shown line by line: a binary file, too large, or no file."""
+    """There is no difference by lines to show: a binary file, too large, or not a file."""
 
 
 def compare(
@@ -59,15 +60,15 @@ def compare(
     since: bytes | None = None,
     passed: Callable[[bytes], None] = lambda _path: None,
 ) -> Iterator[PathDifference]:
-    """Yields what differs at `path` and below, each folder before what is in it, and all that is below one of one side alone.
+    """Yields the differences at `path` and below, each folder before its content, including everything below a folder that only one
+    side has.
 
-    Data count as the same when size and time are, as for rsync. With `content` they are read, unless that is not needed to know.
-    `progress` is told of each name that both sides have, before it is compared. Raises what `pulse` raises.
+    Data counts as equal if size and time are, as in rsync. With `content` it is read, unless it is known to be equal or different.
+    `progress` is called with each name that both sides have, before it is compared. Raises what `pulse` raises.
 
-    `passed` is called with each path that is finished, also where nothing differs. A later call with such a path as `since`
-    continues behind it, and does not enter folders that come before it as a whole.
-
-    Raises OSError as Tree does: when the path is on neither side, or cannot be read.
+    `passed` is called with each completed path, with or without a difference. A later call with such a path as `since` continues
+    after it, and does not enter folders that come completely before it. Raises OSError as Tree does: if neither side has the path,
+    or it cannot be read.
     """
     first, second = _maybe(before, path), _maybe(after, path)
     if first is None and second is None:
@@ -114,7 +115,7 @@ def _maybe(tree: Tree, path: bytes) -> Entry | None:
 
 
 def _merged(left: Iterator[WalkEntry], right: Iterator[WalkEntry]) -> Iterator[tuple[WalkEntry | None, WalkEntry | None]]:
-    """Yields each path of two walks once, in order; None for the side that does not have it."""
+    """Yields each path of two walks once, in order, with None for the side that does not have it."""
     olds, news = _keyed(left), _keyed(right)
     old, new = next(olds, None), next(news, None)
     while old or new:
@@ -168,11 +169,11 @@ def _fields(before: Tree, old: WalkEntry, after: Tree, new: WalkEntry, content: 
 
 
 def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LIMIT, pulse: Pulse = steady) -> list[str]:
-    """The lines of a unified difference of a text file, without line ends; none when both are the same. A side without it is empty.
+    """Returns the lines of a unified diff of a text file, without line ends; none if both are equal. A side without the file counts
+    as empty. Bytes that are not UTF-8 are lone surrogates; nothing is made safe to show.
 
-    Bytes that are not UTF-8 are lone surrogates; nothing is made safe to show. Raises NoText, which says why: no plain
-    file, more than `limit` bytes or 5,000 lines, or no text (it has a NUL). Raises OSError when the path is on neither side, and
-    what `pulse` raises: lines can be made so that their comparison takes many seconds.
+    Raises NoText with the reason: not a plain file, more than `limit` bytes or 5,000 lines, or not text (it has a NUL). Raises
+    OSError if neither side has the path, and what `pulse` raises: a comparison of hostile lines can take many seconds.
     """
     first, second = _maybe(before, path), _maybe(after, path)
     if first is None and second is None:
@@ -184,7 +185,7 @@ def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LI
 
 
 def _watched(pulse: Pulse) -> type[str]:
-    """A type of lines that call `pulse` whenever they are looked up, which is all that difflib lets one see of its progress."""
+    """Returns a type of lines that call `pulse` at each lookup, the only progress that difflib reveals."""
 
     class Line(str):
         __slots__ = ()
@@ -226,10 +227,10 @@ class DifferenceTotals:
     removed_bytes: int = 0
     """Bytes of removed files."""
     changed_bytes: int = 0
-    """Bytes of changed files, as they are in the newer backup."""
+    """Bytes of changed files, by their size in the newer backup."""
 
     def take(self, difference: PathDifference) -> None:
-        """Counts one more. What became another kind is counted as changed."""
+        """Counts one difference. A changed file type counts as changed."""
         before = difference.before.size if difference.before and difference.before.kind == "file" else 0
         after = difference.after.size if difference.after and difference.after.kind == "file" else 0
         if difference.what == ADDED:
@@ -253,7 +254,7 @@ def difference_object(difference: PathDifference) -> dict[str, Any]:
 
 
 def difference_answer(difference: PathDifference) -> dict[str, Any]:
-    """One difference for an answer of the root service: its path is there once, not in both entries too."""
+    """Returns one difference for an answer of the root service: its path is there once, and not in both entries too."""
     sides = {
         side: named_entry_object(entry) if entry else None
         for side, entry in (("before", difference.before), ("after", difference.after))

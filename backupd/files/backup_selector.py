@@ -1,8 +1,8 @@
-"""Which backup an argument means: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of that day.
+"""Selects the backup that an argument names: HOST is its newest complete one, HOST@NAME that one, HOST@2026-11-20 the newest of
+that day.
 
-HOST@latest is the newest complete one too, and nothing else when none is complete, like the symlink `latest` in its folder.
-
-A day is one of the pool's zone.
+HOST@latest is the newest complete one too, but never another one, like the symlink `latest` in its folder. A day is a day of the
+pool's zone.
 """
 
 import fnmatch
@@ -26,7 +26,7 @@ from btrkeep.units import local_time
 
 _PATTERN = re.compile(r"[*?\[]")
 NEWEST = ""
-"""The newest complete backup; without one the newest of all."""
+"""The newest complete backup; if there is none, the newest of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,14 @@ class Restorable:
 
 
 def parse_which(text: str) -> tuple[str, str]:
-    """HOST and which of its backups: "web1@2026-11-20T220003Z" is (web1, that name), "web1" is (web1, NEWEST)."""
+    """HOST and the selected backup: "web1@2026-11-20T220003Z" is (web1, that name), "web1" is (web1, NEWEST)."""
     host, _, which = text.partition("@")
     return host, which
 
 
 def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorable]:
     """Yields all backups of a host that can be restored from and whose names have this prefix, newest first. Skips unreadable ones.
-
-    Raises UsageError if the pool has no such host.
+    Raises UsageError if the pool does not have the host.
     """
     require_host(pool, host)
     notes = _notes(pool, host)
@@ -73,9 +72,8 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
 
 
 def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
-    """Returns the backups that are named, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError.
-
-    HOST may be a pattern, such as web*.
+    """Returns the named backups, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError. HOST may be a
+    pattern, such as web*.
     """
     chosen: dict[tuple[str, str], Restorable] = {}
     for host, name in expand_which(pool, which):
@@ -100,7 +98,7 @@ def expand_which(pool: Pool, which: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _notes(pool: Pool, host: str) -> Notes:
-    """Returns empty notes if they are damaged: files must stay readable, and nothing is deleted because of this."""
+    """Returns empty notes if they are damaged: files must stay readable, and this leads to no deletion."""
     try:
         return read_notes(pool.host(host))
     except UnreadableRecord:
@@ -108,11 +106,11 @@ def _notes(pool: Pool, host: str) -> Notes:
 
 
 def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None) -> Restorable:
-    """The backup that is meant: NEWEST, LATEST (the newest complete one), a name or its time, or the beginning of names, of which
-    the newest complete one counts: a day, a month. With `at` only those count that had begun by then.
+    """Returns the selected backup: NEWEST, LATEST (the newest complete one), a name or its time, or the beginning of a name, such
+    as a day or a month, for the newest complete backup that matches.
 
-    One that is stamped in the future comes after every other complete one. (A rehearsal's clock is `at`, or it has none.)
-    Raises UsageError, which names the nearest.
+    With `at` only backups that had started by then count. A backup with a time in the future comes after every other complete one.
+    (A rehearsal's clock is `at`, or it has none.) Raises UsageError, which names the nearest.
     """
     which = name_meant(which)
     beginning = "" if which == LATEST else which  # all names begin as NEWEST does
@@ -137,8 +135,8 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
 
 
 def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Restorable | None:
-    """The one that was named; else the first that is complete, stamped after `end` only without another; else the first of all,
-    unless LATEST is meant.
+    """Returns the named one; otherwise the first complete one, with a start after `end` only if there is no other; otherwise the
+    first of all, except for LATEST.
     """
     ahead = other = None
     for backup in backups:
@@ -153,18 +151,18 @@ def _best(backups: Iterable[Restorable], which: str, end: datetime | None) -> Re
 
 
 class NoHost(UsageError):
-    """The pool has no such host; the hint may name another."""
+    """The pool does not have the host; the hint may name another."""
 
 
 def require_host(pool: Pool, host: str) -> None:
-    """Raises NoHost when the pool has no folder of such a host; the name may come from anywhere."""
+    """Raises NoHost if the pool has no folder of the host; the name may come from anywhere."""
     if _has_folder(pool, host):
         return
     raise NoHost(f"there is no host {quoted(host)}", did_you_mean(host, hosts_of(pool), "`backupd list` shows them"))
 
 
 def _has_folder(pool: Pool, host: str) -> bool:
-    """Asks for the one folder, for there may be thousands beside it."""
+    """Checks only this folder, because there may be thousands beside it."""
     if host in ("", ".", "..") or "/" in host or "\0" in host:
         return False
     try:

@@ -9,12 +9,12 @@ from btrkeep.choices import OVERWRITE
 NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED = "new", "same", "entered", "overwritten", "kept", "refused"
 NEVER, OLDER, ALL = OVERWRITE
 CONTENT_ONLY = ("content",)
-"""The fields that differ where size, time and all else are equal."""
+"""The field that differs if size, time and everything else are equal."""
 _SECOND = 10**9
 
 
 def differs_words(fields: Sequence[str]) -> str:
-    """Returns the fields in which a name differs as a phrase."""
+    """Formats the fields in which a name differs."""
     return "differs: " + ", ".join(fields)
 
 
@@ -23,16 +23,16 @@ class RestoreStep:
     """The action for one name, and its reason."""
 
     step: str
-    """NEW, SAME (it is already the same), ENTERED (an existing folder), OVERWRITTEN, KEPT (the existing file stays) or REFUSED."""
+    """NEW, SAME (already equal), ENTERED (an existing folder), OVERWRITTEN, KEPT (the existing file stays) or REFUSED."""
     why: str = ""
-    """Why it is refused; "" for other steps."""
+    """The reason for a refusal; "" for other steps."""
 
 
 def decide(entry: Entry, existing: Entry | None, differs: Sequence[str], overwrite: str | None) -> RestoreStep:
-    """The step for `entry` where `existing` is what its place holds; `differs` are the fields in which they differ.
+    """Returns the step for `entry` if `existing` is in its place; `differs` are the fields in which they differ. `overwrite` None
+    refuses whatever would be overwritten.
 
-    `overwrite` None refuses whatever would be overwritten. A folder never takes the place of anything else, nor anything else the
-    place of a folder: what is there would have to be deleted.
+    A folder never replaces anything else, and nothing else replaces a folder: the existing entry would have to be deleted.
     """
     if existing is None:
         return RestoreStep(NEW)
@@ -55,7 +55,7 @@ def decide(entry: Entry, existing: Entry | None, differs: Sequence[str], overwri
 
 
 def differing(entry: Entry, existing: Entry) -> tuple[str, ...]:
-    """The fields of two entries that differ, of those that a restore brings back; links and attributes are not among them."""
+    """Returns the fields that differ in two entries, of those that a restore restores, except hard links and attributes."""
     if entry.kind != existing.kind:
         return ("kind",)
     differences = [name for name in ("uid", "gid", "target") if getattr(entry, name) != getattr(existing, name)]
@@ -69,14 +69,13 @@ def differing(entry: Entry, existing: Entry) -> tuple[str, ...]:
 
 
 def same_time(mtime: int, existing_mtime: int) -> bool:
-    """Returns True if two times are the same, as far as the destination can say it: some filesystems know whole seconds only."""
+    """Returns True if two times are equal, as far as the destination can store them: some filesystems store only whole seconds."""
     return mtime == existing_mtime or (existing_mtime % _SECOND == 0 and mtime // _SECOND == existing_mtime // _SECOND)
 
 
 class LinkPlacer:
-    """Names of one file that are restored together become names of one file again. Has the first name that was placed, by inode.
-
-    A file is forgotten with the last of its names.
+    """Makes names of one file that are restored together names of one file again. Maps each inode to the first name that was
+    placed. A file is forgotten with the last of its names.
     """
 
     def __init__(self) -> None:
@@ -87,12 +86,12 @@ class LinkPlacer:
         return self.first_of(entry.inode) if entry.links > 1 else None
 
     def first_of(self, inode: int) -> tuple[tuple[bytes, ...], int] | None:
-        """The same of an inode of the backup."""
+        """Returns the same for an inode of the backup."""
         first = self._first.get(inode)
         return first[:2] if first else None
 
     def placed(self, entry: Entry, place: tuple[bytes, ...], copied: int) -> None:
-        """Records that a name has its place now, and the identity of what is there."""
+        """Records that a name is in its place now, and the identity of the file there."""
         if entry.links > 1 and entry.kind != "folder":
             self.place(entry.inode, entry.links, place, copied)
 
@@ -109,5 +108,5 @@ class LinkPlacer:
             self._first[inode] = (first, copied, left)
 
     def forget(self, inode: int) -> None:
-        """Forgets a file of which no name has its place yet."""
+        """Forgets a file of which no name is in its place yet."""
         self._first.pop(inode, None)

@@ -1,4 +1,4 @@
-"""A backup, and an entry of one: as JSON has them for commands and the root service, and as people read them. Pure."""
+"""Formats a backup, and an entry of one: as JSON for commands and the root service, and as text. Pure."""
 
 import os
 import re
@@ -17,16 +17,16 @@ _LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[nrt
 
 
 def entry_object(entry: Entry) -> dict[str, Any]:
-    """One entry for programs. Names are text with the bytes that are not UTF-8 as lone surrogates, which JSON writes as \\udcXX.
+    """Returns one entry for programs. Bytes of names that are not UTF-8 are lone surrogates, which JSON writes as \\udcXX.
 
-    `mtime` is null where it is beyond what a calendar has; `mtime_ns` has it in every case. `target` is what a symlink says,
-    `device` the numbers of a device node; null for all others.
+    `mtime` is null if it is outside the calendar; `mtime_ns` always has it. `target` is a symlink's target, `device` the numbers of
+    a device node; null for all others.
     """
     return {"name": os.fsdecode(entry.name), "path": os.fsdecode(entry.path), **_details(entry)}
 
 
 def named_entry_object(entry: Entry) -> dict[str, Any]:
-    """One entry without its path, for a list whose entries share it: a host chooses how long it is."""
+    """Returns one entry without its path, for a list whose entries share it, because a host decides how long the path is."""
     return {"name": os.fsdecode(entry.name), **_details(entry)}
 
 
@@ -48,7 +48,7 @@ def _details(entry: Entry) -> dict[str, Any]:
 
 
 def moment_of(nanoseconds: int) -> datetime | None:
-    """The moment, whole seconds; None for one that no calendar has: a host's clock may have been anywhere."""
+    """Returns the time in whole seconds; None if it is outside the calendar, because a host's clock may show anything."""
     try:
         return datetime.fromtimestamp(nanoseconds // _SECOND, UTC)
     except (OverflowError, ValueError, OSError):
@@ -63,20 +63,19 @@ def device_words(entry: Entry) -> str | None:
 
 
 def mode_words(entry: Entry) -> str:
-    """The mode as `ls -l` has it: -rw-r--r--, drwxrwxrwt."""
+    """Formats the mode as `ls -l` does: -rw-r--r--, drwxrwxrwt."""
     return _LETTERS[entry.kind] + stat.filemode(entry.mode)[1:]
 
 
 def time_words(nanoseconds: int) -> str:
-    """The moment for people, to the second."""
+    """Formats the time to the second."""
     moment = moment_of(nanoseconds)
     return local_time(moment) if moment else f"{nanoseconds // _SECOND} s"
 
 
 def shown(path: bytes) -> str:
-    """A name or path that is safe to show: whatever is in it, it stays in its line and tells a terminal nothing.
-
-    A backslash of the name itself is doubled where it would read as one of our escapes. The commands take what is shown here.
+    """Returns a name or path that is safe to show: it stays in its line and contains no control codes. A backslash in the name is
+    doubled if it could be read as one of our escapes. The commands accept the result as a path.
     """
     if b"\\" in path:
         path = _LIKE_AN_ESCAPE.sub(rb"\\\\", path)
@@ -84,14 +83,14 @@ def shown(path: bytes) -> str:
 
 
 def backup_object(backup: Restorable) -> dict[str, Any]:
-    """Returns what names a backup."""
+    """Formats the name of a backup."""
     skipped = skipped_deletions_object(backup.record)
     named = {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
     return named | ({"deletions_skipped": skipped} if skipped else {}) | left_out_object(backup.record)
 
 
 def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
-    """Returns the source paths of a backup in which files that the host has deleted may still be, and since when."""
+    """Returns the source paths of a backup that may still contain files deleted on the host, and since when."""
     return [
         {"path": skipped_deletion.key.path, "since": format_time(skipped_deletion.since)}
         for skipped_deletion in record.skipped_deletions
@@ -99,6 +98,6 @@ def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
 
 
 def left_out_object(record: Record) -> dict[str, Any]:
-    """Returns the folders whose content `one_file_system` has left out, and since when; {} if there are none."""
+    """Returns the folders whose content `one_file_system` excluded, and since when; {} if there are none."""
     left_out = [{"path": condition.key.name, "since": format_time(condition.since)} for condition in record.left_out]
     return {"left_out": left_out} if left_out else {}

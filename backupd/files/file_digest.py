@@ -23,25 +23,25 @@ class FileRead(NamedTuple):
     """Bytes that were read."""
     digest: bytes
     bad: int | None
-    """The first byte that cannot be read; None: all could be."""
+    """The first byte that cannot be read; None if all can."""
     plain: bytes | None = None
-    """SHA-256 as `sha256sum` shows it, where that was asked for."""
+    """SHA-256 as `sha256sum` prints it, if requested."""
 
 
 class PlainSum:
-    """SHA-256 of a file as `sha256sum` shows it, holes read as zeros."""
+    """SHA-256 of a file as `sha256sum` prints it; holes are read as zeros."""
 
     def __init__(self) -> None:
         self._sum, self._end, self._is_known = sha256(), 0, True
 
     def add(self, position: int, data: bytes) -> None:
-        """Adds the data at that position, which must lie behind all that was added before."""
+        """Adds the data at that position, which must be after all data added before."""
         self._add_hole(position - self._end)
         self._sum.update(data)
         self._end = position + len(data)
 
     def digest(self, size: int) -> bytes | None:
-        """Returns the digest of a file of that size; None for one with long holes, which we never record."""
+        """Returns the digest of a file of that size; None for a file with long holes, which is never recorded."""
         self._add_hole(size - self._end)
         return self._sum.digest() if self._is_known else None
 
@@ -53,13 +53,13 @@ class PlainSum:
 
 
 class _DataSum:
-    """SHA-256 of a file without its holes and its blocks of zeros. Where one ends, its end is part of the sum."""
+    """SHA-256 of a file without its holes and its blocks of zeros. The end offset of each is part of the digest."""
 
     def __init__(self) -> None:
         self._sum, self._end = sha256(), 0
 
     def add(self, position: int, data: bytes) -> None:
-        """Adds the data at that position, which must lie behind all that was added before."""
+        """Adds the data at that position, which must be after all data added before."""
         for first, behind in runs_without_zeros(data):
             if position + first != self._end:
                 self._sum.update(b"hole up to %d" % (position + first))
@@ -71,19 +71,19 @@ class _DataSum:
 
 
 def small_buffer() -> mmap:
-    """Makes a buffer of PIECE bytes for `read_small`.
+    """Returns a buffer of PIECE bytes for `read_small`.
 
-    Shared: of a private one a fork may take the pages away from a read that is under way (open(2), O_DIRECT). All its pages are
-    there from the beginning: into one that is not, btrfs reads by way of the memory.
+    It is shared memory: a fork may take the pages of a private buffer away during a read (open(2), O_DIRECT). All its pages exist
+    from the start: into a missing page, btrfs reads through the page cache.
     """
     return mmap(-1, PIECE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE)
 
 
 def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileRead:
-    """Reads a file of at most PIECE bytes, opened with O_DIRECT, into a `small_buffer`; closes it. With its plain sum.
+    """Reads a file of at most PIECE bytes, opened with O_DIRECT, into a `small_buffer`; closes it. Includes its plain sum.
 
-    The digest is that of `read_file`. The data comes from the disk past the memory, into the same few pages each time, which takes
-    less than `read_file`. Raises OSError for what is not damage.
+    The digest is that of `read_file`. The data comes from the disk past the page cache, into the same few pages each time, which
+    takes less than `read_file`. Raises OSError for anything but damage.
     """
     with memoryview(buffer) as room:
         try:
@@ -105,12 +105,12 @@ def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileR
 
 
 def _first_bad(fd: int, room: memoryview, size: int) -> int:
-    """Returns the first byte of a file that cannot be read; 0 if all can be, which a moment ago could not."""
+    """Returns the first byte of a file that cannot be read; 0 if all can be read now, though a moment ago they could not."""
     return next((place for place in range(0, size, _BLOCK) if not _fills(fd, room, place, min(_BLOCK, size - place))), 0)
 
 
 def _fills(fd: int, room: memoryview, position: int, length: int) -> bool:
-    """Reads so many bytes and up to the end of their page, as O_DIRECT wants it; returns False if they are not all there."""
+    """Reads this many bytes and up to the end of their page, as O_DIRECT requires; returns False if they are incomplete."""
     try:
         with room[: -(-length // PAGESIZE) * PAGESIZE] as part:
             return os.preadv(fd, [part], position) >= length
@@ -123,12 +123,11 @@ def _fills(fd: int, room: memoryview, position: int, length: int) -> bool:
 def read_file(
     fd: int, path: bytes, size: int, key: Key, goes_on: Callable[[], bool], plain: PlainSum | None = None
 ) -> FileRead | None:
-    """Reads a file of that size from the disk, not from memory, and closes it. Raises OSError for what is not damage.
+    """Reads a file of that size from the disk, not from memory, and closes it. Raises OSError for anything but damage.
 
-    Calls `goes_on` before each piece, which may take its time, and returns None when that returns False.
-
-    The digest is what `sha256sum` says, unless there are holes or blocks of zeros, which are alike, for a deduplicator may turn one
-    into the other: these are left out, and where one ends its end is part of it.
+    Calls `goes_on`, which may take long, before each piece; returns None if it returns False. The digest is that of `sha256sum`,
+    unless there are holes or blocks of zeros, which count as equal, because deduplication may turn one into the other: these are
+    left out, and their end offsets are part of the digest.
     """
     digest, position, count = _DataSum(), 0, 0
     with ClosingFd(fd):
@@ -157,7 +156,7 @@ def read_file(
 
 
 def runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yields the places of data that is not in a block of zeros, in order; `data` begins at a block."""
+    """Yields the positions of data that is not in a block of zeros, in order; `data` begins at a block."""
     begun, heads = 0, data[::_BLOCK]
     block = heads.find(0)  # whose first byte is zero: of most blocks it is not
     while block >= 0:

@@ -1,4 +1,4 @@
-"""Lists a folder of a backup: all of it, or a page, for callers that show a hundred names of a hundred thousand."""
+"""Lists a folder of a backup: completely, or a page of it, for callers that show a hundred names of a hundred thousand."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ from backupd.files.spool import ordered
 from backupd.files.tree import KINDS, Entry, Tree, components, joined, look
 
 MOST_SORTED = 100_000
-"""Names in a folder that are sorted by anything but name: each is looked at for it."""
+"""The largest folder that is sorted by anything but name, because that needs a stat of each name."""
 _KEYS: Mapping[str, Callable[[os.stat_result], Any]] = {
     "kind": lambda status: KINDS[stat.S_IFMT(status.st_mode)],
     "size": lambda status: status.st_size,
@@ -25,7 +25,7 @@ SORTS = ("name", *_KEYS)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of a folder's entries."""
+    """A part of a folder's entries."""
 
     entries: tuple[Entry, ...]
     """The entries of this page."""
@@ -38,9 +38,8 @@ class Page:
 
 
 def listing(tree: Tree, path: bytes) -> list[Entry]:
-    """Lists the folder at `path`, folders first, then by name in byte order; anything but a folder is listed as itself.
-
-    Raises as Tree does.
+    """Lists the folder at `path`, folders first, then by name in byte order; anything else is listed as itself. Raises as Tree
+    does.
     """
     entry = tree.stat(path)
     if entry.kind != "folder":
@@ -57,11 +56,11 @@ def page(
     descending: bool = False,
     fits: Callable[[Entry], bool] = lambda _entry: True,
 ) -> Page:
-    """Returns `limit` entries of `listing` from number `offset` on; fewer if `fits` is False for one. Of the others only the names
-    are read.
+    """Returns `limit` entries of `listing` from number `offset` on; fewer if `fits` returns False for one. Of the other entries
+    only the names are read.
 
-    `sort`: an order other than that of `listing`, one of SORTS; also for `name` with `descending`, folders are mixed with other
-    entries. The page says how it is sorted: a folder of more than MOST_SORTED names is always sorted by name.
+    `sort`: one of SORTS, another order than that of `listing`; for `name` with `descending` too, folders are mixed with other
+    entries. The page has its sort order: a folder of more than MOST_SORTED names is always sorted by name.
     """
     entry = tree.stat(path)
     if entry.kind != "folder":
@@ -91,5 +90,5 @@ def _key(sort: str, folder: int, name: bytes) -> Any:
 
 
 def is_executable(entry: Entry) -> bool:
-    """Returns True if it is a program as `ls` colours one."""
+    """Returns True if it is a program, as `ls` colours them."""
     return entry.kind == "file" and bool(entry.mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH))

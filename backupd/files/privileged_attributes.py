@@ -1,7 +1,7 @@
-"""Withholds what would give privileges on this machine from a restore to one of its folders, unless --privileged asks for it.
+"""Withholds privileges from a restore into a folder of this machine, unless --privileged is given.
 
-A backup's content is an untrusted host's. A setuid program, a file with capabilities or a device node would work here for everyone
-who reaches it, as soon as it is restored. Fifos, sockets and setgid folders give no privileges, so they are restored.
+A backup's content comes from an untrusted host. A setuid program, a file with capabilities or a device node would work here for
+every user who can reach it, as soon as it is restored. Fifos, sockets and setgid folders give no privileges, so they are restored.
 """
 
 import stat
@@ -16,9 +16,8 @@ _SETS = stat.S_ISUID | stat.S_ISGID
 
 
 def harmless(visits: Iterable[AnyVisit], withheld: Withheld, to: str) -> Iterator[AnyVisit]:
-    """The visits without device nodes, and with entries of files without setuid and setgid bits; `withheld` counts.
-
-    Plain files that come together have no such bits. They are passed on as they are, and their attributes not checked.
+    """Yields the visits without device nodes, and entries of files without setuid and setgid bits; counts them in `withheld`.
+    Groups of plain files have no such bits: they are passed on unchanged, and their attributes are not checked.
     """
     for visit in visits:
         if isinstance(visit, PlainVisits | FolderVisits) or (visit.entry.kind == "folder" and not visit.privileged):
@@ -61,6 +60,6 @@ def _powers(folder: int, name: bytes) -> str:
 
 
 def given_attributes(visit: Visit) -> dict[str, bytes]:
-    """The extended attributes that the place of a visit gets. Raises OSError."""
+    """Returns the extended attributes for the place of a visit. Raises OSError."""
     attribute_values = attributes(visit.folder, visit.name)
     return attribute_values if visit.privileged else {name: value for name, value in attribute_values.items() if not is_power(name)}

@@ -1,7 +1,7 @@
-"""A restore prepared for its destination, as a command line, and as JSON.
+"""A restore that is ready for its destination, as a command line, and as JSON.
 
-A preview changes nothing. One to a host needs the network and the key, and takes as long as rsync does; where neither is available,
-as in the root service, `command_words` is the command to start.
+A preview changes nothing. A preview of a restore to a host needs the network and the key, and takes as long as rsync does; if these
+are not available, as in the root service, `command_words` is the command to start.
 """
 
 import os
@@ -57,7 +57,7 @@ def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[st
 def prepared(
     config: Config, pool: Pool, backup: Restorable, tree: Tree, request: RestoreRequest, tell: Tell
 ) -> "LocalRestore | HostRestore":
-    """The restore that the request asks for, from an open backup; nothing is done yet. Raises OperatorError of every kind."""
+    """Returns the requested restore from an open backup; nothing is done yet. Raises any OperatorError."""
     for path in request.paths:
         entry_at(tree, path, f"{backup.host}@{backup.name}")
         require_nothing_mounted(backup.path, path)
@@ -84,7 +84,7 @@ def prepared(
 
 
 def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:
-    """Returns the paths of files of the backup that the pool records as damaged."""
+    """Returns the paths of files of the backup that are recorded as damaged."""
     damages = forgotten_damages(pool, backup.host, {backup.name}, ())
     return frozenset(os.fsencode(damage.path) for damage in damages if damage.fate is None)
 
@@ -95,7 +95,7 @@ def places(restore: "LocalRestore | HostRestore") -> list[tuple[bytes, bytes]]:
 
 
 def preview_object(backup: Restorable, restore: "LocalRestore | HostRestore", preview: RestorePreview) -> dict[str, Any]:
-    """A preview for programs. `possible` is false when `restore` would refuse it: something in the way, or no room."""
+    """Returns a preview for programs. `possible` is false if `restore` would refuse it because of existing files or free space."""
     why = ""
     try:
         preview.require_possible()
@@ -146,7 +146,7 @@ def count_object(count: RestoreCount) -> dict[str, Any]:
 
 
 def _place_object(place: bytes) -> dict[str, str]:
-    """Returns a place that is safe to show; if that differs from the name itself, also all its bytes."""
+    """Returns a place that is safe to show, and, if that differs from the name, all its bytes."""
     text = shown(place)
     return {"place": text} if text.encode() == place else {"place": text, "place_encoded": percent_encoded(place)}
 

@@ -17,7 +17,7 @@ SAMPLES = 20
 STEPS = (NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED)
 _TARGET = re.compile(r"((?:[^@:/\s]+@)?(?:\[[0-9A-Fa-f:.%\w]+\]|[^:/@\s\[\]-][^:/@\s\[\]]*)):(/.*)?", re.DOTALL)
 ORIGINAL = ""
-"""As `to`: the host itself, each path where it was."""
+"""As `to`: the host itself, each path in its original place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +33,20 @@ class RestoreRequest:
     to: str
     """ORIGINAL, an absolute folder of this machine, or [USER@]HOST:DIR."""
     overwrite: str | None = None
-    """None refuses to overwrite anything; else one of conflict_policy.OVERWRITE."""
+    """None refuses to overwrite anything; otherwise one of conflict_policy.OVERWRITE."""
     parents: bool = False
     """True if whole paths are kept."""
     content: bool = True
-    """True if what was written is read once more and compared."""
+    """True if the written data is read again and compared."""
     privileged: bool = False
     """For a folder of this machine: setuid bits, capabilities and device nodes are restored too, and the destination itself may
     get owner and mode of the backup's root. Other machines always get them."""
     anyway: bool = False
-    """True if other users may control a step of the path of a folder of this machine."""
+    """True if other users may control a part of the path of a folder of this machine."""
     port: int | None = None
-    """Of ssh; None: as configured."""
+    """The ssh port; None: as configured."""
     only_below: tuple[str, ...] = ()
-    """Folders of this machine outside of which nothing is written; () for root, who may write everywhere."""
+    """Folders of this machine outside of which nothing is written; () for root, who may write anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Target:
 
 
 def target_of(config: Config, host: str, text: str, port: int | None = None) -> Target:
-    """The target: the host as it is configured for "", else [USER@]HOST:DIR. Raises UsageError."""
+    """Returns the target: the configured host for "", otherwise [USER@]HOST:DIR. Raises UsageError."""
     host_config = config.hosts.get(host)
     if not text:
         if host in config.excluded:
@@ -131,7 +131,7 @@ class RestoreCount:
             self.samples.append((place_path(to, (*plain.place, file.name)), ""))
 
     def take_back(self, place: bytes, size: int = 0) -> None:
-        """Removes one that was counted before it was tried, and failed."""
+        """Removes a name that was counted before it was tried, and failed."""
         self.number = max(0, self.number - 1)
         self.size = max(0, self.size - size)
         self.samples = [sample for sample in self.samples if sample[0] != place]
@@ -139,7 +139,7 @@ class RestoreCount:
 
 @dataclass(slots=True)
 class Withheld:
-    """What is not restored unless requested: device nodes, setuid and setgid bits of files, and attributes that grant
+    """Privileges that are not restored unless requested: device nodes, setuid and setgid bits of files, and attributes that grant
     privileges, above all capabilities.
     """
 
@@ -158,12 +158,12 @@ class Withheld:
 
 @dataclass(slots=True)
 class RestorePreview:
-    """What a restore would do. Sizes are bytes."""
+    """The preview of a restore. Sizes are bytes."""
 
     to: str
     """The destination, in words."""
     counts: dict[str, RestoreCount] = field(default_factory=lambda: {step: RestoreCount() for step in STEPS})
-    """By the steps of conflict_policy, existing folders (ENTERED) included."""
+    """Names by the steps of conflict_policy, including existing folders (ENTERED)."""
     files: int = 0
     """Number of plain files."""
     folders: int = 0
@@ -173,23 +173,23 @@ class RestorePreview:
     size: int = 0
     """Of the files."""
     needed: int | None = None
-    """Free space that it takes; None: not known, on another machine."""
+    """The space that it needs; None: unknown, on another machine."""
     free: int | None = None
-    """Free space at the destination; None: not known, on another machine."""
+    """Free space at the destination; None: unknown, on another machine."""
     reflinks: bool = False
     """True if the files will share the backup's data."""
     withheld: Withheld = field(default_factory=Withheld)
-    """What is not restored unless requested."""
+    """Privileges that are not restored unless requested."""
 
     def count(self, entry: Entry) -> None:
-        """Counts a name of the backup by its kind."""
+        """Counts a name of the backup by its type."""
         self.files += entry.kind == "file"
         self.folders += entry.kind == "folder"
         self.others += entry.kind not in ("file", "folder")
         self.size += entry.size if entry.kind == "file" else 0
 
     def count_new_folders(self, visits: FolderVisits) -> None:
-        """Counts folders in whose places nothing is, with their files."""
+        """Counts folders that do not exist yet, with their files."""
         self.folders += len(visits.group.folders)
         for folder in visits.group.folders:
             self.counts[NEW].add_at(self.to, (*visits.place, folder.name))
@@ -197,7 +197,7 @@ class RestorePreview:
                 self.count_new(visits.files_of(folder))
 
     def count_new(self, plain: PlainVisits) -> None:
-        """Counts a group of files in whose places nothing is."""
+        """Counts a group of files that do not exist yet."""
         count = self.counts[NEW]
         before = count.size
         count.add_plain(self.to, plain, plain.group.files)
@@ -217,7 +217,7 @@ class RestorePreview:
         return self.counts[NEW].size + self.counts[OVERWRITTEN].size
 
     def require_possible(self) -> None:
-        """Raises OperatorError when the request would overwrite without leave, or when there is not enough room."""
+        """Raises OperatorError if the request would overwrite files without permission, or if there is not enough free space."""
         refused = self.counts[REFUSED]
         if refused.number:
             samples = "\n".join(f"{printable(place)}: {why}" for place, why in refused.samples[:5])
@@ -240,9 +240,9 @@ class RestoreProgress:
     phase: str = "looking"
     """looking, writing, syncing (to disk) or comparing."""
     files: int = 0
-    """Number of names that are done in this phase."""
+    """Number of names that this phase has completed."""
     size: int = 0
-    """Bytes that are done in this phase."""
+    """Bytes that this phase has completed."""
     all_files: int = 0
     """Number of names in all."""
     all_size: int = 0
@@ -250,17 +250,17 @@ class RestoreProgress:
     to: str = ""
     """The destination, in words."""
     names: Names = ()
-    """The place that is written or compared now."""
+    """The place that is being written or compared."""
     begun: float = field(default_factory=time.monotonic)
-    """When it began, by time.monotonic()."""
+    """When the phase started, by time.monotonic()."""
 
     @property
     def place(self) -> bytes:
-        """Returns the path of the name that is worked at."""
+        """Returns the path of the name that is being processed."""
         return place_path(self.to, self.names)
 
     def turn_to(self, phase: str, files: int, size: int) -> None:
-        """The next phase begins, with so much to do."""
+        """Starts the next phase, with these totals."""
         self.phase, self.all_files, self.all_size = phase, files, size
         self.files, self.size, self.begun = 0, 0, time.monotonic()
 
@@ -270,9 +270,9 @@ class RestoreResult:
     """The result of a restore."""
 
     counts: dict[str, RestoreCount] = field(default_factory=lambda: {step: RestoreCount() for step in STEPS})
-    """By the steps of conflict_policy."""
+    """Names by the steps of conflict_policy."""
     problems: RestoreCount = field(default_factory=RestoreCount)
-    """Names that could not be written, or only in part."""
+    """Names that could not be written, or only partly."""
     differences: RestoreCount = field(default_factory=RestoreCount)
     """Names that differ from the backup."""
     reflinked: int = 0
@@ -284,10 +284,10 @@ class RestoreResult:
     seconds: float = 0.0
     """How long it took."""
     withheld: Withheld = field(default_factory=Withheld)
-    """What was not restored because it was not requested."""
+    """Privileges that were not restored because they were not requested."""
 
     def add_undeleted(self, to: str, place: Names, undeleted: Iterable[tuple[bytes, str]]) -> None:
-        """Adds unfinished names that could not be deleted in the folder at a place below `to`. The next restore tries it again."""
+        """Adds temporary names that could not be deleted in the folder at a place below `to`. The next restore tries that again."""
         for name, why in undeleted:
             self.problems.add(place_path(to, (*place, name)), f"could not delete this temporary file of the restore: {why}")
 
@@ -298,7 +298,7 @@ class RestoreResult:
 
     @property
     def failure(self) -> str:
-        """Returns what failed, with the first name and why; "" if nothing did."""
+        """Formats the failures, with the first name and its reason; "" if there were none."""
         numbers = [
             f"{counted(count.number, 'name')} {words}"
             for count, words in ((self.problems, "could not be restored"), (self.differences, "different from the backup"))
@@ -309,4 +309,4 @@ class RestoreResult:
 
 
 Tell = Callable[[RestoreProgress], None]
-"""Called again and again while something happens; may raise Cancelled."""
+"""Called repeatedly during the work; may raise Cancelled."""

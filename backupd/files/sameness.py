@@ -36,14 +36,16 @@ def steady() -> None:
 def untouched(entry: Entry, other: Entry) -> bool:
     """Returns True if it is the same inode and was not changed in between: neither data, mode, owner, ACL nor links.
 
-    Inode numbers alone do not prove it, because a backup may have begun from an empty subvolume. The inode's change time (ctime) in
-    nanoseconds does: it is set by this server, and no host can influence it.
+    Inode numbers alone do not prove it, because a backup may have started from an empty subvolume. The inode's change time (ctime)
+    in nanoseconds does: this server sets it, and no host can influence it.
     """
     return (entry.kind, entry.inode, entry.changed, entry.size) == (other.kind, other.inode, other.changed, other.size)
 
 
 def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool | None:
-    """Returns True if two plain files of the same size have the same data; None when it takes reading more than 4 KiB to know."""
+    """Returns True if two plain files of the same size have the same data; None if more than 4 KiB would have to be
+    read to know.
+    """
     if untouched(entry, other):
         return True
     if entry.size != other.size:
@@ -55,7 +57,7 @@ def same_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry) -> bool 
 
 
 def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: Pulse) -> bool:
-    """Returns the same as `same_data`, reading the files if need be."""
+    """Returns the same as `same_data`, reading the files if necessary."""
     same = same_data(tree, entry, other_tree, other)
     if same is not None:
         return same
@@ -91,7 +93,7 @@ def pieces(tree: Tree, path: bytes, pulse: Pulse = steady) -> Iterator[bytes]:
 
 
 def extents_of(tree: Tree, path: bytes) -> Extents | None:
-    """Returns the extents of a plain file: (offset, place on disk, length, flags) each. None where the kernel does not report."""
+    """Returns the extents of a plain file: (offset, place on disk, length, flags) each; None if the kernel does not report them."""
     fd = tree.open_file(path)
     try:
         return _extents(fd)

@@ -1,7 +1,8 @@
 """Stores data that grows with the number of names in a file, not in memory, because a host may have any number of names.
 
-The files are unnamed and disappear with their process. They are in TMPDIR or /var/tmp, which is a disk where /tmp is memory. Raises
-OSError, SpoolFull if there is no free space, and SpoolTooLarge for more than `MOST` bytes, so that one user cannot fill that disk.
+The files are unnamed and disappear with their process. They are in TMPDIR or /var/tmp, which is a disk even if /tmp is memory.
+Raises OSError, SpoolFull if there is no free space, and SpoolTooLarge for more than `MOST` bytes, so that one user cannot fill that
+disk.
 """
 
 import errno
@@ -16,16 +17,18 @@ if TYPE_CHECKING:  # a backup without hard links needs none
     import sqlite3
 
 MOST = 64 << 20
-"""Bytes of one file: the packed records of some two million names, or half a million hard links that wait for another name."""
+"""Bytes of one file: the packed records of some two million names, or half a million hard links of which another name
+is missing.
+"""
 IN_MEMORY = 10_000
-"""Names of one folder that are put in order in memory; of more each ten thousand are, and then merged."""
+"""Names of one folder that are sorted in memory; larger folders are sorted in parts of ten thousand, which are merged."""
 _PIECE = 16 << 10
 _FULL_BELOW = 1 << 20  # bytes
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SpoolFull(OSError):
-    """The filesystem of these files is full."""
+    """The filesystem of the temporary files is full."""
 
 
 class SpoolTooLarge(OSError):
@@ -33,7 +36,7 @@ class SpoolTooLarge(OSError):
 
 
 def folder() -> str:
-    """Returns the folder of these files, if it can be used."""
+    """Returns the folder for these files, if it can be used."""
     return os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108  they are unnamed
 
 
@@ -48,7 +51,7 @@ def unnamed_file() -> IO[bytes]:
 
 
 class PackedBytes:
-    """Bytes that are written once, and then read once from the beginning. Alike records, as names are, take little room."""
+    """Bytes that are written once, and then read once from the beginning. Similar records, as names are, take little space."""
 
     def __init__(self) -> None:
         self._file, self._packer, self._held = unnamed_file(), zlib.compressobj(1), 0
@@ -58,7 +61,7 @@ class PackedBytes:
         self._put(self._packer.compress(data))
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it, some hundred kilobytes at a time. Raises OSError."""
+        """Yields its content, some hundred kilobytes at a time. Raises OSError."""
         self._put(self._packer.flush())
         with _space_reported():
             self._file.seek(0)  # writes what is in memory yet
@@ -80,13 +83,13 @@ class PackedBytes:
 
 
 class LinkTable:
-    """Which name of a file with several came first. A file is forgotten with the last of its names."""
+    """Records the first name of each file with several names. A file is forgotten with the last of its names."""
 
     def __init__(self) -> None:
         self._table: sqlite3.Connection | None = None
 
     def seen(self, inode: int, links: int, name: bytes) -> bytes | None:
-        """The first name of the same file, None when this is it. Raises OSError."""
+        """Returns the first name of the same file, None if this is the first. Raises OSError."""
         import sqlite3
 
         try:
@@ -113,7 +116,7 @@ class LinkTable:
         return bytes(row[0])
 
     def _made(self) -> "sqlite3.Connection":
-        """A database without a name: SQLite keeps 4 MiB of it in memory, and all else in a file that it has unlinked."""
+        """Opens a database without a name: SQLite keeps 4 MiB of it in memory, and the rest in an unlinked file."""
         import sqlite3
 
         self._table = sqlite3.connect("", isolation_level=None)
@@ -126,8 +129,8 @@ class LinkTable:
 def ordered(names: Iterable[bytes]) -> tuple[int, Iterator[bytes]]:
     """Returns the number of names, and the names in byte order. Reads all at once. Names contain no NUL.
 
-    Memory: IN_MEMORY of them, however many there are; more if no file has room, because that must not prevent a restore. Raises
-    OSError if the file cannot be read again.
+    Memory: IN_MEMORY of them, whatever their number; more if there is no space for a file, because that must not prevent a restore.
+    Raises OSError if the file cannot be read again.
     """
     count, held, runs = 0, list[bytes](), _Runs()
     for name in names:
@@ -140,7 +143,7 @@ def ordered(names: Iterable[bytes]) -> tuple[int, Iterator[bytes]]:
 
 
 class _Runs:
-    """Names in order, some thousand after some thousand in one file, each with a NUL behind it."""
+    """Yields names in order, in sorted parts of one file, each followed by a NUL."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None

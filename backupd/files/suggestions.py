@@ -1,7 +1,7 @@
 """Explains why a path is not in a backup, and suggests similar ones. Opens only folders and follows no symlink.
 
-If a path leads through a symlink, the place that the host itself would have reached is derived from the targets of the symlinks, as
-if the backup were the whole machine. It is only suggested; the user must ask for that path.
+If a path leads through a symlink, the place that the host itself would reach is derived from the targets of the symlinks, as if the
+backup were the whole machine. It is only suggested; the user has to enter that path.
 """
 
 import os
@@ -23,7 +23,7 @@ _STEPS = 400  # components looked up; a symlink may hold two thousand
 
 
 def path_given(text: str) -> bytes:
-    """The typed path, in bytes. Raises UsageError when no backup can have such a path."""
+    """Returns the typed path in bytes. Raises UsageError if no backup can have such a path."""
     path = os.fsencode(text)
     try:
         return joined(components(path))
@@ -37,10 +37,9 @@ def path_given(text: str) -> bytes:
 
 
 def path_in(tree: Tree, path: bytes) -> bytes:
-    """Returns the path as the backup has it. A name may be given as it is shown, with escapes: latin1-\\xe4.txt.
-
-    Unchanged when there is no such name. Raises UsageError when that is how two names are shown or written; OperatorError when a
-    folder cannot be read.
+    """Returns the path in the backup. A name may be given as it is shown, with escapes: latin1-\\xe4.txt. It is returned unchanged
+    if there is no such name. Raises UsageError if two names are shown or written like this; OperatorError if a folder cannot be
+    read.
     """
     if b"\\" not in path:
         return path
@@ -65,12 +64,12 @@ def _name_in(tree: Tree, folder: bytes, name: bytes) -> bytes:
 
 
 def as_typed(path: bytes) -> str:
-    """Returns a path as it can be pasted into a shell: `path_in` reads the escapes in it."""
+    """Returns a path that can be pasted into a shell: `path_in` reads the escapes in it."""
     return shlex.quote(shown(path))
 
 
 def _for_bash(name: bytes) -> str:
-    """Returns the name as bash takes it, each byte that is not plain ASCII as a number."""
+    """Returns the name for bash, each byte that is not plain ASCII as a number."""
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in b"'\\" else f"\\{byte:03o}" for byte in name)
     return f"$'{text}'"
 
@@ -89,8 +88,8 @@ def entry_at(tree: Tree, path: bytes, where: str) -> Entry:
 
 
 def nearest_paths(tree: Tree, path: bytes) -> list[bytes]:
-    """The nearest paths that the backup has, the best first; the deepest folder on the way when no name is like the one that is
-    missing; none when the path is there.
+    """Returns the nearest paths in the backup, the best first; the deepest folder on the way if no name is similar to the missing
+    one; none if the path exists.
     """
     names = components(path)
     last, depth = deepest(tree, names)
@@ -106,7 +105,7 @@ def nearest_paths(tree: Tree, path: bytes) -> list[bytes]:
 
 
 def missing(tree: Tree, path: bytes, where: str) -> UsageError:
-    """Returns the error for a path that is not there."""
+    """Returns the error for a missing path."""
     names = components(path)
     last, _ = deepest(tree, names)
     above = shown(last.path)
@@ -133,9 +132,8 @@ def _hint(tree: Tree, last: Entry, paths: Sequence[bytes]) -> str:
 
 
 def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
-    """Returns the deepest existing entry on the path, and how many of the names lead to it, in one walk down.
-
-    Raises OSError if it cannot be read.
+    """Returns the deepest existing entry on the path, and how many of the names lead to it, in one walk down. Raises OSError if it
+    cannot be read.
     """
     last, depth, folder = tree.stat(b"/"), 0, tree.open_folder([])
     try:
@@ -163,7 +161,7 @@ def _is_there(tree: Tree, path: bytes) -> bool:
 
 
 def _alike(name: bytes, names: Iterator[bytes]) -> list[bytes]:
-    """Returns up to three of the names that are like `name`; another case counts as hardly different."""
+    """Returns up to three names that are similar to `name`; another case counts as hardly different."""
     from difflib import get_close_matches  # few commands have a wrong name
 
     wanted, some_names = _plain(name), list(islice(names, _MANY + 1))

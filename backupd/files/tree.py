@@ -1,4 +1,4 @@
-"""The files of one backup, opened and listed without ever leaving it: its names and symlinks come from an untrusted host.
+"""The files of one backup, opened and listed without ever leaving it, because its names and symlinks come from an untrusted host.
 
 A path is the host's own, absolute, in bytes: b"/etc/passwd". b"/" is the folder `data` of the backup.
 """
@@ -32,7 +32,7 @@ KINDS = {
 }
 
 NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV}
-"""The errors that say that a backup has no such path."""
+"""The errors for a path that is not in the backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Entry:
     """A name in a backup. `size` is bytes, `allocated` the bytes on disk as `du` counts them, `mtime` nanoseconds."""
 
     path: bytes
-    """Absolute, as the host has it."""
+    """Absolute, as on the host."""
     kind: str
     """One of KINDS' words."""
     size: int
@@ -58,9 +58,9 @@ class Entry:
     links: int
     """Number of names of the file."""
     device: int
-    """Of the subvolume that it is in. Two names are one file if `device` and `inode` are equal."""
+    """The device number of its subvolume. Two names are one file if `device` and `inode` are equal."""
     target: bytes | None = None
-    """Where a symlink points; None for all others."""
+    """The target of a symlink; None for all others."""
     rdev: int = 0
     """The number of a device node; 0 for all others."""
     changed: int = 0
@@ -79,14 +79,15 @@ class Entry:
 
 
 def identity(status: os.stat_result) -> int:
-    """Returns a number that two names share only if they are one file; never 0. Inode numbers alone are those of one filesystem."""
+    """Returns a number that two names share only if they are one file; never 0. Inode numbers alone are unique only in one
+    filesystem.
+    """
     return status.st_dev << 64 | status.st_ino
 
 
 def components(path: bytes) -> list[bytes]:
-    """The names that a path is made of; slashes at its end and doubled ones do not count, and neither does ".".
-
-    Raises ValueError for "..", for a NUL, and for a path that is not absolute.
+    """Returns the components of a path; repeated slashes, slashes at the end and "." do not count. Raises ValueError for "..", for
+    a NUL, and for a path that is not absolute.
     """
     if not path.startswith(b"/"):
         raise ValueError("a path in a backup is absolute, such as /etc/passwd")
@@ -99,23 +100,27 @@ def components(path: bytes) -> list[bytes]:
 
 
 def joined(names: list[bytes]) -> bytes:
-    """The path of those names."""
+    """Returns the path of these components."""
     return b"/" + b"/".join(names)
 
 
 class Tree:
-    """The files of one backup, open. Every method raises the kernel's OSError: ENOENT, ENOTDIR, and ELOOP or ENOTDIR if a
-    component of the path is a symlink, EXDEV for something mounted in it; and ValueError for an invalid path.
+    """The files of one open backup.
+
+    Every method raises the kernel's OSError: ENOENT, ENOTDIR, and ELOOP or ENOTDIR if a component of the path is a symlink, EXDEV
+    for something mounted in it; and ValueError for an invalid path.
     """
 
     def __init__(self, subvolume: Path) -> None:
-        """Opens the backup whose subvolume is at that path. Raises OSError when it or its `data` is missing or a symlink."""
+        """Opens the backup whose subvolume is at that path. Raises OSError if it or its `data` is missing or a symlink."""
         with ClosingFd(os.open(subvolume, FOLDER)) as outer:
             self._take(os.open(DATA, FOLDER, dir_fd=outer))
 
     @classmethod
     def of_folder(cls, folder: Path, *, with_mounts: bool = False) -> Self:
-        """The files below a folder that is no backup; `with_mounts`: and in what is mounted there. Raises OSError."""
+        """Opens the files below a folder that is not a backup; `with_mounts`: including those of filesystems mounted there. Raises
+        OSError.
+        """
         tree = cls.__new__(cls)
         tree._take(os.open(folder, FOLDER))
         tree._with_mounts = with_mounts
@@ -125,12 +130,11 @@ class Tree:
         self._root = root
         self._with_mounts = False
         self.device = os.fstat(root).st_dev
-        """Of the backup's subvolume: what has another one is not of the backup."""
+        """Of the backup's subvolume: an entry with another one does not belong to the backup."""
 
     def owns(self, device: int) -> bool:
-        """Returns True if the device belongs to the backup or folder, and is not something mounted in it that does not count.
-
-        If the backup is deleted, its device number changes; its files exist as long as this is open.
+        """Returns True if the device belongs to the backup or folder, and not to a mount that does not count. If the backup is
+        deleted, its device number changes; its files exist as long as this is open.
         """
         return self._with_mounts or device == self.device or device == os.fstat(self._root).st_dev
 
@@ -145,7 +149,7 @@ class Tree:
         self.close()
 
     def open_folder(self, names: list[bytes]) -> int:
-        """A descriptor of the folder that those names lead to."""
+        """Opens the folder with these components."""
         fd = open_folder(self._root, names)
         if self.owns(os.fstat(fd).st_dev):
             return fd
@@ -153,11 +157,11 @@ class Tree:
         raise OSError(errno.EXDEV, "another filesystem is mounted there")
 
     def folder(self, path: bytes) -> ClosingFd:
-        """A descriptor of the folder at `path`, for a `with`."""
+        """Opens the folder at `path`, for a `with`."""
         return ClosingFd(self.open_folder(components(path)))
 
     def stat(self, path: bytes) -> Entry:
-        """The entry at `path`, a symlink as itself."""
+        """Returns the entry at `path`; a symlink is not followed."""
         names = components(path)
         if not names:
             return entry_of(b"/", os.fstat(self._root), None)
@@ -165,11 +169,11 @@ class Tree:
             return look(above, names[-1], joined(names))
 
     def names(self, path: bytes) -> list[bytes]:
-        """The names in the folder at `path`, in the order of their bytes."""
+        """Returns the names in the folder at `path`, in byte order."""
         return list(self.each_name(path))
 
     def each_name(self, path: bytes) -> Iterator[bytes]:
-        """Yields the names one by one, so that not all are in memory."""
+        """Yields the names one by one, so that they are not all in memory."""
         with self.folder(path) as fd:
             return names_in(fd)
 
@@ -180,7 +184,7 @@ class Tree:
             yield from _entries(fd, joined(names).rstrip(b"/"))
 
     def open_file(self, path: bytes) -> int:
-        """A descriptor of the plain file at `path`, for reading. Raises OSError; EINVAL when it is anything but a plain file."""
+        """Opens the plain file at `path`, for reading. Raises OSError; EINVAL if it is not a plain file."""
         names = components(path)
         if not names:
             raise IsADirectoryError(errno.EISDIR, "Is a directory")
@@ -192,11 +196,11 @@ _KEPT_OPEN, _EVERY = 32, 32
 
 
 class DataUnreadable(OperatorError):
-    """The files of a backup cannot be read: its `data` is damaged, missing, or something else."""
+    """The files of a backup cannot be read: its `data` is damaged, missing, or not a folder."""
 
 
 def tree_of_backup(backup: Path) -> Tree:
-    """Opens a Tree for callers that have other backups to go on with. Raises DataUnreadable."""
+    """Opens a Tree for callers that continue with other backups. Raises DataUnreadable."""
     try:
         return Tree(backup)
     except OSError as error:
@@ -217,9 +221,10 @@ def require_nothing_mounted(backup: Path, path: bytes = b"/") -> None:
 
 
 class Descent:
-    """The folders from the start of a walk to its present position. Only the deepest ones and each thirty-second of the others
-    are kept open, because a host may nest folders deeper than a process may have descriptors. A folder to return to is opened
-    again from the nearest open one above it, through no symlink.
+    """The open folders from the start of a walk to its present position.
+
+    Only the deepest ones and each thirty-second of the others are kept open, because a host may nest folders deeper than a process
+    may have descriptors. A folder to return to is opened again from the nearest open one above it, through no symlink.
     """
 
     def __init__(self, tree: Tree, path: bytes) -> None:
@@ -242,7 +247,7 @@ class Descent:
 
     @property
     def fd(self) -> int:
-        """A descriptor of it, until the next step."""
+        """Returns a descriptor of the present folder, until the next step."""
         fd = self._open[-1]
         return self._open_anew() if fd is None else fd
 
@@ -251,7 +256,7 @@ class Descent:
         return self._above + b"/" + name
 
     def look(self, name: bytes) -> Entry:
-        """The entry of that name in it."""
+        """Returns the entry of that name in it."""
         return look(self.fd, name, self._above + b"/" + name)
 
     def enter(self, name: bytes) -> None:
@@ -259,7 +264,7 @@ class Descent:
         self.enter_open(os.open(name, FOLDER, dir_fd=self.fd), name)
 
     def enter_open(self, fd: int, name: bytes) -> None:
-        """Goes one step down, to the open folder of that name."""
+        """Goes one step down, into the open folder of that name."""
         self._open.append(fd)
         self._names.append(name)
         self._above += b"/" + name
@@ -275,7 +280,7 @@ class Descent:
             self._above = self._above[: -len(self._names.pop()) - 1]
 
     def _open_anew(self) -> int:
-        """Opens the way from the nearest open folder on: the walk comes through all of these."""
+        """Reopens the folders below the nearest open one: the walk will pass through all of them."""
         number, fd = next((number, fd) for number, fd in reversed(list(enumerate(self._open))) if fd is not None)
         for depth in range(number + 1, len(self._open)):
             fd = self._open[depth] = open_inner(fd, self._names[self._top + depth - 1])
@@ -287,7 +292,9 @@ class Descent:
 
 
 def names_in(folder: int) -> Iterator[bytes]:
-    """The names in an open folder, in the order of their bytes. It is read at once; of very many not all lie in memory."""
+    """Yields the names in an open folder, in byte order. The folder is read at once; the names of a very large one are not all in
+    memory.
+    """
     with os.scandir(folder) as entries:
         names = [os.fsencode(entry.name) for entry in islice(entries, IN_MEMORY)]
         if len(names) == IN_MEMORY:
@@ -310,7 +317,7 @@ def look(folder: int, name: bytes, path: bytes) -> Entry:
 
 
 def entry_of(path: bytes, status: os.stat_result, target: bytes | None) -> Entry:
-    """The entry that a stat describes."""
+    """Returns the entry for the result of a stat."""
     return Entry(
         path=path,
         kind=KINDS[stat.S_IFMT(status.st_mode)],
@@ -342,9 +349,8 @@ def open_plain(name: bytes, folder: int) -> int:
 
 
 def open_seen_direct(name: bytes, folder: int) -> int:
-    """Opens a file of a read-only subvolume that a look has just found to be a plain one: it is still. With O_DIRECT.
-
-    Raises OSError.
+    """Opens a file of a read-only subvolume that was just found to be a plain file, and so still is one, with O_DIRECT. Raises
+    OSError.
     """
     return os.open(name, _READ | os.O_NOFOLLOW | os.O_DIRECT, dir_fd=folder)
 

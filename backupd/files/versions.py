@@ -1,14 +1,14 @@
-"""The history of one path: every distinct version of it over all backups of a host, and when it was gone. Needs no index.
+"""The history of one path: every distinct version of it over all backups of a host, and when it was missing. Needs no index.
 
-What is a version? rsync takes a file for unchanged when size and time are the same, and so do we: one version has one kind, size,
-time of modification, mode, owner, symlink's target and device number, and the same extended attributes and ACLs. Inode numbers
-do not count, for they change without the file: the hard link guard gives linked files new ones every night, and a backup that was
-begun from nothing numbers all anew. They serve as a proof: `certain` says that the data of all backups with this version is known
-to be the same (an untouched inode, the same extents, or read because it is short), not only taken to be. With `by_content` the data
-alone decides; what cannot be proven to be the same is read.
+Two entries are the same version if rsync takes the file for unchanged: they have the same type, size, time of modification, mode,
+owner, symlink's target and device number, and the same extended attributes and ACLs. Inode numbers do not count, because they
+change without the file: the hard link guard gives linked files new ones every night, and a backup that started from an empty
+subvolume has only new ones. They serve as a proof: `certain` means that the data of all backups with this version is known to be
+equal (an untouched inode, the same extents, or read because it is short). With `by_content` only the data decides, and files are
+read unless they are proven to be equal.
 
-A folder is its own entry: its time changes when a name in it comes or goes, not when a file in it or a folder below changes. By
-content it is the list of all that is below: names, kinds, sizes and times of files, targets. Its files are not read.
+A folder is its own entry: its time changes when a name in it is added or removed, not when a file in it or in a folder below
+changes. By content, it is the list of everything below it: names, types, sizes and times of files, targets. Its files are not read.
 """
 
 import os
@@ -37,7 +37,9 @@ THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE = (
     "behind a symlink",
     "unreadable",
 )
-"""What a backup can say of a path. Only the first two say what the host had; LINKED: a folder on the way was a symlink then."""
+"""What a backup shows about a path. Only the first two show the state of the host; LINKED: a folder on the way was a
+symlink then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,11 @@ class Version:
     """One distinct version. Times are starts of backups."""
 
     entry: Entry
-    """As it is in the newest backup with this version."""
+    """The entry in the newest backup with this version."""
     first: str
     """The name of the oldest backup that has it."""
     last: str
-    """The name of the newest backup that has it. A backup between the two may have another version."""
+    """The name of the newest backup that has it. A backup in between may have another version."""
     names: tuple[str, ...]
     """The names of all backups that have it, oldest first."""
     first_seen: datetime
@@ -57,19 +59,19 @@ class Version:
     last_seen: datetime
     """When `last` began."""
     best: str
-    """The backup to restore it from: the newest complete one that has it, or else the newest."""
+    """The backup to restore it from: the newest complete one that has it, otherwise the newest."""
     states: tuple[str, ...]
     """The states of these backups, each once."""
     changed: tuple[str, ...]
-    """In what it differs from the previous version; empty for the first."""
+    """The fields that differ from the previous version; empty for the first."""
     certain: bool
     """True if the data of all these backups is known to be the same."""
     vanished: datetime | None = None
-    """When the path was missing right after this version; None: another version followed, or it still exists."""
+    """When the path was missing directly after this version; None: another version followed, or it still exists."""
     same_content_as: str | None = None
-    """The `first` of the previous version, if the data is known to be the same and only time, mode or owner changed."""
+    """The `first` of the previous version if the data is known to be equal and only time, mode or owner changed."""
     sha256: str | None = None
-    """Of a plain file that had to be read to compare its content; otherwise None."""
+    """The digest of a plain file that had to be read to compare its content; otherwise None."""
 
     @property
     def backups(self) -> int:
@@ -79,7 +81,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A time in which the path was missing."""
+    """A period in which the path was missing."""
 
     first: str
     """The first backup without it."""
@@ -90,7 +92,7 @@ class Absence:
     backups: int
     """Number of backups without it."""
     came_back: str | None
-    """The backup that has it again; None: none does."""
+    """The backup that has it again; None: none."""
     until: datetime | None
     """When that began."""
     doubtful: bool
@@ -99,7 +101,7 @@ class Absence:
 
 @dataclass(frozen=True, slots=True)
 class PathInBackup:
-    """The path in one backup."""
+    """What one backup shows about the path."""
 
     name: str
     """The backup's name."""
@@ -108,7 +110,7 @@ class PathInBackup:
     state: str
     """The backup's state."""
     found: str
-    """One of the words above."""
+    """One of the values above."""
     version: int | None
     """The number in `PathHistory.versions`; None: it is missing."""
 
@@ -120,13 +122,13 @@ class PathHistory:
     path: bytes
     """On the host."""
     by_content: bool
-    """True if files were read where their metadata did not decide."""
+    """True if files were read when their metadata was not sufficient."""
     versions: tuple[Version, ...]
     """Oldest first."""
     gone: tuple[Absence, ...]
-    """The times in which it was missing, oldest first."""
+    """The periods in which it was missing, oldest first."""
     backups: tuple[PathInBackup, ...]
-    """Its state in each backup, oldest first."""
+    """What each backup shows, oldest first."""
     stopped: bool = False
     """True if the time limit ended it: later backups than the last one here were not read."""
 
@@ -159,26 +161,26 @@ def changed_fields(before: Entry, after: Entry) -> tuple[str, ...]:
 
 @dataclass(slots=True, eq=False)
 class _CollectedVersion:
-    """A version while it is collected."""
+    """A version under construction."""
 
     key: tuple[object, ...]
-    """What distinguishes it from others, without its content."""
+    """The key that distinguishes it from other versions, without its content."""
     sightings: list[tuple[Restorable, Entry]]
     """The backups that have it."""
     certain: bool = True
     """True if their data is known to be the same."""
     differs: bool = False
-    """True if its data is not that of the version before."""
+    """True if its data differs from that of the previous version."""
     xattrs_differ: bool = False
-    """True if its attributes are not those of the version before."""
+    """True if its attributes differ from those of the previous version."""
     same_as: str | None = None
-    """The `first` of the version before, if their data is the same."""
+    """The `first` of the previous version if the data is equal."""
     digest: str | None = None
-    """SHA-256 of its content, if it was read."""
+    """SHA-256 of its content if it was read."""
     before: Entry | None = None
-    """The entry of the version before."""
+    """The entry of the previous version."""
     vanished: datetime | None = None
-    """When it was missing right after this version."""
+    """When the path was missing directly after this version."""
 
     @property
     def last(self) -> tuple[Restorable, Entry]:
@@ -190,16 +192,16 @@ class _VersionCollector:
     """The versions collected so far."""
 
     by_content: bool
-    """True if files are read where their metadata does not decide."""
+    """True if files are read when their metadata is not sufficient."""
     pulse: Pulse
-    """Is called while files are read, and may end that."""
+    """Called while files are read; may end that."""
     kept: list[_CollectedVersion] = field(default_factory=list)
     """The finished ones."""
     current: _CollectedVersion | None = None
     """The version of the last backup; None: the path was missing there."""
 
     def take(self, backup: Restorable, tree: Tree, entry: Entry) -> int:
-        """Returns the number of the version that this entry belongs to."""
+        """Returns the number of the version to which this entry belongs."""
         version = self._by_content(tree, entry) if self.by_content else self._by_inode_item(tree, entry)
         if version not in self.kept:
             version.before = self.current.last[1] if self.current else None
@@ -244,13 +246,13 @@ class _VersionCollector:
         return made
 
     def _newest_first(self, key: tuple[object, ...]) -> Iterable[_CollectedVersion]:
-        """The versions with that key; the one that was there last first, for it is the likely one."""
+        """Yields the versions with that key; the most recent one first, because it is the most likely."""
         alike = [version for version in self.kept if version.key == key]
         return sorted(alike, key=lambda version: version.last[0].name, reverse=True)
 
 
 def _compared(collected: _CollectedVersion, tree: Tree, entry: Entry) -> bool | None:
-    """Returns True if a version's data is that of `entry`; None when that is not known. What has no data is the same."""
+    """Returns True if a version has the same data as `entry`; None if unknown. Entries without data are equal."""
     backup, last = collected.last
     if not has_data(entry) or untouched(last, entry):
         return True
@@ -262,7 +264,7 @@ def _compared(collected: _CollectedVersion, tree: Tree, entry: Entry) -> bool | 
 
 
 def _same_xattrs(collected: _CollectedVersion, tree: Tree, entry: Entry) -> bool:
-    """Returns True if a version's extended attributes are those of `entry`, as far as they can be read."""
+    """Returns True if a version has the same extended attributes as `entry`, as far as they can be read."""
     backup, last = collected.last
     if untouched(last, entry):
         return True
@@ -274,12 +276,12 @@ def _same_xattrs(collected: _CollectedVersion, tree: Tree, entry: Entry) -> bool
 
 
 def _of_the_host(xattrs: dict[str, bytes]) -> dict[str, bytes]:
-    """Without the properties of btrfs, such as its compression, which a file written anew gets from the pool."""
+    """Leaves out the properties of btrfs, such as the compression, which a rewritten file gets from the pool."""
     return {name: value for name, value in xattrs.items() if not name.startswith("btrfs.")}
 
 
 def _digest(collected: _CollectedVersion, pulse: Pulse) -> str | None:
-    """The checksum of a version's data; None when the backup that has it went away."""
+    """Returns the checksum of a version's data; None if the backup that has it was deleted in the meantime."""
     backup, last = collected.last
     if collected.digest is None:
         try:
@@ -291,7 +293,7 @@ def _digest(collected: _CollectedVersion, pulse: Pulse) -> str | None:
 
 
 def content_of_folder(tree: Tree, folder: Entry, pulse: Pulse) -> str:
-    """A checksum of the list of all that is below a folder."""
+    """Returns a checksum of the list of everything below a folder."""
     from hashlib import sha256 as new
 
     digest, above = new(), len(folder.path.rstrip(b"/"))
@@ -311,10 +313,11 @@ def versions(
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     pulse: Pulse = steady,
 ) -> PathHistory:
-    """The history of `path` over those backups of one host, in whatever order they come.
+    """Returns the history of `path` over these backups of one host, in any order. A backup that is deleted in the meantime is
+    skipped.
 
-    A backup that is deleted meanwhile is passed over. `progress` gets the number of backups done, and of all. If `pulse` raises
-    TimeBudgetUsedUp, this returns the history of the backups before. Raises ValueError if `path` is not a path.
+    `progress` is called with the number of backups done, and of all. If `pulse` raises TimeBudgetUsedUp, this returns the history
+    of the backups before. Raises ValueError if `path` is not a path.
     """
     collected, seen, stopped = _VersionCollector(by_content, pulse), list[tuple[Restorable, str, int | None]](), False
     ordered = sorted(backups, key=lambda backup: backup.name)
@@ -332,7 +335,7 @@ def versions(
 
 
 def _look(collected: _VersionCollector, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
-    """Returns what a backup says, and the number of the version; None when the backup was deleted meanwhile."""
+    """Returns what a backup shows, and the number of the version; None if the backup was deleted in the meantime."""
     try:
         tree = Tree(backup.path)
     except OSError:
@@ -356,7 +359,9 @@ def _absence(tree: Tree, backup: Restorable, path: bytes) -> str:
 
 
 def absence(backup: Restorable, path: bytes) -> str:
-    """Returns why a backup lacks that path. The host lacked it only where its source path was looked through."""
+    """Returns the reason why a backup lacks that path. Only if its source path was read does that mean that the host did not have
+    it.
+    """
     sources = [source.encode("utf-8", "surrogateescape") for source in backup.record.settings.get("paths", ())]
     covering = [source for source in sources if path == source or path.startswith(source.rstrip(b"/") + b"/")]
     if sources and not covering:
@@ -380,7 +385,9 @@ def _history(
 
 
 def _gone(kept: list[_CollectedVersion], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Absence]:
-    """The spans in which the path was missing after it had been there. What says nothing of it neither begins nor ends one."""
+    """Yields the periods in which the path was missing after it had existed. A backup that shows nothing about the path neither
+    begins nor ends one.
+    """
     current: _CollectedVersion | None = None
     span: list[Restorable] = []
     for backup, state, version in seen:

@@ -1,7 +1,8 @@
-"""What stands around a member's data in a zip: its header before it, sizes after it, its record in the index. Reads nothing.
+"""Builds everything around a member's data in a zip: its header before it, the sizes after it, its record in the index. Reads
+nothing.
 
 APPNOTE.TXT of PKWARE, with Info-ZIP's extra fields for times and owners. Python's zipfile keeps an object of a kilobyte or more for
-each name until the end, and a host may have millions: here the index is bytes, which its maker puts away.
+each name until the end, and a host may have millions: here the index is bytes, which the caller stores.
 """
 
 import errno
@@ -29,11 +30,11 @@ class ZipMember:
     name: bytes
     """The name in the zip."""
     packed: bool
-    """True if its data are deflated, and its sizes follow them."""
+    """True if its data is deflated, and its sizes follow the data."""
 
     @property
     def large(self) -> bool:
-        """Returns True if its sizes have eight bytes."""
+        """Returns True if its sizes need eight bytes."""
         return self.entry.size >= _LARGE
 
 
@@ -58,7 +59,7 @@ def member(entry: Entry, name: bytes) -> ZipMember:
 
 
 def header(zip_member: ZipMember, sizes: Sizes) -> bytes:
-    """Returns what precedes the data. `sizes` are not known yet of those that are packed."""
+    """Returns the header before the data. `sizes` are not known yet for deflated members."""
     extra = _extra(zip_member.entry)
     shown = sizes
     if zip_member.packed and zip_member.large:
@@ -76,12 +77,12 @@ def header(zip_member: ZipMember, sizes: Sizes) -> bytes:
 
 
 def trailer(zip_member: ZipMember, sizes: Sizes) -> bytes:
-    """Returns what follows packed data."""
+    """Returns what follows deflated data."""
     return struct.pack("<IIQQ" if zip_member.large else "<IIII", 0x08074B50, sizes.crc, sizes.packed, sizes.size)
 
 
 def record(zip_member: ZipMember, sizes: Sizes, offset: int) -> bytes:
-    """Returns the record of the index: `offset` is the place of the header."""
+    """Returns the record for the index; `offset` is the position of the header."""
     wide = [value for value in (sizes.size, sizes.packed, offset) if value >= _FULL]
     extra = (struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b"") + _extra(zip_member.entry)
     size, packed, at = (min(value, _FULL) for value in (sizes.size, sizes.packed, offset))
@@ -92,7 +93,7 @@ def record(zip_member: ZipMember, sizes: Sizes, offset: int) -> bytes:
 
 
 def end(count: int, begun: int, length: int) -> bytes:
-    """Returns what follows the index of `count` records and `length` bytes, which begins at `begun`."""
+    """Returns the end of the archive, after an index of `count` records and `length` bytes at the position `begun`."""
     records = b""
     if count >= _FULL_COUNT or begun >= _FULL or length >= _FULL:
         records = struct.pack("<IQHHIIQQQQ", 0x06064B50, 44, _UNIX | 45, 45, 0, 0, count, count, length, begun)
@@ -102,8 +103,8 @@ def end(count: int, begun: int, length: int) -> bytes:
 
 
 def zip_name(name: bytes) -> str:
-    """A name as a zip can have it: bytes that are not UTF-8 become %FF, for a zip has only text; and a backslash %5C, which Windows
-    takes for a slash: a host that names a file ..\\x would else choose where it is extracted.
+    """Returns a name for a zip: bytes that are not UTF-8 become %FF, because a zip has only text; and a backslash becomes %5C,
+    because Windows takes it for a slash, so that a host could choose where a file named ..\\x is extracted.
     """
     text = name.decode("utf-8", "surrogateescape").replace("\\", "%5C")
     if text.isascii():
@@ -123,14 +124,14 @@ def _how(zip_member: ZipMember) -> tuple[int, int]:
 
 
 def _when(entry: Entry) -> tuple[int, int]:
-    """Time and date. A zip's own have no zone: they get UTC. 1980 to 2107 is what they can say."""
+    """Time and date. Those of a zip have no zone: they are in UTC. The range is 1980 to 2107."""
     moment = time.gmtime(min(max(_seconds(entry), 315532800), 4354819198))
     clock = moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2
     return clock, (moment.tm_year - 1980) << 9 | moment.tm_mon << 5 | moment.tm_mday
 
 
 def _extra(entry: Entry) -> bytes:
-    """Time and owner as Info-ZIP's zip has them."""
+    """Time and owner in the extra fields of Info-ZIP."""
     times, seconds = b"", _seconds(entry)
     if -(2**31) <= seconds < 2**31:
         times = struct.pack("<HHBl", 0x5455, 5, 1, seconds)

@@ -1,4 +1,4 @@
-"""`backupd compare`: what differs between two backups of a host."""
+"""`backupd compare`: shows the differences between two backups of a host."""
 
 import os
 import shlex
@@ -37,7 +37,7 @@ _LINES = {"+": "green", "-": "red", "@": "cyan"}
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """What is read, and how the differences are printed."""
+    """What to read, and how to print the differences."""
 
     content: bool
     everything: bool
@@ -151,7 +151,7 @@ def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, ever
 
 
 def _lines(differences: Iterator[PathDifference]) -> Iterator[str]:
-    """Yields a line for each; a folder that only one backup has is one line with its total content."""
+    """Yields a line for each difference; a folder that only one backup has is one line with its total content."""
     folder: PathDifference | None = None
     inside = DifferenceTotals()
     for difference in differences:
@@ -193,7 +193,7 @@ def _line(difference: PathDifference) -> str:
 
 
 def _told(fields: Sequence[str]) -> list[str]:
-    """Omits that the content differs if the size does."""
+    """Leaves out the content if the size differs too."""
     return [name for name in fields if name != "content" or "size" not in fields]
 
 

@@ -1,7 +1,7 @@
 """Shared by the commands that read backups: opens the backup, completes its name and paths, and shows its entries and remarks.
 
-They need only the pool, not the catalogue, so a listing appears as soon as Python has started. Entries are shown as by `ls -ln`;
-their names come from a host, so each is made safe to show.
+They need only the pool, not the catalogue, so a listing appears as soon as Python has started. Entries are shown like those of `ls
+-ln`; their names come from a host, so each is made safe to show.
 """
 
 import os
@@ -36,7 +36,7 @@ _STATES = {"complete": "green", "suspect": "yellow", "failed": "red", "expired":
 
 @dataclass(frozen=True, slots=True)
 class OpenedBackup:
-    """A backup that is opened for reading."""
+    """An open backup."""
 
     pool: Pool
     """The pool that has it."""
@@ -47,12 +47,12 @@ class OpenedBackup:
 
     @property
     def where(self) -> str:
-        """Returns its name in messages: HOST@NAME."""
+        """Returns its name for messages: HOST@NAME."""
         return f"{self.backup.host}@{self.backup.name}"
 
 
 def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
-    """The pool that --pool or --config names, and its zone. Raises OperatorError of every kind."""
+    """Returns the pool that --pool or --config names, and its zone. Raises any OperatorError."""
     config = load_config(ctx)
     pool = open_configured(config)
     clock_for(ctx, pool)
@@ -60,7 +60,7 @@ def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
 
 
 def which_of(text: str, at: date | None, command: str) -> tuple[str, str]:
-    """The host and which of its backups: HOST[@BACKUP] of a command that takes --at. Raises UsageError for both."""
+    """Returns the host and the selected backup: HOST[@BACKUP] of a command that has --at. Raises UsageError for both."""
     name, which = parse_which(text)
     if at and which not in (NEWEST, LATEST):
         raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd {command} {name} --at {at}`")
@@ -68,7 +68,7 @@ def which_of(text: str, at: date | None, command: str) -> tuple[str, str]:
 
 
 def end_of(day: date, zone: ZoneInfo) -> datetime:
-    """The last moment that a day of the pool's zone has; a time as `moment_of` reads it."""
+    """Returns the last moment of a day of the pool's zone; for a time, see `moment_of`."""
     if isinstance(day, datetime):
         return moment_of(day, zone)
     try:
@@ -98,8 +98,8 @@ def reading(where: str) -> Iterator[None]:
 
 
 def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Completes paths of the backup named before. A single matching folder is completed with its contents, so that typing can
-    go on.
+    """Completes paths of the backup that was named before. A single matching folder is completed with its contents, so that typing
+    can continue.
     """
     pool, which = completing(ctx), ctx.params.get("host")
     if not pool or not which:
@@ -115,7 +115,7 @@ def complete_path(ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def _beginning(tree: Tree, path: bytes) -> list[str]:
-    """Returns the paths with this prefix, without those that a shell would need quoted or that would move the cursor."""
+    """Returns the paths with this prefix, without those that a shell would have to quote or that would move the cursor."""
     above, _, beginning = path.rpartition(b"/")
     names = [name for name in tree.names(above or b"/") if name.startswith(beginning)][:_MOST_COMPLETED]
     texts = [os.fsdecode(above + b"/" + name) for name in names]
@@ -130,9 +130,8 @@ def state_words(state: str) -> str:
 
 
 def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
-    """Returns remarks about a backup: where deletions were skipped, and what `one_file_system` has left out.
-
-    Only those about a folder that holds one of the paths, or lies below it.
+    """Returns remarks about a backup: where deletions were skipped, and which folders `one_file_system` excluded. Only those about
+    a folder that contains one of the paths, or lies below it.
     """
     asked = [os.fsdecode(path) for path in paths]
     lines = [
@@ -171,7 +170,7 @@ def size_words(entry: Entry) -> str:
 
 
 def name_words(entry: Entry) -> str:
-    """The name, folders with a slash behind it, symlinks with where they point to."""
+    """Formats the name: folders with a slash at the end, symlinks with their target."""
     name = shown(entry.name)
     if entry.kind == "folder":
         return click.style(name, fg="blue", bold=True) + ("" if entry.path == b"/" else "/")

@@ -1,4 +1,4 @@
-"""`backupd restore`: files of a backup, given back to a folder, to the host, or as a tar."""
+"""`backupd restore`: restores files of a backup to a folder, to the host, or as a tar."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ _ON_HOST = "\0"  # no value of an option can be that
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """The options of `restore` that are not part of the request: the backup's day, the destination, and what is printed."""
+    """The options of `restore` that are not part of the request: the day of the backup, the destination, and the output."""
 
     at: date | None
     to: str | None
@@ -315,7 +315,7 @@ class _Watch:
         self._printer(progress)
 
     def clear(self) -> None:
-        """Takes the line of progress away."""
+        """Removes the progress line."""
         self._printer.clear()
 
     @property
@@ -330,7 +330,7 @@ class _Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Signals are only noted within."""
+        """Signals are only recorded within this context."""
         with self._cancellation.listening():
             try:
                 yield

@@ -49,7 +49,7 @@ _PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
 
 
 def say_backup(backup: Restorable, paths: Sequence[bytes]) -> None:
-    """Prints the name and the state of the backup, and warnings about it and these paths of it."""
+    """Prints the name and the state of the backup, and warnings about it and these paths."""
     warning = _STATES.get(backup.state)
     say(f"from {backup.host}@{backup.name}, {backup.state}" + (f" ({warning})" if warning else ""))
     for line in remark_lines(backup.record, paths):
@@ -81,7 +81,7 @@ def say_plan(restore: "LocalRestore | HostRestore", preview: RestorePreview) -> 
 
 
 def _say_withheld(withheld: Withheld) -> None:
-    """Prints what is not restored, and the option that restores it."""
+    """Prints the privileges that are not restored, and the option that restores them."""
     for count, before, noun in (
         (withheld.devices, "skipped: ", "device node"),
         (withheld.setuid, "setuid or setgid bits removed from ", "file"),
@@ -102,7 +102,7 @@ def _samples(count: RestoreCount) -> None:
 
 
 def result_line(done: RestoreResult) -> str:
-    """The first line of the result: what was restored, and that something failed."""
+    """Returns the first line of the result: the restored files, and whether something failed."""
     written, total = (
         done.counts[NEW].number + done.counts[OVERWRITTEN].number,
         done.counts[NEW].size + done.counts[OVERWRITTEN].size,
@@ -122,12 +122,12 @@ def result_line(done: RestoreResult) -> str:
 
 
 def _rate(size: int, seconds: float) -> str:
-    """Returns the bytes a second, in words; "" for so few that the rate says nothing of the disk."""
+    """Formats the bytes a second; "" for so few bytes that the rate has no meaning."""
     return f", {format_size(round(size / seconds))}/s" if size >= _LEAST_FOR_RATE and seconds > 0 else ""
 
 
 def say_result(done: RestoreResult, overwrite: str | None) -> None:
-    """Prints the result: what was written, compared, and wrong, and how to solve it."""
+    """Prints the result: what was written and compared, and the failures with their remedy."""
     say(result_line(done))
     shared = f", {format_size(done.reflinked)} are shared with the backup" if done.reflinked else ""
     say(f"compared: {format_size(done.compared)} of content read again{shared}; {counted(done.differences.number, 'difference')}")
@@ -141,7 +141,7 @@ def say_result(done: RestoreResult, overwrite: str | None) -> None:
 
 
 class RestoreProgressPrinter:
-    """Says how far a restore is: in one line that changes on a terminal, with `lines` in a line every few seconds."""
+    """Shows the progress of a restore: in one line that changes on a terminal; with `lines`, in a line every few seconds."""
 
     def __init__(self, lines: bool) -> None:
         self._line, self._lines = ProgressLine(is_shown=not lines), lines
@@ -170,7 +170,7 @@ class RestoreProgressPrinter:
 
 
 def progress_line(progress: RestoreProgress, now: float) -> str:
-    """Files, bytes, rate and time left, as far as they are known."""
+    """Formats files, bytes, rate and time left, as far as they are known."""
     if progress.phase == "looking":
         read = f", {format_size(progress.size)} compared" if progress.size else ""
         return f"scanning: {counted(progress.files, 'name')}{read}"
@@ -195,7 +195,7 @@ def say_stopped() -> None:
 
 @contextmanager
 def naming_copies(config: Config, host: str, which: str, paths: Sequence[str], to: str) -> Iterator[None]:
-    """Adds notes to an OperatorError from within that name other copies of the host. `to`: the folder to restore to, or ""."""
+    """Adds notes that name other copies of the host to an OperatorError raised within. `to`: the folder to restore to, or ""."""
     try:
         yield
     except OperatorError as error:
@@ -235,8 +235,9 @@ def _restore_words(host: str, which: str, paths: Sequence[str]) -> str:
 
 
 def restic_line(offsite: OffsiteSettings, pool_id: str | None, host: str, which: str, paths: Sequence[str], target: str) -> str:
-    """Returns the shell line that restores paths of a host from a repository. A backup that is named in full is chosen by its tag;
-    otherwise the newest there is taken. Secrets are named by their files.
+    """Returns the shell line that restores paths of a host from a repository.
+
+    A backup that was named in full is selected by its tag; otherwise the newest one there. Secrets are named by their files.
     """
     backup = f"backup:{which}" if which and parse_backup_name(which) else ""
     words = ["restore", "latest", *_whose(pool_id, host, backup)]
@@ -259,7 +260,7 @@ def restic_call(offsite: OffsiteSettings, words: Sequence[str]) -> str:
 
 
 def _known(config: Config) -> tuple["KnownCopies | None", str | None, dict[str, dict[str, str]]]:
-    """Returns what the catalogue knows: copies, the pool's id, and the newest backups offsite. All is empty if it is gone."""
+    """Returns the copies, the pool's id, and the newest offsite backups from the catalogue; all are empty if it was lost."""
     from btrkeep.catalogue import Catalogue  # only after an error: it takes half of a command's start
     from btrkeep.decisions.copy_status import COPIES, copies_of, offsite_newest
 

@@ -1,4 +1,4 @@
-"""`backupd versions`: every version of a file or folder, over all backups."""
+"""`backupd versions`: lists every version of a file or folder over all backups."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ def _history(pool: Pool, host: str, path: bytes, content: bool, now: datetime | 
 
 
 def _as_written(backups: Sequence[Restorable], path: bytes) -> bytes:
-    """Returns the path as the newest backup that has it writes it."""
+    """Returns the path as written in the newest backup that has it."""
     for backup in backups:
         with suppress(OSError), Tree(backup.path) as tree:
             written = path_in(tree, path)
