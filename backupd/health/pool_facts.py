@@ -25,7 +25,7 @@ _FULL = ("room", "used")  # the alarm that more than [notify] used_limit is used
 
 
 def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolFacts:
-    """The pool as it is now. Without an opened `catalogue` that in `state` is read, if there is one."""
+    """Reads the pool's present facts. Without an opened `catalogue`, the one in `state` is read if it exists."""
     path = config.pool.path
     try:
         pool = open_configured(config)
@@ -54,9 +54,8 @@ def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolF
 
 
 def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...] | None) -> Redundancy | None:
-    """Returns how many good copies everything has; None if that is unknown.
-
-    With a missing device the chunks are read, which needs CAP_SYS_ADMIN.
+    """Returns the number of good copies of all data; None if unknown. If a device is missing, the chunks are read, which needs
+    CAP_SYS_ADMIN.
     """
     if missing is None:
         return None
@@ -71,7 +70,7 @@ def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...]
 
 
 def read_pool_schedule(config: Config) -> ScheduleVerdict:
-    """Returns which hosts will not be backed up in time, with what the catalogue in `state` has, if it can be read."""
+    """Returns which hosts will not be backed up in time, using the catalogue in `state` if it can be read."""
     try:
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             return _schedule(config, catalogue)
@@ -87,7 +86,7 @@ def _schedule(config: Config, catalogue: Catalogue | None) -> ScheduleVerdict:
 
 
 def _is_read_only(path: Path) -> bool | None:
-    """Returns whether the machine has mounted the pool read-only, whatever the sandbox shows; None if that is not visible from
+    """Returns whether the machine has mounted the pool read-only, whatever the sandbox shows; None if that cannot be seen from
     here.
     """
     mount = machine_mount(path)
@@ -95,14 +94,14 @@ def _is_read_only(path: Path) -> bool | None:
 
 
 def device_errors(allocation: Allocation) -> dict[int, dict[str, int]]:
-    """Returns the counters that are not zero, by number of the device. A missing device has none to tell."""
+    """Returns the error counters that are not zero, by device number. A missing device has none."""
     counters = {device.devid: zip(DEVICE_ERRORS, device.errors or (), strict=False) for device in allocation.devices}
     by_devid = {devid: {name: count for name, count in pairs if count} for devid, pairs in counters.items()}
     return {devid: errors for devid, errors in by_devid.items() if errors}
 
 
 def read_catalogue(state: Path, pool: Pool) -> CatalogueFacts:
-    """Reads the catalogue in a folder. One that does not exist is lost if the pool has backups."""
+    """Reads the catalogue in a folder. A missing catalogue was lost if the pool has backups."""
     if not (answers(state) and answers(state / FILE)):
         return CatalogueFacts(foreign=None)
     try:

@@ -1,6 +1,6 @@
-"""Reads the lines that start runs: crontabs with the times of each line, and calls of `backupd run` in command lines. Pure.
+"""Parses the lines that start runs: crontabs with the times of each line, and calls of `backupd run` in command lines. Pure.
 
-A command line is as cron, systemd or a script has it. Fields of a crontab are those of crontab(5): minute, hour, day of the month,
+A command line is one of cron, systemd or a script. The fields of a crontab are those of crontab(5): minute, hour, day of the month,
 month, day of the week, with lists, ranges, steps and names.
 """
 
@@ -37,11 +37,11 @@ class CronTimes:
     hours: frozenset[int]
     """0 to 23."""
     days: frozenset[int] | None
-    """Of the month; None: the field begins with a star."""
+    """Days of the month; None: the field starts with a star."""
     months: frozenset[int]
     """1 to 12."""
     weekdays: frozenset[int] | None
-    """0 is Sunday; None: the field begins with a star."""
+    """Days of the week, 0 is Sunday; None: the field starts with a star."""
 
     def between(self, begin: datetime, end: datetime, zone: ZoneInfo) -> Iterator[datetime]:
         """Yields all times after `begin` until `end`, in UTC."""
@@ -63,20 +63,19 @@ class CronTimes:
 
 @dataclass(frozen=True, slots=True)
 class CronLine:
-    """A line that starts something."""
+    """A line that starts a program."""
 
     times: CronTimes
     """When."""
     command: str
     """What."""
     zone: str = ""
-    """The value of CRON_TZ= above it; "": there is none."""
+    """The value of CRON_TZ= above it; "": not set."""
 
 
 def cron_lines(text: str, *, has_user: bool) -> Iterator[CronLine]:
-    """Yields the lines of a crontab; those that cron would refuse, and @reboot, are passed over.
-
-    `has_user`: a field with the user stands before the command, as in /etc/crontab.
+    """Yields the lines of a crontab, without @reboot and those that cron would refuse. `has_user`: a field with the user comes
+    before the command, as in /etc/crontab.
     """
     zone = ""
     for line in text.splitlines():
@@ -101,7 +100,9 @@ def _five(line: str) -> tuple[str, str]:
 
 
 def _before_percent(command: str) -> str:
-    """Cron takes the text after the first percent sign as the command's input; with a backslash it is one."""
+    """Returns the command. Cron takes the text after the first percent sign as the command's input, unless it has a backslash
+    before it.
+    """
     return re.split(r"(?<!\\)%", command, maxsplit=1)[0].replace("\\%", "%")
 
 
@@ -153,7 +154,7 @@ _RUN_VALUES = ("--now",)
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """A call of `backupd run`. `hosts`: those that it names; `everything`: it has --all."""
+    """A call of `backupd run`. `hosts`: the named hosts; `everything`: it has --all."""
 
     hosts: tuple[str, ...] = ()
     everything: bool = False
@@ -161,8 +162,8 @@ class RunCall:
 
 @dataclass(frozen=True, slots=True)
 class CommandReader:
-    """Reads command lines for one pool. `script` returns the text of a script, "" for any other file; `parts` the files of a folder
-    that run-parts runs.
+    """Parses command lines for one pool. `script` returns the text of a script, "" for any other file; `parts` the files of a
+    folder that run-parts runs.
     """
 
     pool: str
@@ -178,7 +179,7 @@ class CommandReader:
             yield from self._of_words(words, depth)
 
     def calls_of_script(self, text: str, depth: int = 0) -> Iterator[RunCall]:
-        """Yields the calls in the lines of a script, whether or not it comes to each of them."""
+        """Yields the calls in the lines of a script, whether or not they are executed."""
         for line in text.replace("\\\n", " ").splitlines():
             if not line.lstrip().startswith("#"):
                 yield from self.calls(line, depth)

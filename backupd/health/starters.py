@@ -1,4 +1,4 @@
-"""Reads what starts the runs of a pool: timers of systemd that run, crontabs, and other callers by their past runs."""
+"""Finds what starts the runs of a pool: active timers of systemd, crontabs, and other callers, known from their past runs."""
 
 import errno
 import os
@@ -46,8 +46,8 @@ _DEBIAN_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_schedule(config: Config, calls: str | None, copies: frozenset[str], now: datetime) -> ScheduleVerdict:
-    """Returns which hosts will not be backed up in time. `calls`: the recorded callers, as the catalogue has them; `copies`: the
-    hosts that are fetched from another pool.
+    """Returns which hosts will not be backed up in time. `calls`: the recorded callers in the catalogue; `copies`: the hosts that
+    are fetched from another pool.
     """
     hosts = [host for host in config.hosts.values() if host.enabled and host.name not in copies]
     if not hosts:
@@ -57,7 +57,7 @@ def read_schedule(config: Config, calls: str | None, copies: frozenset[str], now
 
 
 def read_starts(config: Config, calls: str | None, now: datetime, horizon: timedelta, root: Path = Path("/")) -> StartFacts:
-    """Returns all that starts runs of this pool."""
+    """Returns everything that starts runs of this pool."""
     reader = CommandReader(config.name, config.file, lambda file: _script(root, file), lambda folder: _parts(root, folder))
     collected = _StarterCollector(now + horizon)
     _read_timers(reader, collected, now, root)
@@ -83,16 +83,16 @@ def _command(config: Config, *, by_units: bool) -> str:
 
 @dataclass(slots=True)
 class _StarterCollector:
-    """What has been read so far."""
+    """The facts that were read so far."""
 
     until: datetime
-    """Until when all starts are known."""
+    """The time until which all starts are known."""
     starts: list[Start] = field(default_factory=list)
     """The coming starts."""
     starters: list[str] = field(default_factory=list)
     """What starts them."""
     unknown: list[str] = field(default_factory=list)
-    """What could not be read, and why."""
+    """What could not be read, with the reason."""
     has_anacron_timer: bool = False
     """True if systemd starts anacron, without a cron daemon."""
 
@@ -125,12 +125,14 @@ def _read_timers(reader: CommandReader, collected: _StarterCollector, now: datet
 
 
 def _elapses(timer: dict[str, list[str]]) -> bool:
-    """Returns True if the timer runs and will elapse. One with nothing but OnUnitActiveSec= never does before its unit has run."""
+    """Returns True if the timer is active and will elapse. A timer that has only OnUnitActiveSec= never elapses before its unit has
+    run.
+    """
     return timer.get("ActiveState") == [_ACTIVE] and timer.get("SubState") != [_ELAPSED]
 
 
 def _units(shown: str) -> list[dict[str, list[str]]]:
-    """Returns the properties of each unit that systemctl shows; a property can stand there several times."""
+    """Returns the properties of each unit in the output of systemctl; a property can occur several times."""
     units = []
     for block in shown.split("\n\n"):
         unit: dict[str, list[str]] = {}
@@ -166,7 +168,7 @@ def _times(timer: dict[str, list[str]], collected: _StarterCollector, now: datet
 
 
 def elapses_of_calendar(text: str) -> list[datetime]:
-    """Returns the times in the output of `systemd-analyze calendar`: on a machine in another zone each has a line in UTC."""
+    """Returns the times in the output of `systemd-analyze calendar`: on a machine with another zone each has a line in UTC."""
     moments = [match[1] for line in text.splitlines() if (match := _UTC_TIME.search(line))]
     return [datetime.fromisoformat(f"{moment}+00:00") for moment in moments]
 
@@ -198,7 +200,7 @@ def _read_crontabs(reader: CommandReader, collected: _StarterCollector, now: dat
 
 
 def _crontabs(root: Path, collected: _StarterCollector) -> Iterator[tuple[Path, bool]]:
-    """Yields the crontabs of the system and of root. A line in that of another user starts no run, whatever it says."""
+    """Yields the crontabs of the system and of root. A line in another user's crontab starts no run."""
     yield root / "etc/crontab", True
     yield root / "var/spool/cron/crontabs/root", False
     yield root / "var/spool/cron/root", False
@@ -221,7 +223,7 @@ def _anacron(root: Path) -> list[tuple[int, str]]:
 
 
 def _cron_runs(root: Path) -> bool:
-    """Returns True if a daemon of cron runs. In a folder that is not the root of this machine, it is taken to run."""
+    """Returns True if a daemon of cron runs. For a folder that is not the root of this machine, it returns True."""
     if root != Path("/"):
         return True
     for folder in os.scandir("/proc"):

@@ -1,7 +1,7 @@
-"""The status report: hosts, pool and jobs at one moment. `backupd status`, alarms, the digest and the metrics are made of it.
+"""The status report: hosts, pool and jobs at one moment. `backupd status`, alarms, the digest and the metrics use it.
 
-`read_report` and `read_status` act and return plain data. The pool may be missing, which is reported: for the rest the catalogue
-is enough.
+`read_report` and `read_status` read, and return plain data. If the pool is missing, that is reported, and the catalogue has the
+rest.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ _NO_EXPIRY, _NO_BALANCE = ExpiryTotals(0, 0), BalanceTotals(0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """The result of `read_status`, or a part of it, of `read_report`. Without `numbers` the pool could not be read."""
+    """The result of `read_status`, or the smaller one of `read_report`. Without `numbers` the pool could not be read."""
 
     config: Config
     """The configuration."""
@@ -68,23 +68,23 @@ class StatusReport:
     hosts: tuple[HostStatus, ...]
     """The state of each host."""
     facts: Mapping[str, HostFacts]
-    """What the catalogue has about each host."""
+    """The facts about each host in the catalogue."""
     pool: PoolFacts
     """The facts about the pool."""
     running: tuple[Progress, ...] = ()
     """The running transfers."""
     numbers: PoolNumbers | None = None
-    """The state of the pool's filesystem; None: it could not be read."""
+    """The state of the pool's filesystem; None if it could not be read."""
     expiry: Expiry | None = None
-    """The newest one that has ended or was killed; None: there is none."""
+    """The newest expiry that has ended or was killed; None: none."""
     expiry_totals: ExpiryTotals = _NO_EXPIRY
     """Of all expiries."""
     dedupe: Dedupe | None = None
-    """The newest one that has ended or was killed; None: there is none."""
+    """The newest balance that has ended or was killed; None: none."""
     score: FreeSpaceScore | None = None
-    """The newest score of the free space; None: there is none."""
+    """The newest score of the free space; None: none."""
     balance: Balance | None = None
-    """The newest one that has ended or was killed; None: there is none."""
+    """The newest dedupe that has ended or was killed; None: none."""
     balance_totals: BalanceTotals = _NO_BALANCE
     """Of all balances."""
     backups: Mapping[str, int] = field(default_factory=dict)
@@ -96,11 +96,11 @@ class StatusReport:
     copies: tuple[CopyStatus[CopySettings], ...] = ()
     """The state of each copy."""
     drills: DrillStatus | None = None
-    """The results of the drills; None: there were none."""
+    """The results of the drills; None: no drill yet."""
     looks: Mapping[str, datetime | None] = field(default_factory=dict)
     """When data of each host was last read by `verify` or a scrub; None: never."""
     unverified: tuple[str, ...] = ()
-    """The hosts whose data was last read too long ago."""
+    """Hosts whose data was last read too long ago."""
     damaged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """By host, the number of backups with damaged files, and the number of files in the worst of them."""
     altered: tuple[tuple[str, str], ...] = ()
@@ -108,11 +108,11 @@ class StatusReport:
     verifications: Mapping[VerificationState, int] = field(default_factory=dict)
     """Number of backups by verification state."""
     repeated: tuple[RepeatedFailure, ...] = ()
-    """The optional steps that were not finished several times in a row; balances only if the pool could be read."""
+    """Optional steps that did not finish several times in a row; balances only if the pool could be read."""
     faults: tuple[str, ...] = ()
-    """Mistakes of the configuration, FILE:LINE and why."""
+    """Mistakes of the configuration: FILE:LINE and the reason."""
     catalogue_fault: str = ""
-    """Why the catalogue cannot be used; "": it can."""
+    """The reason why the catalogue cannot be used; "": it can be."""
     is_catalogue_busy: bool = False
     """True if that is because another program is writing."""
     is_state_full: bool = False
@@ -120,20 +120,20 @@ class StatusReport:
     is_catalogue_read: bool = True
     """False if it could not even be read, so that nothing is known about the hosts."""
     pool_looked: datetime | None = None
-    """When the pool could be read last; None: never."""
+    """When the pool could last be read; None: never."""
     clock: str = ""
-    """Why the clock of this server cannot be right; "": nothing contradicts it, or the pool could not be read."""
+    """The reason why the clock of this server must be wrong; "": nothing contradicts it, or the pool could not be read."""
     in_doubt: BackupsInDoubt | None = None
-    """The backups that a crash of this server may have damaged, and that have not been read since; None: there are none."""
+    """Backups that a crash of this server may have damaged and that have not been read since; None: none."""
 
     @property
     def fault(self) -> str:
-        """Returns why the pool cannot be used; "" if it can."""
+        """Returns the reason why the pool cannot be used; "" if it can be."""
         return self.pool.fault
 
     @property
     def lost(self) -> bool | None:
-        """Returns True if the catalogue knows none of the backups in the pool; None if the pool could not be read."""
+        """Returns True if the catalogue has none of the backups in the pool; None if the pool could not be read."""
         return None if self.fault else self.pool.lost
 
     @property
@@ -147,7 +147,9 @@ class StatusReport:
 
 
 def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:
-    """Opens the catalogue, if necessary only for reading; then also returns why. Raises OperatorError if it cannot be read."""
+    """Opens the catalogue, if necessary only for reading; then also returns the reason. Raises OperatorError if it
+    cannot be read.
+    """
     try:
         return Catalogue.open(state), None
     except OSError as error:
@@ -162,13 +164,15 @@ def opened_catalogue(state: Path) -> tuple[Catalogue, OperatorError | None]:
 
 
 def with_problem(report: StatusReport, problem: OperatorError) -> StatusReport:
-    """Returns the report with the reason why the catalogue cannot be used, or only not be written."""
+    """Returns the report with the reason why the catalogue cannot be used or cannot be written."""
     is_busy, is_full = isinstance(problem, CatalogueBusy), isinstance(problem, CatalogueFull)
     return replace(report, catalogue_fault=problem.message, is_catalogue_busy=is_busy, is_state_full=is_full)
 
 
 def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str, ...], is_bare: bool = False) -> StatusReport:
-    """Returns what is known without a catalogue: the state of the pool; nothing if `is_bare`, because its path is unknown."""
+    """Returns the part of the report that needs no catalogue: the state of the pool; nothing if `is_bare`, because its path is
+    unknown.
+    """
     pool = PoolFacts() if is_bare else read_pool_facts(config)
     looked = None if is_bare or pool.fault else now
     return StatusReport(config, now, (), {}, pool, faults=faults, is_catalogue_read=False, pool_looked=looked)
@@ -177,10 +181,10 @@ def status_without_catalogue(config: Config, now: datetime, *, faults: tuple[str
 def read_report(
     config: Config, catalogue: Catalogue, now: datetime, filesystem: str | None = None, faults: tuple[str, ...] = ()
 ) -> StatusReport:
-    """Returns what `backupd status` shows: the hosts, their copies and proofs, what runs, and what is wrong with the pool.
+    """Returns the content of `backupd status`: the hosts, their copies and proofs, running jobs, and the problems of the pool.
 
-    `filesystem`: the pool's, of which failing balances are listed; None if it cannot be read. `faults`: mistakes of the
-    configuration. Raises OperatorError when the catalogue cannot be read.
+    `filesystem`: the pool's, whose failing balances are listed; None if it cannot be read. `faults`: mistakes of the configuration.
+    Raises OperatorError if the catalogue cannot be read.
     """
     facts = catalogue.host_facts(latest(now))
     looks, unverified = last_verified(config, catalogue, now)
@@ -206,10 +210,10 @@ def read_report(
 
 
 def read_status(config: Config, catalogue: Catalogue, now: datetime, *, live: bool, faults: tuple[str, ...] = ()) -> StatusReport:
-    """Returns the whole report: `read_report` with sums of jobs and runs, and the numbers of the pool.
+    """Returns the whole report: `read_report`, totals of jobs and runs, and the numbers of the pool.
 
-    These are of the newest sample; with `live`, or without a recent one, of now. `faults`: mistakes of the configuration. Raises
-    OperatorError when the catalogue cannot be read.
+    The numbers are those of the newest sample; with `live`, or without a recent sample, the present ones. `faults`: mistakes of the
+    configuration. Raises OperatorError if the catalogue cannot be read.
     """
     kept = from_text(catalogue.get_fact(FACT))
     report = replace(
@@ -246,7 +250,7 @@ def last_verified(config: Config, catalogue: Catalogue, now: datetime) -> tuple[
 
 
 def _damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
-    """Returns, by host, how many of its backups have damaged files, and how many files the worst of them has."""
+    """Returns, by host, the number of its backups with damaged files, and the number of files in the worst of them."""
     by_host: dict[str, tuple[int, int]] = {}
     for (host, _), count in catalogue.damaged_files().items():
         backups, most = by_host.get(host, (0, 0))
@@ -260,12 +264,12 @@ def is_alive(entry: Progress | RunningFetch) -> bool:
 
 
 def _has_ended(job: Expiry | Balance | Dedupe) -> bool:
-    """True if the run has ended: a killed one has no end in the catalogue, but no process either."""
+    """Returns True if the run has ended: a killed run has no end in the catalogue, but its process no longer exists either."""
     return job.finished is not None or start_time(job.pid) != job.pid_started
 
 
 def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> StatusReport:
-    """Adds what only the pool, or only its UUID, can tell. Raises PoolUnusable, OSError."""
+    """Adds the facts that only the pool, or only its UUID, provides. Raises PoolUnusable, OSError."""
     pool = open_configured(report.config)
     sample = None if live else catalogue.newest_sample(pool.filesystem)
     if sample and timedelta() <= report.now - sample.taken <= _FRESH:
@@ -286,7 +290,7 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
 
 
 def numbers_now(allocation: Allocation, waiting: int | None, now: datetime) -> PoolNumbers:
-    """Returns the numbers of the pool itself. `waiting`: how many deleted subvolumes there are."""
+    """Returns the pool's own numbers. `waiting`: the number of deleted subvolumes."""
     errors = {device.devid: errors_by_name(device.errors or ()) for device in allocation.devices}
     spaces = [(space.type, space.total, space.used) for space in allocation.spaces]
     return PoolNumbers(now, allocation.size, allocation.allocated, allocation.used, summed_spaces(spaces), errors, waiting)

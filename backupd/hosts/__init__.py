@@ -1,4 +1,3 @@
-"""Adds, changes and removes hosts: their section in the configuration, our ssh key, their host key.
-
-`edit` changes texts, `files` puts them in their place once the whole configuration agrees, `keys` asks ssh's programs.
+"""Adds, changes and removes hosts: their section in the configuration, our ssh key, their host key. `edit` changes texts,
+`config_files` replaces the files if the whole configuration is valid, `ssh_keys` calls ssh's programs.
 """

@@ -1,4 +1,4 @@
-"""KEY=VALUE as an operator types it: which key of a host is meant, and the value as TOML has it. Pure."""
+"""KEY=VALUE as an operator types it: the key of a host, and the value as in TOML. Pure."""
 
 import shlex
 import tomllib
@@ -22,13 +22,13 @@ KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
 
 @dataclass(frozen=True, slots=True)
 class AddedValues:
-    """Items that are added to a list of the host's own."""
+    """Items to add to a list of the host's own."""
 
     items: tuple[Any, ...]
     """The added items."""
 
     def to(self, before: Any) -> list[Any]:
-        """Returns the list with the items that it does not have."""
+        """Returns the list with the items that are missing in it."""
         own = list(before) if isinstance(before, list) else []
         return own + [item for item in dict.fromkeys(self.items) if item not in own]
 
@@ -65,9 +65,8 @@ class ListedHost:
 
 
 def read_host_list(text: str, source: str, declared: Mapping[str, Path]) -> dict[str, ListedHost]:
-    """Reads a list of hosts, one a line: NAME KEY=VALUE..., with quotes as in a shell; # begins a comment.
-
-    `declared`: the hosts that are configured already, and the file of each. Raises UsageError, which has a line for each wrong one.
+    """Parses a list of hosts, one in each line: NAME KEY=VALUE..., with quotes as in a shell; # starts a comment. `declared`: the
+    configured hosts, and the file of each. Raises UsageError, with a line for each mistake.
     """
     hosts: dict[str, ListedHost] = {}
     wrong: list[tuple[str, str]] = []
@@ -120,9 +119,8 @@ def _require_new(name: str, keys: Mapping[str, Any]) -> None:
 
 
 def value_of(key: ConfigKey, text: str) -> Any:
-    """Parses the text as TOML, as a plain string, or as a list of words: the first of these that the key accepts.
-
-    If it accepts none, returns the most likely intention; the configuration then reports the mistake.
+    """Parses the text as TOML, as a plain string, or as a list of words: the first of these that the key accepts. If it accepts
+    none, returns the most likely intention; the configuration then reports the mistake.
     """
     meant = list(_readings(text))
     for value in meant:

@@ -1,4 +1,4 @@
-"""The configuration's files, changed as a whole: judged with the change in place, then replaced in one step each."""
+"""Changes the configuration's files as a whole: the result is checked first, then each file is replaced in one step."""
 
 import fcntl
 import os
@@ -22,7 +22,7 @@ from btrkeep.procfs import privilege_hint
 from btrkeep.units import printable
 
 LOCK_PATIENCE = 10.0
-"""Seconds to wait for another process that changes the configuration, which takes far less than one."""
+"""Seconds to wait for another process that changes the configuration, which takes far less than a second."""
 
 EXCLUDE = "exclude"
 """The key whose items are added to the inherited ones."""
@@ -46,15 +46,15 @@ class Files:
         return self.main.with_suffix(".d")
 
     def own_file(self, host: str) -> Path:
-        """The file that a host of that name gets for itself."""
+        """Returns the separate file of a host with that name."""
         return self.folder / f"{host}.toml"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Excludes other processes of ours from changing the files until this ends, because each replaces what it has read.
 
-        The lock is a file of mode 0600 beside them: a user who may only read a file or a folder can lock it, too. Raises LockHeld
-        after LOCK_PATIENCE seconds, OperatorError.
+        The lock is a file of mode 0600 beside them, because a user who may only read a file or a folder can lock it too. Raises
+        LockHeld after LOCK_PATIENCE seconds, OperatorError.
         """
         path = self.main.with_name(f".{self.main.stem}.lock")
         try:
@@ -68,17 +68,18 @@ class Files:
             yield
 
     def load(self, changes: Mapping[Path, str | None] | None = None) -> Config:
-        """The configuration, as it would be with the changes. Raises ConfigError with all problems."""
+        """Returns the configuration with the changes. Raises ConfigError with all problems."""
         return load(self.name, self.main, instead=changes)
 
     def load_usable(self) -> Config:
-        """The configuration as runs take it, without what is wrong by itself. Raises ConfigError for what stops everything."""
+        """Returns the configuration that runs use, without sections that have mistakes. Raises ConfigError for a mistake that stops
+        everything.
+        """
         return load_usable(self.name, self.main)
 
     def judge(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = ()) -> Config:
-        """Returns the configuration as it would be with the changes, which are about `hosts`.
-
-        Raises ConfigError if anything would be wrong then, but for mistakes about something else that are there already.
+        """Returns the configuration with the changes, which concern `hosts`. Raises ConfigError for any mistake, except those about
+        something else that existed before.
         """
         for text in changes.values():
             _require_utf_8(text or "")
@@ -97,9 +98,9 @@ class Files:
         return {name: document.file for document in read for name in document.tables.get("host", {})}
 
     def change(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = ()) -> Config:
-        """Makes the changes: a text takes the place of a file, None removes it. The configuration as it is then.
+        """Applies the changes: a text replaces a file, None removes it. Returns the resulting configuration.
 
-        Raises ConfigError as `judge` does; nothing is changed. OperatorError when a file cannot be written.
+        Raises ConfigError as `judge` does; nothing is changed then. OperatorError if a file cannot be written.
         """
         config = self.judge(changes, hosts)
         for path, text in changes.items():
@@ -111,7 +112,7 @@ class Files:
 
 
 def _excluded(config: Config) -> set[tuple[str, str]]:
-    """What a mistake leaves out: hosts, copies, sections without effect on backups, files that could not be read."""
+    """Returns what is skipped because of a mistake: hosts, copies, sections without effect on backups, unreadable files."""
     left_out = {"host": config.excluded, "copy": config.excluded_copies, "section": config.faulty_sections, "file": config.unread}
     return {(kind, name) for kind, names in left_out.items() for name in names}
 
@@ -157,9 +158,8 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def remove_hosts(files: Files, names: Iterable[str]) -> dict[str, Path]:
-    """Removes the sections of the hosts, and drop-ins that are empty then; returns the file of each. All are removed, or none.
-
-    Raises UsageError if a host is not configured, ConfigError.
+    """Removes the sections of the hosts, and drop-ins that become empty; returns the file of each. All are removed, or none. Raises
+    UsageError if a host is not configured, ConfigError.
     """
     from backupd.hosts.edit import without_host
 
@@ -183,7 +183,7 @@ class HostChange:
     text_after: str
     """Its content after."""
     keys: Mapping[str, tuple[Any, Any]]
-    """The value of each changed key, before and after; None: it is missing."""
+    """The value of each changed key, before and after; None: missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +199,11 @@ class ChangedHosts:
 
 
 def set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:
-    """Gives each host these keys, where it is declared; None takes one away. Nothing is written when all are as they should be.
+    """Sets these keys of each host, in the file that declares it; None removes a key. Nothing is written if all have these values
+    already.
 
-    All hosts are changed, or none. Raises UsageError when there is no such host, ConfigError when the configuration would be wrong,
-    OperatorError for a file that this cannot change. Nothing is changed then.
+    All hosts are changed, or none. Raises UsageError for an unknown host, ConfigError if the configuration would be invalid,
+    OperatorError for a file that cannot be changed.
     """
     with files.alone() if write else nullcontext():
         return _set_hosts(files, names, keys, write=write)
@@ -237,14 +238,16 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
 
 
 def _with_added(name: str, key: str, before: Mapping[str, Any], added: AddedValues) -> list[Any]:
-    """Returns the list with the new items. Raises UsageError if it would replace an inherited one: only `exclude` adds to that."""
+    """Returns the list with the new items. Raises UsageError if it would replace an inherited one: only `exclude` adds to its
+    inherited value.
+    """
     if key not in before and key != EXCLUDE:
         raise UsageError(f"the host {name} has no {key} of its own to add to", f"{key}=VALUE sets it")
     return added.to(before.get(key))
 
 
 def _text(path: Path) -> str:
-    """Returns the text with its line ends."""
+    """Returns the text with its original line ends."""
     return path.read_bytes().decode("utf-8-sig")
 
 
@@ -257,7 +260,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) -> Path:
-    """The file that declares the host. `places`: the file of each host. Raises UsageError."""
+    """Returns the file that declares the host. `places`: the file of each host. Raises UsageError."""
     hosts = files.hosts() if places is None else places
     if name not in hosts:
         _require_declared(files, name)
@@ -274,7 +277,7 @@ def _require_declared(files: Files, name: str) -> None:
 
 
 def _change(files: Files, changes: Mapping[Path, str | None], hosts: Iterable[str], *, write: bool = True) -> Config:
-    """Returns the configuration after the change of `hosts`. Raises ConfigError, which says that nothing was changed."""
+    """Returns the configuration after the change of `hosts`. Raises ConfigError, with the remark that nothing was changed."""
     try:
         return files.change(changes, hosts) if write else files.judge(changes, hosts)
     except ConfigError as error:
@@ -282,7 +285,7 @@ def _change(files: Files, changes: Mapping[Path, str | None], hosts: Iterable[st
 
 
 def _require_utf_8(text: str) -> None:
-    """Raises UsageError for bytes that were typed and that no TOML can hold."""
+    """Raises UsageError for typed bytes that TOML cannot represent."""
     for line in text.splitlines():
         try:
             line.encode()
@@ -292,7 +295,7 @@ def _require_utf_8(text: str) -> None:
 
 
 def _put(path: Path, text: str | None) -> None:
-    """Replaces, creates or removes a file and syncs it. A link to a file keeps pointing to it."""
+    """Replaces, creates or removes a file and syncs it. A link to a file is kept."""
     place = path.resolve() if path.exists() else path
     if text is None:
         place.unlink()

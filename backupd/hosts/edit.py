@@ -1,7 +1,7 @@
-"""Changes to the text of a configuration that leave everything else in it as the operator wrote it: comments, order, blanks.
+"""Changes the text of a configuration and keeps everything else in it: comments, order, blanks.
 
-The only importer of tomlkit, so commands import it when they change something. A changed text is read again and compared with what
-was meant, so no odd way to write TOML spoils it.
+The only importer of tomlkit, so commands import it when they change something. A changed text is parsed and compared with the
+intended result, so an unusual way to write TOML is refused instead of damaged.
 """
 
 import re
@@ -17,9 +17,8 @@ _NO_KEY = re.compile(r"\s*(?:#.*)?")
 
 
 def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
-    """Returns `text` with these keys in [section], which is added if missing; None removes a key.
-
-    Raises ValueError if the text is not TOML, or the section no table.
+    """Returns `text` with these keys in [section], which is added if missing; None removes a key. Raises ValueError if the text is
+    not TOML, or the section is not a table.
     """
     document = tomlkit.parse(text)
     if section not in document:
@@ -47,7 +46,7 @@ def new_host(name: str, keys: Mapping[str, Any]) -> str:
 def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
     """Returns `text` with these keys of the host; None removes a key, "retention.daily" is a key of its retention table.
 
-    A new key is added behind the host's last one. Raises ValueError if the host is missing, or the change is impossible.
+    A new key is added after the host's last one. Raises ValueError if the host is missing, or the change is impossible.
     """
     meant = tomllib.loads(text)
     if not isinstance(meant.get("host", {}).get(name), dict):
@@ -86,7 +85,7 @@ def _inline(keys: Mapping[str, Any]) -> InlineTable:
 
 
 def _with_key(text: str, path: list[str], key: str, value: Any) -> str:
-    """`text` with the key in the table of that path, which is there; None takes it away."""
+    """Returns `text` with the key in the existing table at that path; None removes it."""
     document: Any = tomlkit.parse(text)
     table = document
     for part in path:
@@ -105,7 +104,7 @@ def _with_key(text: str, path: list[str], key: str, value: Any) -> str:
 
 
 def _replaced(old: Any, value: Any) -> Any:
-    """Returns the new value; in a list with its own lines and comments, those of unchanged items are kept."""
+    """Returns the new value; in a list that has line breaks and comments, those of unchanged items are kept."""
     if not (isinstance(old, Array) and isinstance(value, list)):
         return value
     for item in [item for item in old.unwrap() if item not in value]:
@@ -117,9 +116,8 @@ def _replaced(old: Any, value: Any) -> Any:
 
 
 def _with_line(text: str, path: list[str], line: str) -> str | None:
-    """`text` with the line behind the last key below the head of that table; None when no head names it.
-
-    tomlkit would put it behind the comments and blank lines there, which belong to the next head.
+    """Returns `text` with the line after the last key below the head of that table; None if no head names the table. tomlkit would
+    put it after the following comments and blank lines, which belong to the next head.
     """
     names = (rf"(?:{re.escape(part)}|\"{re.escape(part)}\"|'{re.escape(part)}')" for part in path)
     head = re.compile(r"\s*\[\s*" + r"\s*\.\s*".join(names) + r"\s*\]")
@@ -188,7 +186,7 @@ def _without_lines(text: str, name: str) -> str:
 
 
 def _complete(lines: list[str]) -> bool:
-    """Returns True if TOML may end here: within a multi-line string or list, a line that looks like a head is none."""
+    """Returns True if TOML may end here: within a multi-line string or list, a line that looks like a head is not one."""
     try:
         tomllib.loads("".join(lines))
     except tomllib.TOMLDecodeError:
@@ -197,7 +195,9 @@ def _complete(lines: list[str]) -> bool:
 
 
 def _comments_at_the_end(lines: list[str]) -> list[str]:
-    """Comments between a table's last key and the next head, after the first blank line: they belong to what follows."""
+    """Returns the comments between a table's last key and the next head, after the first blank line: they belong to
+    what follows.
+    """
     start = len(lines)
     while start and (not lines[start - 1].strip() or lines[start - 1].lstrip().startswith("#")):
         start -= 1

@@ -1,4 +1,4 @@
-"""The key that hosts are reached with, and the keys that they answer with. Everything is asked of ssh-keygen and ssh-keyscan."""
+"""The key with which hosts are reached, and the hosts' own keys. ssh-keygen and ssh-keyscan do the work."""
 
 import os
 import shlex
@@ -20,16 +20,16 @@ _SCAN_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """The host key that was offered: the line for known_hosts, and the fingerprint that people compare."""
+    """A host key that a host offered: the line for known_hosts, and the fingerprint for people."""
 
     line: str
     fingerprint: str
 
 
 def make_key(path: Path) -> bool:
-    """Makes an ed25519 key without a passphrase, mode 0600, unless the file exists. Returns True if one was made.
+    """Creates an ed25519 key without a passphrase, mode 0600, unless the file exists. Returns True if one was created.
 
-    Raises OperatorError if it cannot be made, or if the existing file is not a private key.
+    Raises OperatorError if it cannot be created, or if the existing file is not a private key.
     """
     if os.path.lexists(path):
         _require_public(path)
@@ -44,7 +44,7 @@ def make_key(path: Path) -> bool:
 
 
 def _require_public(path: Path) -> None:
-    """The public half beside the private one, made again when an interruption has left only the private one."""
+    """Returns the public key beside the private one, created again if an interruption has left only the private one."""
     public = public_path(path)
     if public.exists():
         return
@@ -58,12 +58,14 @@ def _require_public(path: Path) -> None:
 
 
 def public_path(path: Path) -> Path:
-    """Returns where ssh-keygen puts the public key."""
+    """Returns the path at which ssh-keygen puts the public key."""
     return path.with_name(f"{path.name}.pub")
 
 
 def authorized_line(key: Path, address: str) -> str:
-    """The line for authorized_keys on the host: the key reads with rsync and does nothing else (docs/restricted-keys.rst)."""
+    """Returns the line for authorized_keys on the host: the key reads with rsync and does nothing else
+    (docs/restricted-keys.rst).
+    """
     user = address.rpartition("@")[0]
     command = "rrsync -ro /" if user in ("", "root") else "sudo -n rrsync -ro /"
     return f'restrict,command="{command}" {public_path(key).read_text(encoding="utf-8").strip()}'
@@ -76,7 +78,7 @@ def name_of(host: HostConfig) -> tuple[str, str]:
 
 
 def known_name(host: HostConfig) -> str:
-    """Returns the name under which ssh looks for the host's key in known_hosts."""
+    """Returns the name under which known_hosts has the host's key."""
     options = (option.partition("=") for option in host.ssh_options)
     aliases = [value.strip() for name, _, value in options if name.strip().lower() == "hostkeyalias"]
     return aliases[0] if aliases else name_of(host)[1]
@@ -88,16 +90,15 @@ def is_known(host: HostConfig, ssh: SshSettings) -> bool:
 
 
 def files_with_key(host: HostConfig, ssh: SshSettings) -> list[Path]:
-    """Returns the files of known hosts that have a key of the host."""
+    """Returns the known_hosts files that have a key of the host."""
     files = [path for path in (ssh.known_hosts, *_SYSTEM_WIDE) if path.exists()]
     name = known_name(host)
     return [path for path in files if run(["ssh-keygen", "-F", name, "-f", str(path)], check=False).returncode == 0]
 
 
 def other_key_hint(host: HostConfig, files: Sequence[Path], command: str) -> str:
-    """Returns what to do about a host whose key is not the recorded one in these files, or is not recorded if there are none.
-
-    `command`: how `backupd` is called for this pool.
+    """Returns the remedy for a host whose key is not the recorded one in these files; without files, its key is not recorded.
+    `command`: the command that calls `backupd` for this pool.
     """
     remove = [f"ssh-keygen -R {shlex.quote(known_name(host))} -f {shlex.quote(str(path))}" for path in files]
     accept = f"{command} setup --host {shlex.quote(host.name)} --accept-host-key --no-run"

@@ -1,5 +1,6 @@
-"""Charts of characters for a terminal. Pure: lines of text come out, plain or in block characters. docs/decisions/0014 says why
-these are our own."""
+"""Charts of characters for a terminal. Pure: returns lines of text, plain or in block characters. docs/decisions/0014 explains why
+they are our own.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from btrkeep.units import format_size
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _SHARE_OF_GAP = 0.25
-"""Of its height a chart gives at least so much to what is between used and allocated, as long as its axis can begin above zero."""
+"""At least this share of the height is for the difference between used and allocated, as long as the axis can start above zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Axis:
 
 
 def axis_for(used: Sequence[int], allocated: Sequence[int]) -> Axis:
-    """Returns an axis from zero, unless the difference of the two would be too thin to be seen."""
+    """Returns an axis that starts at zero, unless the difference of the two would be too thin to be seen."""
     most, lowest = max(allocated), min(used)
     gap = max(high - low for high, low in zip(allocated, used, strict=True))
     moved = max(max(used) - lowest, max(allocated) - min(allocated), gap, most // 100)
@@ -62,7 +63,7 @@ def axis_for(used: Sequence[int], allocated: Sequence[int]) -> Axis:
 
 
 def filled(columns: Sequence[tuple[int, int] | None], axis: Axis, height: int, characters: ChartCharacters) -> list[str]:
-    """`height` lines: each column used up to the one number and allocated up to the other; nothing where nothing is known."""
+    """Returns `height` lines: each column shows used up to one value and allocated up to the other; unknown columns are empty."""
     heights = [tuple(round(axis.rows(value, height)) for value in column) if column else (0, 0) for column in columns]
     return [
         "".join(characters.used if row <= used else characters.unused if row <= allocated else " " for used, allocated in heights)
@@ -71,8 +72,8 @@ def filled(columns: Sequence[tuple[int, int] | None], axis: Axis, height: int, c
 
 
 def bars(values: Sequence[float | None], most: float, height: int, characters: ChartCharacters) -> list[str]:
-    """Returns `height` lines of bars from zero to `most`. Non-zero values are always visible; unknown ones are a dot at the
-    bottom.
+    """Returns `height` lines of bars from zero to `most`. Non-zero values are always visible; unknown ones are a dot at
+    the bottom.
     """
     parts = 8 if characters.has_eighths else 1
     full = height * parts
@@ -91,7 +92,9 @@ def _piece(left: int, parts: int, characters: ChartCharacters) -> str:
 
 
 def labelled(lines: Sequence[str], axis: Axis, every: int, width: int, words: Callable[[int], str] = format_size) -> list[str]:
-    """The lines with a scale on their left, `width` columns wide: a number at the head, at the foot and at each `every`-th line."""
+    """Returns the lines with a scale on their left, `width` columns wide: a number at the top, at the bottom and at each `every`-th
+    line.
+    """
     height = len(lines)
     rows = []
     for number, line in enumerate(lines):
@@ -101,7 +104,7 @@ def labelled(lines: Sequence[str], axis: Axis, every: int, width: int, words: Ca
 
 
 def under(places: Sequence[tuple[int, str]], width: int) -> str:
-    """Returns one line of labels that begin at these columns; one that would touch the label before it is left out."""
+    """Returns one line of labels that start at these columns; a label that would touch the one before is left out."""
     line = ""
     for column, label in places:
         if column + len(label) <= width and (not line or column > len(line)):

@@ -1,4 +1,4 @@
-"""The two graphs as files: the charts of the pages, below each other, with a title and on white."""
+"""The two charts as files: those of the pages, one below the other, with a title, on white."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _LOOK = ChartStyle(960)
 
 @dataclass(frozen=True, slots=True)
 class TrendData:
-    """The points from `since` to `until`, oldest first, to be shown in `zone`. `name` is the pool's, safe to show."""
+    """The points from `since` to `until`, oldest first, shown in `zone`. `name` is the pool's, safe to show."""
 
     name: str
     since: datetime
@@ -31,7 +31,7 @@ class TrendData:
 
 
 def trend_picture(trend: TrendData) -> bytes:
-    """Draws allocated against used, the space between, and the score if there is one. At least one point."""
+    """Draws allocated and used, the difference, and the score if there is one. At least one point."""
     headings = {
         "allocated": "",
         "unused": "Allocated, not used: what balance can free",
@@ -42,14 +42,16 @@ def trend_picture(trend: TrendData) -> bytes:
 
 
 def day_picture(day: DayData) -> bytes:
-    """Draws what the disks wrote and read over a day, with the jobs above, one line per kind, and as shades behind."""
+    """Draws the bytes that the disks wrote and read over a day, with the jobs above, one line for each kind, and as
+    shades behind.
+    """
     panels = day_panels(day, day.zone, _LOOK, {"written": "Written to the disks", "read": "Read from the disks"})
     title = f"{day.name}: the disks, {_span(day)}, {day.zone.key}"
     return file_of(title, panels, day_words("written", day, day.zone), _sum_words(day))
 
 
 def save(picture: bytes, path: Path) -> None:
-    """Writes the file at `path`: whole, or not at all. Raises OperatorError."""
+    """Writes the file at `path`, completely or not at all. Raises OperatorError."""
     with whole_file(str(path)) as file:
         file.write(picture)
 

@@ -1,11 +1,11 @@
-"""Takes a sample: asks the kernel, keeps the answer, and makes fewer samples of old ones.
+"""Takes a sample: reads the kernel's numbers, stores them, and merges old samples into fewer.
 
-A counter says nothing by itself: it began when its device came up. A difference is only taken within one boot, of one and the same
-device, and when it is not negative. Where a single device cannot be compared the whole span is not known: a gap in a curve is
+A counter alone means nothing: it starts when its device appears. A difference is only calculated within one boot, of one and the
+same device, and only if it is not negative. If a single device cannot be compared, the whole span is unknown: a gap in a curve is
 honest, a dip or a spike is not. So no reboot, no replaced device and no counter that wraps ever shows as traffic.
 
 After two weeks samples become one an hour, after a year one a day: ten years are some 4,000 raw samples, 8,400 hours and 3,300
-days. What is a state (allocated, devices, options) is that of the last of them; a flow is added up; a peak stays the peak.
+days. A state (allocated, devices, options) is that of the last sample; a flow is added up; a peak stays the peak.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,29 +24,29 @@ from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.orphans import count_orphans
 
 PATIENCE = 5.0
-"""Seconds that a sample waits for other writers of the catalogue; the next one comes soon."""
+"""Seconds that a sample waits for other writers of the catalogue; the next sample comes soon."""
 _PEAK_OVER = 10.0  # seconds: a moment's burst is not a rate
 _AT_A_TIME = 48  # hours or days that are made of older samples at once: some tens of milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class PoolReading:
-    """What is read of the pool."""
+    """The numbers that are read of the pool."""
 
     allocation: Allocation
     """Its allocation."""
     counters: Counters
     """The kernel's counters."""
     orphans: int | None
-    """Number of deleted subvolumes that wait for the cleaner; None: not permitted, it needs CAP_SYS_ADMIN."""
+    """Number of deleted subvolumes that wait for the cleaner; None: not permitted, because it needs CAP_SYS_ADMIN."""
     options: tuple[str, ...]
-    """How the pool is mounted on this machine; without the options of the mount if a service cannot see them."""
+    """The pool's mount options on this machine; without those of the mount itself if a service cannot see them."""
     activity: tuple[str, ...]
-    """The kernel's operations, such as a balance."""
+    """The kernel's running operations, such as a balance."""
 
 
 def read_counters_and_room(pool: Pool) -> PoolReading:
-    """Asks the kernel. It has everything but the orphans in memory. Raises OSError."""
+    """Reads the numbers from the kernel, which has all but the orphans in memory. Raises OSError."""
     allocation = read_allocation(pool.path)
     return PoolReading(
         allocation,
@@ -71,20 +71,20 @@ class SampleFacts:
     taken: datetime
     """When."""
     look: PoolReading
-    """What was read of the pool."""
+    """The numbers of the pool."""
     score: FreeSpaceScore | None
-    """The newest score of its free space; None: there is none."""
+    """The newest score of its free space; None: none."""
 
 
 def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: PoolReading) -> Sample:
-    """Put one look into the catalogue. Raises CatalogueBusy when that was held for longer than PATIENCE, and OperatorError."""
+    """Stores one sample in the catalogue. Raises CatalogueBusy if that was locked for longer than PATIENCE, and OperatorError."""
     catalogue.wait_at_most(PATIENCE)
     everything = SampleFacts(pool, taken, look, catalogue.newest_score(pool.filesystem))
     return catalogue.add_sample(pool.filesystem, lambda before: make(everything, before))
 
 
 def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
-    """The sample; `before` is the newest so far. Pure."""
+    """Returns the sample; `before` is the previous one. Pure."""
     counters = as_document(sample_facts.look.counters)
     if sample_facts.pool.rehearsal:
         counters["clock"] = None  # its nights follow each other within minutes
@@ -134,16 +134,16 @@ HOURS_FOR = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class ThinningStep:
-    """A step of thinning: samples of one span become a longer one when they are old."""
+    """A step of merging: samples of one span become a longer one when they are old."""
 
     span: str
     """The shorter span."""
     into: str
     """The longer span."""
     after: timedelta
-    """How old they have to be."""
+    """The age from which they are merged."""
     start: Callable[[datetime, ZoneInfo], datetime]
-    """Returns the begin of the longer span that a moment is in."""
+    """Returns the start of the longer span that contains a moment."""
     length: timedelta
     """Of the longer span."""
 
@@ -164,7 +164,7 @@ STEPS = (
 
 
 def window(step: ThinningStep, oldest: datetime, now: datetime, zone: ZoneInfo, at_most: int) -> tuple[datetime, datetime] | None:
-    """Returns from when until when to make `into` of `span`: whole hours or days, about `at_most` of them; None: nothing is due."""
+    """Returns the period to merge into `into` of `span`: whole hours or days, about `at_most` of them; None if nothing is due."""
     start, last = step.start(oldest, zone), step.start(now - step.after, zone)
     if start >= last:
         return None
@@ -209,10 +209,10 @@ _MICRO = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What was read and written before a reading."""
+    """The bytes read and written before a reading."""
 
     seconds: float = 0.0
-    """In how many seconds; 0: not known."""
+    """The seconds in which that happened; 0: unknown."""
     read: int = 0
     """Bytes read from all devices."""
     written: int = 0
@@ -232,7 +232,7 @@ def as_document(counters: Counters) -> dict[str, object]:
 def flow(before: Mapping[str, object], after: Mapping[str, object], between: float) -> Flow:
     """Returns the flow between two readings, as `as_document` makes them. `between`: seconds by the wall clock.
 
-    The time is that of the monotonic clock. A rehearsal has none (None), and there it is that of the calendar.
+    The time is that of the monotonic clock. A rehearsal has none (None), and uses the calendar's.
     """
     if not before or before.get("boot") != after["boot"]:
         return UNKNOWN
@@ -259,6 +259,8 @@ def _differences(before: Mapping[str, list[int]], after: Mapping[str, list[int]]
 
 
 def _pressure(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Returns the pressure of the kinds that both have. Waiting longer than the elapsed time means that a counter was reset."""
+    """Returns the pressure of the kinds that both readings have. A waiting time longer than the elapsed time means that a counter
+    was reset.
+    """
     pressure = {kind: (after[kind] - before[kind]) / _MICRO for kind in after if kind in before}
     return {kind: round(value, 3) for kind, value in pressure.items() if 0 <= value <= seconds * 1.1}

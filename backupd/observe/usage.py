@@ -1,8 +1,8 @@
-"""Measures the use of space: reads the catalogue's list, the trees and the extents, within the time that there is.
+"""Measures the use of space: reads the catalogue's list, the trees and the extents, within the time limit.
 
-Sampling asks for random addresses: each belongs to a host or a backup as often as that has bytes there. The place is drawn evenly
-from all data block groups, free space included, so no list of extents is needed, and the size of the pool does not matter: only
-how many draws there were. The kernel answers with all subvolumes that refer to the extent.
+Sampling reads random addresses: each belongs to a host or a backup with the probability of its share of the bytes. The address is
+drawn evenly from all data block groups, including free space, so no list of extents is needed, and the size of the pool does not
+matter: only the number of draws. The kernel returns all subvolumes that refer to the extent.
 """
 
 import os
@@ -30,7 +30,7 @@ _Z = 1.96  # 95 of 100 intervals hold the true value
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A measured size: with 95% certainty it is between `low` and `high`; both are `bytes` where it is exact."""
+    """A measured size: with 95% certainty it is between `low` and `high`; both equal `bytes` if it is exact."""
 
     bytes: int
     low: int
@@ -38,7 +38,7 @@ class Amount:
 
     @property
     def exact(self) -> bool:
-        """True if nothing of it is estimated."""
+        """True if no part of it is estimated."""
         return self.low == self.high
 
 
@@ -48,9 +48,8 @@ def exactly(size: int) -> Amount:
 
 
 def estimated(hits: int, draws: int, space: int) -> Amount:
-    """The size of what `hits` of `draws` random places in `space` bytes fell upon. Wilson's interval (JASA 22, 1927).
-
-    Without a hit it is zero, and at most some 3.8 draws' worth.
+    """Estimates the size of data that was hit by `hits` of `draws` random places in `space` bytes. Wilson's interval (JASA 22,
+    1927). Without a hit it is zero, and at most some 3.8 draws' worth.
     """
     if not draws:
         return Amount(0, 0, space)
@@ -63,14 +62,16 @@ def estimated(hits: int, draws: int, space: int) -> Amount:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUsage:
-    """`exclusive`: what would be free if it were gone. `referenced`: all that it refers to, that which others do too included."""
+    """`exclusive`: bytes that its deletion would free. `referenced`: all bytes to which it refers, including those to which others
+    refer too.
+    """
 
     exclusive: Amount
     referenced: Amount
 
     @property
     def shared(self) -> int:
-        """Returns the bytes that others refer to as well."""
+        """Returns the bytes to which others refer as well."""
         return max(0, self.referenced.bytes - self.exclusive.bytes)
 
 
@@ -81,21 +82,21 @@ class BackupUse:
     host: str
     """The host's name."""
     name: str | None
-    """The backup's name; None: it is not final."""
+    """The backup's name; None if it is not final."""
     state: str
     """Its state."""
     started: datetime
     """When its run began."""
     subvolume_id: int | None
-    """The number of its subvolume; None: not known."""
+    """The number of its subvolume; None: unknown."""
     path: str
     """Relative to the pool."""
     size: int | None
-    """The size of its files on the host; None: not known."""
+    """The size of its files on the host; None: unknown."""
     written: int | None
-    """Bytes that rsync wrote for it; None: not known."""
+    """Bytes that rsync wrote for it; None: unknown."""
     measured: MeasuredUsage | None = None
-    """None: not requested, not reached in time, or not readable."""
+    """The measured space; None: not requested, not reached in time, or not readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +108,11 @@ class HostUse:
     backups: int
     """Number of backups."""
     size: int | None
-    """The size of the files of the newest backup whose size is known; None: of none."""
+    """The size of the files of the newest backup whose size is known; None: unknown."""
     written: int | None
-    """Bytes that rsync wrote for them; None: not known."""
+    """Bytes that rsync wrote for them; None: unknown."""
     measured: MeasuredUsage | None = None
-    """Its `exclusive` is data that no other host and nothing else refers to; None: not measured."""
+    """The measured space. Its `exclusive` is data to which no other host and nothing else refers; None: not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +126,19 @@ class PoolUse:
     backups: tuple[BackupUse, ...] = ()
     """Each backup; empty: not requested."""
     others: Amount | None = None
-    """Data that no backup refers to; None: not measured."""
+    """Data to which no backup refers; None: not measured."""
     draws: int = 0
     """Number of random places that were checked."""
     seconds: float = 0.0
     """How long it took."""
     complete: bool = True
-    """False if the time limit left something out."""
+    """False if something is missing because of the time limit."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Why a backup could not be read, by path."""
 
 
 ENOUGH = 20_000
-"""Draws that met data, after which more time is not spent: the error is 0.7% of the data at the most."""
+"""After this many draws that hit data, sampling stops: the error is at most 0.7% of the data."""
 
 Owner = tuple[str, str | None]
 """(host, name of the backup)."""
@@ -145,24 +146,24 @@ Owner = tuple[str, str | None]
 
 @dataclass(slots=True)
 class DrawTally:
-    """How often each set of owners was drawn."""
+    """How many times each set of owners was drawn."""
 
     space: int
-    """Bytes that were drawn from."""
+    """Bytes of the addresses from which it was drawn."""
     draws: int = 0
     """Number of draws."""
     met: int = 0
     """Number of draws that hit data."""
     by_host: Counter[str] = field(default_factory=Counter)
-    """Draws of data that the host refers to."""
+    """Draws of data to which the host refers."""
     only_host: Counter[str] = field(default_factory=Counter)
-    """Draws of data that only this host refers to."""
+    """Draws of data to which only this host refers."""
     by_backup: Counter[Owner] = field(default_factory=Counter)
-    """Draws of data that the backup refers to."""
+    """Draws of data to which the backup refers."""
     only_backup: Counter[Owner] = field(default_factory=Counter)
-    """Draws of data that only this backup refers to."""
+    """Draws of data to which only this backup refers."""
     others: int = 0
-    """Draws of data that no backup refers to."""
+    """Draws of data to which no backup refers."""
 
     def add(self, roots: frozenset[int] | None, owners: Mapping[int, Owner]) -> None:
         """Adds one draw. `roots` None: free space, or data to which nothing refers any more."""
@@ -184,7 +185,7 @@ class DrawTally:
 
 
 def places(pieces: Sequence[tuple[int, int]], chance: random.Random) -> Iterator[int]:
-    """Addresses without end, evenly from these (vaddr, length)."""
+    """Yields random addresses without end, evenly from these (vaddr, length)."""
     ends = list(accumulate(length for _, length in pieces))
     while ends and ends[-1]:
         drawn = chance.randrange(ends[-1])
@@ -201,7 +202,7 @@ def sample(
     chance: random.Random,
     enough: int = ENOUGH,
 ) -> DrawTally:
-    """Draws until so many seconds have passed, or enough data was met. `ask` is `Owners.of`."""
+    """Draws until this many seconds have passed, or enough data was hit. `ask` is `Owners.of`."""
     tally, until = DrawTally(sum(length for _, length in pieces)), time.monotonic() + seconds
     for place in places(pieces, chance):
         tally.add(ask(place), owners)
@@ -214,7 +215,7 @@ _DATA = 1  # BTRFS_BLOCK_GROUP_DATA
 
 
 def listed(catalogue: Catalogue, host: str | None = None) -> list[BackupUse]:
-    """Returns the backups that the catalogue knows, by host and start."""
+    """Returns the backups in the catalogue, by host and start."""
     return [
         BackupUse(
             backup.host, backup.name, backup.state, backup.started, backup.subvolume_id, backup.path, backup.bytes, backup.new_bytes
@@ -224,7 +225,7 @@ def listed(catalogue: Catalogue, host: str | None = None) -> list[BackupUse]:
 
 
 def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
-    """A row for each host; `size` is that of the newest backup whose size is known."""
+    """Returns a row for each host; `size` is that of the newest backup whose size is known."""
     rows = []
     for host, group in groupby(backups, key=lambda backup: backup.host):
         backup_uses = list(group)
@@ -235,7 +236,7 @@ def summed(backups: Iterable[BackupUse]) -> list[HostUse]:
 
 
 def by_writing(backups: Sequence[BackupUse]) -> PoolUse:
-    """Measures nothing: uses what rsync wrote."""
+    """Measures nothing: uses the bytes that rsync wrote."""
     return PoolUse("written", tuple(summed(backups)), tuple(backups))
 
 
@@ -274,7 +275,9 @@ def _measured(tally: DrawTally, exclusive: int, referenced: int) -> MeasuredUsag
 
 
 def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> PoolUse:
-    """Measures some hosts, one after the other until the time is over: each host completely or not at all. Raises OperatorError."""
+    """Measures these hosts, one after the other until the time is over: each host completely or not at all. Raises
+    OperatorError.
+    """
     begun, until = time.monotonic(), time.monotonic() + seconds
     hosts, backup_uses, complete = [], [], True
     unread: dict[str, str] = {}
@@ -292,7 +295,7 @@ def by_extents(pool: Pool, backups: Sequence[BackupUse], seconds: float) -> Pool
 def _compared(
     pool: Pool, backups: Sequence[BackupUse], until: float
 ) -> tuple[MeasuredUsage | None, Sequence[MeasuredUsage | None], dict[str, str]]:
-    """(the host, each backup, what could not be read); without an answer when the time is over before the last one was read."""
+    """Returns the host, each backup, and read errors; no host if the time was over before the last backup was read."""
     from backupd.observe.usage_extents import ExtentOwners
     from btrkeep.treescan.extents import distinct_extents
 

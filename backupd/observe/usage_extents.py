@@ -1,6 +1,6 @@
-"""Compares all extents of a host's backups, one backup after the other: an extent that only one of them refers to is its own.
+"""Compares all extents of a host's backups, one backup after the other: an extent to which only one of them refers is its own.
 
-Exact for backups of one host, which grow from each other. What is shared beyond the host (by a copy with reflinks, say) counts as
+Exact for backups of one host that are based on each other. Data shared beyond the host (such as by a copy with reflinks) counts as
 the host's own.
 """
 
@@ -22,12 +22,12 @@ class ExtentOwners:
     length: Array = field(default_factory=lambda: np.zeros(0, U64))
     """u64[n]."""
     owner: Array = field(default_factory=lambda: np.zeros(0, np.int32))
-    """i32[n], the number of the only backup that refers to it, or a mark that several do."""
+    """i32[n], the number of the only backup that refers to it, or a mark for several."""
     referenced: list[int] = field(default_factory=list)
-    """Bytes that each backup refers to."""
+    """Bytes to which each backup refers."""
 
     def add(self, vaddr: Array, length: Array) -> None:
-        """The next backup's extents, each once, by address: u64[n] each."""
+        """Adds the next backup's extents, each once, by address: u64[n] each."""
         number = len(self.referenced)
         self.referenced.append(int(length.sum()))
         place = np.searchsorted(self.vaddr, vaddr)

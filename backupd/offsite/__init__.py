@@ -1,1 +1,1 @@
-"""Copies in repositories of restic: on object storage, and on whatever is not a btrfs."""
+"""Copies in repositories of restic: on object storage, and on any storage that is not a btrfs."""

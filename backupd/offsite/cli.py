@@ -43,7 +43,7 @@ _hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 
 
 def _share(text: str) -> str:
-    """A share as restic takes it. Raises ValueError."""
+    """Parses a share for restic. Raises ValueError."""
     if not parse_share(text):
         raise ValueError(f"{text!r} is zero: write it like 1%")
     return text
@@ -143,7 +143,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
 
 
 class _ListedBackup(NamedTuple):
-    """A backup in a repository, and whether all of it is there."""
+    """A backup in a repository, and whether it is complete."""
 
     offsite: str
     snapshot: OffsiteSnapshot
@@ -238,7 +238,7 @@ def _restic(context: PoolContext, settings: OffsiteSettings) -> Restic:
 
 
 def _lock(context: PoolContext, settings: OffsiteSettings) -> Path:
-    """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail meanwhile."""
+    """Returns the lock of the repository: restic's check needs it exclusively, and a run would fail during it."""
     return context.pool.locks / f"offsite-{settings.name}"
 
 
@@ -252,7 +252,7 @@ def _one(
     dry_run: bool,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Runs once; begins no further backup after `end`."""
+    """Sends to one repository; starts no further backup after `end`."""
     restic = _restic(context, settings)
     require_there(restic)
     sinks: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
@@ -356,7 +356,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
 
 
 class _Lines:
-    """A line for each backup, and on a terminal how far it is."""
+    """Prints a line for each backup, and on a terminal the progress."""
 
     def __init__(self) -> None:
         self._line, self._waits = ProgressLine(), SaidOnce(say_wait)

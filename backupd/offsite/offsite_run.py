@@ -1,7 +1,7 @@
 """Sends the newest complete backup of each host to a restic repository: one after the other, because restic reads with many
 threads.
 
-It waits for a night, an expiry and a balance, and holds the backup that it reads, so that no expiry deletes it.
+It waits for a night, an expiry and a balance, and locks the backup that it reads, so that no expiry deletes it.
 """
 
 import time
@@ -50,7 +50,7 @@ _GIVEN_UP = (
 
 
 class IncompleteSnapshot(ResticFailed):
-    """A snapshot was made without all of the backup, and is known."""
+    """A snapshot was made without some of the backup's files; it is recorded as incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Sent:
     files: int
     """Number of files."""
     bytes: int
-    """That were added to the repository."""
+    """Bytes that were added to the repository."""
     seconds: float
     """How long it took."""
 
@@ -96,7 +96,7 @@ class OffsiteSummary:
     offsite: str
     """The repository's name."""
     hosts: int = 0
-    """Number of hosts that should have a backup there."""
+    """Number of hosts that should have a backup in the repository."""
     planned: int = 0
     """Number of backups to send."""
     sent: list[Sent] = field(default_factory=list)
@@ -106,11 +106,11 @@ class OffsiteSummary:
     removed: int = 0
     """Number of snapshots that were removed."""
     removal: Removal | None = None
-    """Why not more were removed; None: nothing prevented it."""
+    """The safety limits that prevented removals; None: none."""
     remove_error: OperatorError | None = None
-    """Why removing failed; None: it did not."""
+    """The reason why removing failed; None: it did not fail."""
     doubt: ClockBehind | ClockAhead | None = None
-    """Why the clock cannot be right, so that nothing was removed; None: it can."""
+    """The reason why the clock must be wrong, so that nothing was removed; None: it may be right."""
     cancelled: bool = False
     """True if a signal ended it."""
     out_of_time: bool = False
@@ -118,7 +118,7 @@ class OffsiteSummary:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes that were added for all of them."""
+        """Returns the bytes that were added for all backups."""
         return sum(sent.bytes for sent in self.sent)
 
 
@@ -127,7 +127,7 @@ OffsiteEvent = OffsitePlan | Sent | OffsiteProgress | HostFailed | Notice | Wait
 
 @dataclass(slots=True)
 class _Watch:
-    """Follows what restic says of one host. It says the same each second while the repository takes nothing."""
+    """Follows restic's output for one host. While the repository accepts nothing, restic repeats the same line every second."""
 
     run: "OffsiteRun"
     """The run."""
@@ -145,7 +145,7 @@ class _Watch:
             self.run.sinks(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
     def look(self) -> None:
-        """Raises Cancelled; and ResticFailed when nothing went on for too long."""
+        """Raises Cancelled; and ResticFailed if there was no progress for too long."""
         self.run.cancellation.raise_if_cancelled()
         stall = self.run.settings.stall
         if time.monotonic() - self._since > stall:
@@ -173,19 +173,19 @@ class OffsiteRun:
     sinks: ProgressSinks[OffsiteEvent]
     """Who gets its events."""
     seconds_left: float | None = None
-    """No backup begins after so many seconds; None: no limit."""
+    """No backup starts after this many seconds; None: no limit."""
     cancellation: Cancellation = field(default_factory=Cancellation)
     """Ends it early."""
     patience: float = 600.0
-    """How many seconds it waits in all for other commands that have locked a host of which nothing was sent yet."""
+    """Seconds to wait in all for other commands that hold the lock of a host of which nothing was sent yet."""
     _patient_until: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.restic = replace(self.restic, look=self.cancellation.raise_if_cancelled)
 
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
-        """Reads the repository and returns its contents and the backups to send; hosts that were given up have failed. Raises
-        ResticFailed, Cancelled.
+        """Reads the repository and returns its contents and the backups to send; hosts whose backup failed too often count as
+        failed. Raises ResticFailed, Cancelled.
         """
         in_repository = snapshots(self.restic, self.pool)
         newest, unread, unknown = {}, dict[str, list[str]](), list[HostFailed]()
@@ -210,7 +210,9 @@ class OffsiteRun:
         return summary, in_repository, sendings
 
     def send(self, summary: OffsiteSummary, in_repository: list[OffsiteSnapshot], sendings: Sequence[tuple[str, str]]) -> None:
-        """Sends them, and records the contents of the repository in the catalogue. If a host fails, the others go on."""
+        """Sends them, and records the contents of the repository in the catalogue. If a host fails, it continues with
+        the others.
+        """
         self.sinks(OffsitePlan(tuple(sendings)))
         known_repository = KnownRepository(self.catalogue, self.settings.name)
         incomplete, unheard = set(known_repository.incomplete(in_repository)), set[tuple[str, str]]()
@@ -239,7 +241,7 @@ class OffsiteRun:
             known_repository.note(in_repository, incomplete, unheard)
 
     def _in_turn(self, sendings: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """Yields them; last those of hosts whose id cannot be noted yet, for another command works on them."""
+        """Yields the backups; last those of hosts whose id cannot be recorded yet, because another command uses them."""
         later = []
         for sending in sendings:
             if self._is_busy(sending[0]):
@@ -258,7 +260,7 @@ class OffsiteRun:
         return False
 
     def _machine(self, host: str) -> str:
-        """Returns the id of the host, which cannot be noted while another command works on the host. Raises LockHeld,
+        """Returns the id of the host, which cannot be recorded while another command uses the host. Raises LockHeld,
         UnreadableRecord, Cancelled.
         """
         while True:
@@ -353,7 +355,7 @@ class OffsiteRun:
         return to_remove(in_repository, incomplete, self.settings.retention, self.config.pool.zone, self.now, forced)
 
     def _wait(self) -> None:
-        """Gives way to a night, an expiry and a balance."""
+        """Waits for a night, an expiry and a balance."""
         while who := at_work(self.pool.locks):
             self.cancellation.raise_if_cancelled()
             self.sinks(Waiting(who))
@@ -362,9 +364,9 @@ class OffsiteRun:
 
 
 def _parent_words(in_repository: Sequence[OffsiteSnapshot], host: str, machine: str) -> tuple[str, ...]:
-    """The options that say what is compared with: the newest snapshot of this machine, whatever it was called then.
-
-    Left to itself restic takes the newest of that name, and what looks the same in the tree of another machine is not read.
+    """Returns the options that choose the snapshot to compare with: the newest one of this machine, whatever its name was then. By
+    default restic takes the newest one with the same name, and would not read files that look the same in the tree of another
+    machine.
     """
     own = [
         snapshot

@@ -1,6 +1,6 @@
 """The snapshots in an offsite repository, from restic's own list: the repository itself is the only record of them.
 
-Some of it can be read back: a share of its data by restic, and some files of a backup, compared with those in the pool.
+Some of it can be read back: a share of its data by restic, and some files of a backup, which are compared with those in the pool.
 """
 
 import json
@@ -39,19 +39,18 @@ from btrkeep.units import parse_backup_name
 _OURS = "btrkeep"
 _ID = re.compile(r"[0-9a-f]{8,64}")
 MOST_AT_ONCE = 500
-"""Ids in one command of restic."""
+"""The most ids in one command of restic."""
 _POOL, _BACKUP, _MACHINE = "pool:", "backup:", "machine:"
 _INCOMPLETE = "incomplete"
 
 
 def tags_of(pool: Pool, name: str, machine: str) -> tuple[str, ...]:
-    """Returns the options with pool, backup and machine; they identify the backups from the repository alone."""
+    """Returns the options with pool, backup and machine, which identify the backups from the repository alone."""
     return ("--tag", ",".join((_OURS, f"{_POOL}{pool.id}", f"{_BACKUP}{name}", *([f"{_MACHINE}{machine}"] if machine else ()))))
 
 
 def machine_of(pool: Pool, host: str, since: str) -> str:
-    """Returns the id of the host, which is noted in the pool when there was none; "" if it cannot be, as in a read-only pool.
-
+    """Returns the id of the host, which is created in the pool if there is none; "" if that is impossible, as in a read-only pool.
     Raises LockHeld, UnreadableRecord.
     """
     folder = pool.host(host)
@@ -68,9 +67,8 @@ def machine_of(pool: Pool, host: str, since: str) -> str:
 
 
 def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
-    """This pool's backups there, under the names that their hosts have now, and none of other programs there.
-
-    Raises ResticFailed.
+    """Returns this pool's backups there, under the present names of their hosts, without those of other programs. Raises
+    ResticFailed.
     """
     answer = restic.ask("snapshots", "--no-lock", "--tag", f"{_OURS},{_POOL}{pool.id}")
     try:
@@ -86,8 +84,8 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
 def note_machines(
     restic: Restic, in_repository: Sequence[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]
 ) -> bool:
-    """Has the repository keep the ids of machines that `snapshots` has found out; whether there were any. The ids of those
-    snapshots change, and the key must be one that can delete. Raises ResticFailed, and what `look` raises.
+    """Stores in the repository the ids of machines that `snapshots` has found. Returns whether there were any. The ids of those
+    snapshots change, and the key must be able to delete. Raises ResticFailed, and what `look` raises.
     """
     left = left_by_tag(in_repository)
     ids_by_machine: dict[str, list[str]] = {}
@@ -101,8 +99,8 @@ def note_machines(
 
 
 def tag_incomplete(restic: Restic, ids: Sequence[str], look: Callable[[], None]) -> None:
-    """Has the repository keep that these snapshots lack files, for a server whose catalogue is lost. Their ids change. Raises
-    ResticFailed: the key may not delete.
+    """Marks in the repository that these snapshots lack files, for a server whose catalogue is lost. Their ids change. Raises
+    ResticFailed if the key may not delete.
     """
     _ask_of(restic, ("tag", "--add", _INCOMPLETE), ids, look)
 
@@ -113,7 +111,7 @@ def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], look: Call
 
 
 def _notes(pool: Pool) -> dict[str, Notes]:
-    """Returns the notes of the pool's hosts. One whose notes cannot be read is left out: its machine is unknown."""
+    """Returns the notes of the pool's hosts. A host with unreadable notes is skipped: its machine is unknown."""
     notes_by_host: dict[str, Notes] = {}
     for host in hosts_of(pool):
         with suppress(UnreadableRecord):
@@ -122,8 +120,8 @@ def _notes(pool: Pool) -> dict[str, Notes]:
 
 
 def _proven(pool: Pool, notes: Mapping[str, Notes], snapshot: OffsiteSnapshot) -> OffsiteSnapshot:
-    """Returns a snapshot without the id of a machine (its pool was read-only) with that of the host
-    in whose folder its backup is, as one of a host of that name. Without that proof it may be of another host that had the name.
+    """Returns a snapshot without the id of a machine (its pool was read-only) with the id of the host whose folder has the backup.
+    Without that proof it may belong to another host that had the name.
     """
     machines = {
         of.machine
@@ -134,7 +132,7 @@ def _proven(pool: Pool, notes: Mapping[str, Notes], snapshot: OffsiteSnapshot) -
 
 
 def _is_of(path: Path, host: str, name: str) -> bool:
-    """Returns True if that is a backup of the host, made when it had that name."""
+    """Returns True if that is a backup of the host that was made under that name."""
     with suppress(UnreadableRecord):
         if read_final_if_ours(path, host) and (record := read_record(path)):
             return record.host == name
@@ -157,7 +155,7 @@ def _tagged(answer: dict[str, Any], kind: str) -> str:
 
 
 def make(restic: Restic) -> None:
-    """Makes the repository; its folder too, when it is one on this machine. Raises ResticFailed, OperatorError."""
+    """Creates the repository, and its folder if it is on this machine. Raises ResticFailed, OperatorError."""
     made = restic.local
     if made and not made.exists():
         try:
@@ -168,7 +166,7 @@ def make(restic: Restic) -> None:
 
 
 def note_size(restic: Restic, catalogue: Catalogue) -> None:
-    """Records how much room the repository takes. A repository that cannot say it keeps the size that was recorded before."""
+    """Records the size of the repository. If a repository cannot report it, the recorded size is kept."""
     with suppress(ResticFailed):
         for line in restic.ask("stats", "--no-lock", "--mode", "raw-data").lines:
             size = line.get("total_size") if isinstance(line, dict) else None
@@ -177,7 +175,7 @@ def note_size(restic: Restic, catalogue: Catalogue) -> None:
 
 
 class KnownRepository:
-    """The catalogue's knowledge of a repository: the newest backup of each host there, and incomplete snapshots."""
+    """The catalogue's record of a repository: the newest backup of each host there, and incomplete snapshots."""
 
     def __init__(self, catalogue: Catalogue, name: str) -> None:
         self._catalogue, self._name = catalogue, name
@@ -197,7 +195,9 @@ class KnownRepository:
     def note(
         self, in_repository: Collection[OffsiteSnapshot], incomplete: Collection[str], unheard: Collection[tuple[str, str]] = ()
     ) -> None:
-        """Keeps it. `unheard`: hosts and backups that are being sent, or whose sending broke off: they may be there or not."""
+        """Stores it. `unheard`: hosts and backups that are being sent, or whose sending was interrupted: they may be
+        there or not.
+        """
         ids = {snapshot.id for snapshot in in_repository}
         fact: dict[str, Any] = {
             "newest": newest_there(in_repository, incomplete),
@@ -238,7 +238,7 @@ class SampleCheck:
     """Files of a backup that were read back and were equal."""
 
     files: int
-    """Number of files; 0: no backup of the repository is also in the pool."""
+    """Number of files; 0: no backup in the repository is also in the pool."""
     host: str = ""
     """The host's name."""
     name: str = ""
@@ -246,7 +246,7 @@ class SampleCheck:
 
 
 def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Callable[[], None]) -> SampleCheck:
-    """Raises ResticFailed when the repository is damaged, SampleDiffers when another file came back, and what `look` raises."""
+    """Raises ResticFailed if the repository is damaged, SampleDiffers if a restored file differs, and what `look` raises."""
     restic.ask("check", f"--read-data-subset={share}", look=look)
     both = [
         snapshot
@@ -268,7 +268,7 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Calla
 
 
 def _some_files(tree: Tree, number: int) -> list[bytes]:
-    """Paths of some files, chosen by chance among the first that a walk meets."""
+    """Returns paths of some files, chosen at random among the first that a walk finds."""
     looked_at = islice(entries(tree, b"/"), _LOOKED_AT)
     candidates = [entry.path for entry in looked_at if entry.kind == "file" and entry.size <= _LARGEST]
     chosen = random.SystemRandom().sample(candidates, min(number, len(candidates)))

@@ -1,4 +1,4 @@
-"""restic, run in a confined cell: everything of this machine read-only, the pool hidden except for the backup that is sent.
+"""Runs restic in a cell: everything of this machine is read-only, and the pool is hidden except for the backup that is sent.
 
 That backup is always at the same path, /btrkeep, so that restic finds the previous one and reads only the changes. Secrets come
 from files that only root may read; restic gets them in its environment, never on its command line, and they are removed from its
@@ -41,12 +41,12 @@ _TO_READ, _TO_WRITE = ("CAP_DAC_OVERRIDE",), ("CAP_CHOWN", "CAP_FOWNER", "CAP_SE
 _KIB = 1024
 _LOOK = 0.2  # seconds between two looks at whether it is to end
 OPENING = 60.0
-"""Seconds in which a repository has to be reached; restic 0.17 and later would try for a quarter of an hour. What fails later is
-tried again for as long as restic likes: the network comes back.
+"""Seconds in which a repository has to be reached; restic 0.17 and later would try for a quarter of an hour. A later failure is
+retried as long as restic wants, because the network may return.
 """
 _NOT_REACHED = re.compile(r"<config/?\w*>\) returned error, retrying after [^:]*: (?P<why>.*)")
 _ALIVE = 1 << 16
-"""Bytes that restic must read within `stall`. A restic whose server does not answer reads a few at most: renewing its lock."""
+"""Bytes that restic must read within `stall`. While its server does not answer, restic reads only a few, to renew its lock."""
 _READINGS = 20  # of its counter within `stall`
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
@@ -57,7 +57,7 @@ class ResticFailed(OperatorError):
 
 
 class RepositoryLocked(ResticFailed):
-    """Another restic is at work there, or was killed."""
+    """Another restic is running there, or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Restic:
     cache: Path
     """A folder for restic's own cache."""
     hidden: tuple[Path, ...]
-    """Folders that restic must not see."""
+    """Folders that are hidden from restic."""
     variables: Mapping[str, str] = field(repr=False)
     """Its environment, with the password."""
     look: Callable[[], None] = lambda: None
@@ -93,10 +93,10 @@ class Restic:
         tell: Callable[[dict[str, Any]], None] = lambda _line: None,
         look: Callable[[], None] = lambda: None,
     ) -> Answer:
-        """Runs a command of restic. `shown` appears at SHOWN, `written` is a folder that it may write to; `tell` gets each line at
-        once, `look` is called now and then, and may raise.
+        """Runs a command of restic. `shown` appears at SHOWN, `written` is a folder to which it may write; `tell` receives each
+        line at once, `look` is called from time to time, and may raise.
 
-        A stale lock, as `restic unlock` defines it, is removed. Raises ResticFailed, also when the repository has not answered for
+        A stale lock, as `restic unlock` defines it, is removed. Raises ResticFailed, also if the repository has not answered for
         `stall`, and the exceptions of `look`, which end restic.
         """
         try:
@@ -186,7 +186,7 @@ class Restic:
 
 
 class _Silence:
-    """Watches whether restic still reads something: from its repository, its cache, or a backup."""
+    """Watches whether restic is reading: from its repository, its cache, or a backup."""
 
     def __init__(self, pid: int, stall: float) -> None:
         self._pid, self._stall = pid, stall
@@ -194,7 +194,7 @@ class _Silence:
         self._next = 0.0
 
     def is_over(self) -> bool:
-        """Returns whether it has read next to nothing for `stall` seconds. Its counter is read now and then."""
+        """Returns whether it has read next to nothing for `stall` seconds. Its counter is read from time to time."""
         now = time.monotonic()
         if now < self._next:
             return False
@@ -213,8 +213,8 @@ class _Opening:
         self._before: int | None = None
 
     def fails(self, output: Callable[[], Sequence[str]]) -> str:
-        """Returns why not if the time is over and restic has said once more that it tries again; the last message alone may be old,
-        and restic be at work since.
+        """Returns the reason if the time is over and restic has reported another retry; an earlier report alone may be old, and
+        restic may have continued since.
         """
         if time.monotonic() < self._end:
             return ""
@@ -302,7 +302,7 @@ def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:
 
 
 def _message(line: str) -> str:
-    """Returns the message in a line of restic's, which newer versions write as JSON."""
+    """Returns the message in a line of restic's output, which newer versions write as JSON."""
     try:
         parsed = json.loads(line)
     except ValueError:
@@ -330,7 +330,7 @@ class ResticError:
     text: str
     """The reason."""
     hint: str
-    """With {name} for the name of the repository; "": none."""
+    """The hint, with {name} for the name of the repository; "": none."""
     locked: bool
     """True if another restic uses the repository."""
 
@@ -370,7 +370,7 @@ _BY_TEXT = (  # of versions that exit 1 for everything, and of what no status is
 
 
 def restic_error(lines: Sequence[str], status: int) -> ResticError:
-    """Returns why restic failed, from its messages without secrets, in their order."""
+    """Returns the reason why restic failed, from its messages without secrets, in their order."""
     objects, texts = list[dict[str, Any]](), list[str]()
     for line in lines:
         parsed = _parsed(line)
@@ -389,7 +389,7 @@ def restic_error(lines: Sequence[str], status: int) -> ResticError:
 
 
 def _reasons(final: str, texts: Iterable[str], messages: Sequence[str]) -> Iterator[str]:
-    """Yields what may be the reason, the best first."""
+    """Yields possible reasons, the best first."""
     lines = [line.strip() for line in texts if line.strip() and not _FRAME.match(line)]
     yield from filter(None, (final,))
     yield from (line for line in (*lines, *messages) if line.startswith(_FATAL) or _LOCKED in line)

@@ -1,4 +1,4 @@
-"""`backupd list`: the backups that there are."""
+"""`backupd list`: lists the backups."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -78,7 +78,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
 
 
 def _as_they_are(context: PoolContext, backups: Iterable[Backup]) -> Iterator[Backup]:
-    """Shows what a killed run was working on as partial, before the next run has recorded it."""
+    """Shows the backup of a killed run as partial, before the next run has recorded that."""
     alive = {run.host for run in context.catalogue.unfinished_runs() if start_time(run.pid) == run.pid_started}
     for backup in backups:
         yield replace(backup, state=PARTIAL) if backup.state == RUNNING and backup.host not in alive else backup
@@ -94,11 +94,11 @@ class _BackupNotes:
         self._verified = VerifiedBackups(context.catalogue, self.now)
 
     def hold_fields(self, backup: Backup) -> Mapping[str, Any] | None:
-        """Returns its hold for JSON, None if it has none that is in force."""
+        """Returns its hold for JSON, None if no hold applies."""
         return hold_fields(self._hold(backup))
 
     def hold_words(self, backup: Backup) -> str | None:
-        """Returns the hold in words."""
+        """Formats the hold."""
         hold = self._hold(backup)
         return hold_words(hold) if hold else None
 
@@ -115,11 +115,11 @@ class _BackupNotes:
         return self._verified.of(backup)
 
     def verified_words(self, backup: Backup) -> str:
-        """Returns the verification state in words."""
+        """Formats the verification state."""
         return verified_briefly(self.verified(backup), local_day) if backup.name else "-"
 
     def verified_fields(self, backup: Backup) -> dict[str, Any] | None:
-        """Returns the same for JSON, with the record of `backupd verify`; None if it was never verified."""
+        """Returns the verification state for JSON, with the record of `backupd verify`; None if it was never verified."""
         result = self.verified(backup)
         if result.state == VerificationState.NEVER and result.source is None:
             return None
@@ -133,7 +133,7 @@ class _BackupNotes:
         return asked_of(*self._of(backup))
 
     def deletable(self, backup: Backup) -> datetime | None:
-        """Returns when an expired backup may be deleted."""
+        """Returns the time from which an expired backup may be deleted."""
         if not backup.expired or ((asked := self.asked(backup)) and asked.at_once):
             return backup.expired
         return backup.expired + timedelta(seconds=policy_of(self.config, backup.host, self._notes(backup.host)).grace)

@@ -1,4 +1,4 @@
-"""`backupd log`: past runs, and what rsync said."""
+"""`backupd log`: shows past runs and rsync's messages."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -65,7 +65,7 @@ def command(ctx: click.Context, host: str | None, limit: int, actions: bool, as_
 
 
 def _actions(pool: Pool, host: str | None) -> list[UserAction]:
-    """Returns what users did, newest first: from the pool's record and from the notes of the hosts, each once."""
+    """Returns the actions of users, newest first: from the pool's record and from the notes of the hosts, each once."""
     done = dict.fromkeys(read_actions(pool, host))
     for name in [host] if host else hosts_of(pool):
         with suppress(UnreadableRecord):  # the log is there to be read when something is wrong
@@ -90,14 +90,16 @@ def _action_line(action: UserAction) -> str:
 
 
 def _outcome(run: Run) -> str:
-    """The run's outcome; without one it is running, or was killed, as was one that is known as that by now."""
+    """Returns the run's outcome. A run without an outcome is running or was killed, and so may be one that was found to be killed
+    since.
+    """
     if run.outcome and not run.killed:
         return run.outcome
     return "running" if not run.outcome and start_time(run.pid) == run.pid_started else KILLED
 
 
 def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Mapping[str, str | None]]:
-    """Returns for each backup of the runs that an operator deleted when that was requested, when it was done, and why."""
+    """Returns, for each backup of the runs that an operator deleted, when that was requested, when it was done, and why."""
     deleted_backups: dict[tuple[str, str | None], Mapping[str, str | None]] = {}
     for host in {run.host for run in runs if run.backup}:
         try:

@@ -1,7 +1,4 @@
-"""`backupd status`: how every host is doing.
-
-After two seconds it prints on a terminal what it waits for.
-"""
+"""`backupd status`: shows the state of every host. After two seconds it prints on a terminal what it waits for."""
 
 import sys
 import threading
@@ -50,20 +47,20 @@ class LastLook:
     reporting: ReportingConfig
     """The configuration."""
     now: datetime | None = None
-    """When; None: the catalogue could not be read."""
+    """The time; None if the catalogue could not be read."""
     error: OperatorError | None = None
-    """Why the pool or the catalogue cannot be read; None: both can."""
+    """The reason why the pool or the catalogue cannot be read; None: both can be."""
     checked: StoredVerdict | None = None
-    """The last check of `backupd notify`; None: there was none."""
+    """When `backupd notify` last checked; None: never."""
 
     @property
     def is_old(self) -> bool:
-        """Returns True if alarms were checked, but not in the last hour. A time in the future is as bad."""
+        """Returns True if alarms were checked, but not in the last hour. A time in the future counts too."""
         return self.checked is not None and self.now is not None and abs(self.now - self.checked.looked) > _OLD
 
     @property
     def exit_status(self) -> int:
-        """Returns the status of a look at a pool that could be read."""
+        """Returns the result for a pool that could be read."""
         if self.reporting.error:
             return Exit.USAGE
         return Exit.ATTENTION if self.reporting.faults or self.is_old else Exit.OK
@@ -80,7 +77,7 @@ class LastLook:
         }
 
     def show(self) -> None:
-        """Prints it; nothing if all is known and the configuration is right."""
+        """Prints it; nothing if everything is known and the configuration is valid."""
         faults = self.reporting.faults
         for fault in faults[:_MOST]:
             _say("configuration", fault)
@@ -117,7 +114,7 @@ _AFTER = 2.0  # seconds
 
 @contextmanager
 def waiting_for_catalogue(state: Path) -> Iterator[None]:
-    """While this lasts, the catalogue in that folder is opened. Another program may hold it for half a minute."""
+    """Waits while the catalogue in that folder is opened, which another program may hold for half a minute."""
     if not sys.stderr.isatty():
         yield
         return
@@ -207,7 +204,7 @@ class _StatusSources:
     moment: datetime
     """When."""
     pool: Pool | None = None
-    """The pool; None: it cannot be read."""
+    """The pool; None if it cannot be read."""
     lost: bool = False
     """As in PoolContext."""
     clock_doubt: str | None = None
@@ -215,9 +212,8 @@ class _StatusSources:
 
 
 def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _StatusSources:
-    """Opens all of it; the catalogue alone, for reading, if the pool or the catalogue's folder is unusable. Then `look` has why.
-
-    Raises OperatorError if the catalogue cannot be read.
+    """Opens everything; only the catalogue, for reading, if the pool or the catalogue's folder is unusable: then `look` has the
+    reason. Raises OperatorError if the catalogue cannot be read.
     """
     config = look.reporting.config
     try:
@@ -241,7 +237,7 @@ def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _StatusSourc
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """What the command shows, of all hosts or of one."""
+    """The output of the command, for all hosts or one."""
 
     context: _StatusSources
     """What it read."""
@@ -254,11 +250,11 @@ class _Status:
     failed_jobs: Sequence[StoredAlarm]
     """Alarms about units that failed."""
     synchronised: bool | None
-    """True if the clock is synchronised; None: not known."""
+    """True if the clock is synchronised; None: unknown."""
 
     @property
     def command(self) -> str:
-        """Returns how `backupd` is called for this pool."""
+        """Returns the command that calls `backupd` for this pool."""
         return backupd_command(self.context.config.name, self.context.config.file)
 
     def fields(self, alive: Mapping[str, int]) -> dict[str, Any]:
@@ -294,7 +290,7 @@ class _Status:
         }
 
     def show(self, host: str | None, *, with_copies: bool, chosen: frozenset[str] | None = None) -> None:
-        """Prints it, at length for one host; with `chosen` the table of hosts only, and what is wrong with the pool."""
+        """Prints it, in detail for one host; with `chosen` only the table of hosts and the problems of the pool."""
         report = self.report
         if chosen is not None:
             view.show_all(report.hosts, report.running, report.now, has_copies=True, each=True)
@@ -338,7 +334,7 @@ class _Status:
 
 
 def _chosen(context: _StatusSources, hosts: Sequence[str], group: str | None) -> frozenset[str]:
-    """Returns the hosts that are named by words, patterns and the group. Raises UsageError."""
+    """Returns the hosts that the words, patterns and the group select. Raises UsageError."""
     config = context.config
     if group is not None and group not in config.groups:
         raise UsageError(f"there is no group {group}", did_you_mean(group, config.groups, f"check {config.file}"))
@@ -352,7 +348,7 @@ def _chosen(context: _StatusSources, hosts: Sequence[str], group: str | None) ->
 
 
 def _only(status: _Status, chosen: frozenset[str], states: Sequence[str]) -> _Status:
-    """Returns the status of the chosen hosts, of those in one of the states if any is given."""
+    """Returns the status of the chosen hosts; only those in one of the states, if any is given."""
     report = status.report
     hosts = tuple(host for host in report.hosts if host.host in chosen and (not states or host.state in states))
     names = {host.host for host in hosts}
@@ -387,12 +383,12 @@ def _read_status(context: _StatusSources, host: str | None, synchronised: bool |
 
 
 def _is_of_job(alarm: StoredAlarm) -> bool:
-    """Returns True for what no other line of the status shows."""
+    """Returns True for a finding that no other line of the status shows."""
     return alarm.about.traits.of_job or alarm.what == SERVICE
 
 
 def _unconfigured(context: _StatusSources, host: str | None) -> dict[str, int]:
-    """Returns how many backups each host has that is not configured, and that no replica fetches from another pool."""
+    """Returns the number of backups of each host that is neither configured nor fetched from another pool."""
     known_hosts = context.config.every_host.keys() | copies_of(context.catalogue.get_fact(COPIES)).fetched.keys()
     counts = context.catalogue.backup_counts()
     return {name: counts[name] for name in sorted(counts.keys() - known_hosts) if host in (None, name)}

@@ -1,4 +1,4 @@
-"""`backupd status` as text and as JSON: hosts, copies, and what else has to be reported."""
+"""`backupd status` as text and as JSON: hosts, copies, and everything else that it reports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -29,7 +29,9 @@ _MOST_FAILED = 10
 def show_all(
     shown: Sequence[HostStatus], running: Sequence[Progress], now: datetime, *, has_copies: bool, each: bool = False
 ) -> None:
-    """Prints the table, with what runs and the sum. Hosts that fail for the same reason are one line, unless `each`."""
+    """Prints the table, with the running transfers and the totals. Hosts that fail for the same reason are one line,
+    unless `each`.
+    """
     groups = [[status] for status in shown] if each else grouped_alike(shown, _reason)
     columns: tuple[Column[Sequence[HostStatus]], ...] = (
         Column(header="HOST", cell=lambda group: printable(group[0].host) if len(group) == 1 else counted(len(group), "host")),
@@ -74,7 +76,7 @@ def _group_remark(group: Sequence[HostStatus]) -> str:
 
 
 def show_unconfigured(hosts: Mapping[str, int]) -> None:
-    """Prints the hosts that have backups and get no more, in one line; nothing if there are none."""
+    """Prints the hosts that have backups but are no longer backed up, in one line; nothing if there are none."""
     if hosts:
         shown = names_in_words([f"{printable(name)} ({counted(count, 'backup')})" for name, count in hosts.items()])
         head = click.style("not configured, so not backed up: ", fg="yellow")
@@ -127,7 +129,7 @@ def _copy_remark(copy: CopyStatus[CopySettings]) -> str:
 
 
 def show_drills(drills: DrillStatus) -> None:
-    """Prints when a restore was last proven and which failed; nothing if there was none and none is required."""
+    """Prints the last proven restore and the failed ones; nothing if there was none and none is required."""
     if drills.last and drills.age is not None:
         late = click.style(", too long ago", fg="yellow") if drills.state == DrillState.LATE else ""
         click.echo(f"last proven restore: {printable(proven_words(drills.last))}, {format_duration(drills.age)} ago{late}")
@@ -138,7 +140,7 @@ def show_drills(drills: DrillStatus) -> None:
 
 
 def show_verification(states: Mapping[VerificationState, int]) -> None:
-    """Prints how many backups there are in each verification state; nothing if none was ever verified."""
+    """Prints the number of backups in each verification state; nothing if none was ever verified."""
     if any(count for state, count in states.items() if state != VerificationState.NEVER):
         click.echo("verified backups: " + ", ".join(f"{states[state]:,} {state}" for state in VerificationState if states[state]))
 
@@ -172,14 +174,14 @@ def show_unverified(hosts: Sequence[str], seconds: float) -> None:
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
-    """Formats when it is due; if it is due, also since when."""
+    """Formats when it is due; if it is due now, also since when."""
     if due is None or due > now:
         return local_time(due) if due else "-"
     return f"now, since {local_time(due)}" if at_length else "now"
 
 
 def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
-    """Prints a line for each failed job, and for each service that takes no messages."""
+    """Prints a line for each failed job, and for each service that accepts no messages."""
     for alarm in alarms[:_MOST_FAILED]:
         click.echo(click.style("failed: ", fg="red", bold=True) + printable(f"{alarm.text} (since {local_time(alarm.since)})"))
     if len(alarms) > _MOST_FAILED:
@@ -187,7 +189,7 @@ def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
 
 
 def show_pool(verdict: health.PoolVerdict) -> None:
-    """Prints nothing if everything was checked and is well."""
+    """Prints nothing if everything was checked and no problem was found."""
     for finding in verdict.findings:
         click.echo(f"pool: {click.style(finding.level, fg=colours.LEVEL[finding.level], bold=True)}: {printable(finding.text)}")
     if verdict.unlooked:

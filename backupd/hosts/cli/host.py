@@ -126,7 +126,7 @@ def _add_list(files: Files, source: str, common: dict[str, Any], *, as_json: boo
 
 
 def _located_in(source: str, files: Files, listed: Mapping[str, ListedHost], error: ConfigError) -> ConfigError:
-    """Returns the error with the lines of the list in place of those of the hosts' files, which were not written."""
+    """Returns the error with the lines of the list instead of those of the hosts' files, which were not written."""
     lines = {f"{files.own_file(name)}": host.line for name, host in listed.items()}
     located = []
     for problem in error.located:
@@ -137,7 +137,7 @@ def _located_in(source: str, files: Files, listed: Mapping[str, ListedHost], err
 
 
 def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> "tuple[ReachResult, OperatorError | None]":
-    """Returns how the host was reached; or, because it is in the configuration in any case, the error."""
+    """Returns how the host was reached, or the error: the host is in the configuration in both cases."""
     from backupd.hosts.cli.reach import (  # here and below: completing a host's name has no need of what tests hosts
         ReachResult,
         reach,
@@ -150,7 +150,7 @@ def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool)
 
 
 def show_findings(prompter: Prompter, findings: tuple[Finding, ...]) -> None:
-    """The table of `check`, in text only."""
+    """Prints the table of `check`, only as text."""
     if findings and not prompter.as_json:
         from backupd.doctor.cli.check import show
 
@@ -247,7 +247,7 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
 
 
 def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
-    """Returns the problems of these hosts, those that are reached over ssh at the same time; each finding once."""
+    """Returns the problems of these hosts, each finding once; hosts reached over ssh are tested at the same time."""
     if len(hosts) == 1:
         return list(try_host(config, hosts[0]))
     remote = {host.name: replace(host, enabled=True) for host in hosts if host.address}
@@ -265,7 +265,7 @@ def try_hosts(config: Config, hosts: Sequence[HostConfig]) -> list[Finding]:
 
 
 def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
-    """Returns the problems of this host, or one line that says that there are none."""
+    """Returns the problems of this host, or one line that there are none."""
     from backupd.doctor.checks import check_all
 
     findings = tuple(finding for finding in check_all(config, host) if finding.about in (host.name, "ssh key", "known_hosts"))
@@ -277,11 +277,11 @@ def try_host(config: Config, host: HostConfig) -> tuple[Finding, ...]:
 
 
 _WAY = {"address", "port", "paths", "rsync_path", "ssh_options", "group"}
-"""Keys that say how a host is reached, and what is fetched there."""
+"""Keys about the connection and the paths of a host."""
 
 
 def complete_assignment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completes keys with their =, then the values of keys that take one of few. bash treats the parts before and after = as
+    """Completes keys with their =, then the values of keys that accept only a few. bash treats the parts before and after = as
     words.
     """
     before: tuple[str, ...] = ctx.params.get(param.name or "") or ()
@@ -294,7 +294,7 @@ def complete_assignment(ctx: click.Context, param: click.Parameter, incomplete: 
 
 
 def complete_words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Completes hosts first, then also assignments."""
+    """Completes hosts first, then assignments too."""
     before: tuple[str, ...] = ctx.params.get(param.name or "") or ()
     hosts = complete_host(ctx, param, incomplete) if not any("=" in word for word in before) and "=" not in incomplete else []
     return [*hosts, *(complete_assignment(ctx, param, incomplete) if before else [])]
@@ -352,7 +352,7 @@ def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ..
 
 
 def _split(words: Sequence[str], *, unset: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The hosts, which come first, and the assignments. Raises UsageError without a host."""
+    """Returns the hosts, which come first, and the assignments. Raises UsageError without a host."""
     number = next((number for number, word in enumerate(words) if "=" in word), len(words) if unset else 1)
     if not number:
         raise UsageError("name a host", "`backupd host set HOST KEY=VALUE`; 'web*' names several")
@@ -378,7 +378,7 @@ def _tell_one(name: str, change: HostChange, *, dry_run: bool) -> None:
 
 
 def _tell_many(hosts: Mapping[str, HostChange], *, dry_run: bool) -> None:
-    """One line for each host, and the sum."""
+    """Prints one line for each host, and the totals."""
     changed = {name: change for name, change in hosts.items() if change.keys}
     for name, change in changed.items():
         values = ", ".join(f"{key}: {_shown(before)} -> {_shown(after)}" for key, (before, after) in change.keys.items())

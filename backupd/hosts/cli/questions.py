@@ -1,4 +1,4 @@
-"""Questions to a user at a terminal, whose answers may also come as options. Without a terminal nothing is asked."""
+"""Questions to a user at a terminal, whose answers can also be given as options. Without a terminal nothing is asked."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ class Prompter:
 
     @classmethod
     def here(cls, as_json: bool) -> "Prompter":
-        """With the user at the terminal. JSON is for programs, which do not answer."""
+        """With the user at the terminal. JSON is for programs, which cannot answer."""
         return cls(os.isatty(0) and not as_json, as_json)
 
     def say(self, text: str = "") -> None:
@@ -36,7 +36,7 @@ class Prompter:
         self.say("\n" + click.style(text, bold=True))
 
     def ask(self, question: str, default: str = "") -> str:
-        """One line; what stands in brackets when nothing is typed. Ctrl-C and the end of input are click.Abort."""
+        """Reads one line; the text in brackets if nothing is typed. Ctrl-C and the end of input are click.Abort."""
         answer: str = click.prompt(question, default=default, show_default=bool(default), err=self.as_json)
         return answer.strip()
 
@@ -45,8 +45,8 @@ class Prompter:
 
 
 def asked(prompter: Prompter, given: str | None, question: str, default: str, use: Callable[[str], T]) -> T:
-    """Returns the result of `use` for the given text, or for an answer. An answer that it refuses is asked for again. Raises
-    what `use` raises.
+    """Returns the result of `use` for the given text, or for an answer. A refused answer is asked for again. Raises what `use`
+    raises.
     """
     if given is not None or not prompter.asks:
         return use(given if given is not None else default)
@@ -58,7 +58,7 @@ def asked(prompter: Prompter, given: str | None, question: str, default: str, us
 
 
 def require_options(prompter: Prompter, missing: list[str]) -> None:
-    """Raises UsageError that names every option that would have to be asked for."""
+    """Raises UsageError with every option that is missing."""
     if missing and not prompter.asks:
         raise UsageError(
             f"without a terminal these options are needed: {', '.join(missing)}", "`backupd setup --help` explains them"
@@ -66,7 +66,7 @@ def require_options(prompter: Prompter, missing: list[str]) -> None:
 
 
 def words(text: str) -> list[str]:
-    """Words as a shell splits them, quotes and all. Raises UsageError when a quote is not closed."""
+    """Splits words as a shell does, including quotes. Raises UsageError if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The way to a host, step by step: our key, its key, the line for its authorized_keys, and whether it lets us in."""
+"""Makes a host reachable, step by step: our key, its key, the line for its authorized_keys, and a test."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class ReachResult:
     """The result."""
 
     line: str | None
-    """For the host's authorized_keys; None: the host needs none, because it has no address."""
+    """The line for the host's authorized_keys; None if the host needs none, because it has no address."""
     host_key_known: bool
     """True if known_hosts has the host's key."""
     findings: tuple[Finding, ...]
@@ -60,7 +60,7 @@ def _refused(findings: tuple[Finding, ...]) -> bool:
 
 
 def _host_key(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> bool:
-    """Returns True if the host's key is written down now; it is only if the user confirmed its fingerprint."""
+    """Returns True if the host's key is recorded now, which requires that the user confirmed its fingerprint."""
     known_hosts = config.ssh.known_hosts
     if is_known(host, config.ssh):
         return True

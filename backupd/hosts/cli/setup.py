@@ -1,4 +1,6 @@
-"""`backupd setup`: from nothing to the first backup. Each step looks first whether it is done, so it can be run again anywhere."""
+"""`backupd setup`: from nothing to the first backup. Each step first checks whether it is done, so it can be run again
+at any time.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +100,7 @@ def command(ctx: click.Context, /, accept_host_key: bool, no_run: bool, as_json:
 
 
 def _refuse_unused_options(given: FirstHostOptions, accept_host_key: bool) -> None:
-    """Raises UsageError for an option that another one leaves without effect."""
+    """Raises UsageError for an option that has no effect because of another one."""
     if not given.this_machine:
         return
     over_ssh = (("--address", given.address), ("--port", given.port), ("--accept-host-key", accept_host_key))
@@ -108,7 +110,7 @@ def _refuse_unused_options(given: FirstHostOptions, accept_host_key: bool) -> No
 
 
 def _require_options(prompter: Prompter, files: Files, given: FirstHostOptions, pool: PoolOptions) -> None:
-    """Raises UsageError without a terminal when an option is needed that is not given; all of them are named."""
+    """Raises UsageError without a terminal if required options are missing; it names all of them."""
     missing = []
     config = pool_is_set_up(files)
     if config is None:
@@ -123,7 +125,7 @@ def _require_options(prompter: Prompter, files: Files, given: FirstHostOptions, 
 def _first_host(
     ctx: click.Context, prompter: Prompter, files: Files, config: Config, given: FirstHostOptions
 ) -> tuple[Config, HostConfig | None]:
-    """The host that is to be led to its first backup; None when all have one and no other was named."""
+    """Returns the host that needs its first backup; None if all have one and no other was named."""
     if given.host in config.hosts:
         first = config.hosts[str(given.host)]
         _require_unchanged(first, given)
@@ -182,7 +184,7 @@ def _address(text: str, port: int | None) -> str | None:
 
 
 def _port(text: str) -> int | None:
-    """Returns the port, None for ssh's own choice."""
+    """Returns the port, None for ssh's default."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise UsageError(f"{text!r} is not a port", "a number from 1 to 65535")
     return int(text) if int(text) != 22 else None
@@ -204,7 +206,7 @@ def _paths(text: str) -> tuple[str, ...]:
 
 
 def _checked(prompter: Prompter, config: Config, host: HostConfig, result: ReachResult) -> tuple[Finding, ...]:
-    """Returns the findings of `check` for the pool and this host, including those made while reaching it."""
+    """Returns the findings of `check` for the pool and this host, including those made while connecting to it."""
     findings = (*check_all(config, host), *(result.findings if host.address else try_host(config, host)))
     findings = tuple(dict.fromkeys(findings))
     prompter.heading("Is everything in order?")

@@ -1,4 +1,4 @@
-"""`backupd init`, and the first step of `backupd setup`: the pool, and its configuration, with what is suggested for both."""
+"""`backupd init`, and the first step of `backupd setup`: the pool and its configuration, with suggestions for both."""
 
 import os
 import re
@@ -109,7 +109,7 @@ class PoolOptions:
 
 
 def pool_is_set_up(files: Files) -> Config | None:
-    """The configuration, when it names a pool that is there. Raises ConfigError when something is wrong with it."""
+    """Returns the configuration if it names an existing pool. Raises ConfigError if it is invalid."""
     if _configured(files, "pool", "path") is None:
         return None
     config = files.load()
@@ -124,7 +124,7 @@ def pool_is_set_up(files: Files) -> Config | None:
 
 
 def _was_in_use(config: Config) -> bool:
-    """Returns True if the catalogue belongs to a pool. One that `check` has made belongs to none."""
+    """Returns True if the catalogue belongs to a pool. A catalogue that `check` created belongs to none."""
     if not (config.pool.state / "catalogue.sqlite").exists():
         return False
     with Catalogue.open(config.pool.state) as catalogue:
@@ -151,7 +151,7 @@ def _text(files: Files) -> str:
 
 
 def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
-    """Makes the pool and its configuration where they are missing; the configuration as it is then."""
+    """Creates the pool and its configuration if they are missing. Returns the resulting configuration."""
     config = pool_is_set_up(files)
     if config is None:
         config = _made(prompter, files, given)
@@ -169,10 +169,8 @@ def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
 
 
 def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
-    """Checks the configuration before the pool is made and writes it afterwards: if interrupted between, the pool is found again
-    here.
-
-    Zone and window have usable defaults, so they are not required without a terminal.
+    """Checks the configuration before the pool is created and writes it afterwards: after an interruption in between, the pool is
+    found again here. Zone and window have usable defaults, so they are not required without a terminal.
     """
     places = btrfs_mounts()
     if given.path is None:
@@ -212,7 +210,7 @@ def _written(text: str, pool: Mapping[str, Any], retention: Mapping[str, Any] | 
 
 
 def powerless_hint(pool: Path) -> str:
-    """Returns the command that makes setuid programs and device nodes of hosts ineffective in the pool; "" if not needed."""
+    """Returns the command that disables setuid programs and device nodes of hosts in the pool; "" if not needed."""
     mount = mount_of(pool)
     if not (step := powerless(mount.target, mount.mount_options)):
         return ""
@@ -232,7 +230,7 @@ def _window(text: str) -> str:
 
 
 def _taken(kind: kinds.ValueKind, text: str, hint: str) -> str:
-    """The text, when a key of that kind takes it. Raises UsageError."""
+    """Returns the text if the key accepts it. Raises UsageError."""
     try:
         kind(text)
     except InvalidValue as refused:
@@ -268,7 +266,7 @@ _LOCALTIME, _ZONES = Path("/etc/localtime"), "/zoneinfo/"
 
 
 def place_for_pool(text: str) -> Path:
-    """A pool, or a place for one. Raises UsageError or PoolUnusable."""
+    """Returns a pool, or a place for one. Raises UsageError or PoolUnusable."""
     if not text:
         raise UsageError("no path was given", "a folder on a mounted btrfs, such as /srv/backup")
     place = Path(text).absolute()
@@ -301,9 +299,7 @@ def _filesystem(place: Path) -> str | None:
 
 
 def suggested_place(configured: str | None, places: Iterable[Path]) -> str:
-    """Returns the first place that `place_for_pool` accepts: the configured one, then new folders below `places`; "" if there
-    is none.
-    """
+    """Returns the first place that `place_for_pool` accepts: the configured one, then new folders below `places`; "" for none."""
     offered = [configured] if configured else []
     for text in (*offered, *(str(place / name) for place in places for name in _NAMES)):
         with suppress(OperatorError, OSError):
@@ -312,7 +308,7 @@ def suggested_place(configured: str | None, places: Iterable[Path]) -> str:
 
 
 def machine_zone() -> str:
-    """The name of this machine's time zone, as /etc/localtime leads to it; UTC when it does not."""
+    """The name of this machine's time zone, from the target of /etc/localtime; UTC if it has none."""
     try:
         _, separator, name = str(_LOCALTIME.readlink()).partition(_ZONES)
     except OSError:
@@ -321,7 +317,9 @@ def machine_zone() -> str:
 
 
 def suggested_name(address: str | None) -> str:
-    """A name for the host at that address: the first of its names, an IP address, or this machine's name for its own addresses."""
+    """Returns a name for the host at that address: the first of its names, an IP address, or this machine's name for its own
+    addresses.
+    """
     if not address:
         return HERE
     host = address.rpartition("@")[2].strip("[]")
@@ -335,6 +333,6 @@ def suggested_name(address: str | None) -> str:
 
 
 def _as_name(text: str) -> str:
-    """Without what a host's name may not have in it."""
+    """Returns the text without characters that a host's name must not have."""
     name = re.sub(r"[^\w.-]+", "-", text).strip(".-")
     return HERE if name_fault(name) else name

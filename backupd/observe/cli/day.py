@@ -1,4 +1,4 @@
-"""`backupd day`: what a day was like for the disks: two charts, the jobs that ran, and a table of what they wrote."""
+"""`backupd day`: shows the disk activity of a day: two charts, the jobs that ran, and a table of the bytes they wrote."""
 
 import re
 import textwrap
@@ -76,7 +76,7 @@ def command(ctx: click.Context, date: Any, svg: Path | None, as_json: bool) -> i
 
 
 def _ended(job: Job, now: datetime) -> Job:
-    """Returns the job with an end: now for one that runs; when it was last heard of, or not at all, for one that was killed."""
+    """Returns the job with an end: now for a running one; the last sign of life of a killed one, or no job if there is none."""
     if job.finished:
         return job
     is_running = start_time(job.pid) == job.pid_started
@@ -167,7 +167,7 @@ def lines(day: DayData) -> list[str]:
 
 
 def _columns(day: DayData, room: int) -> list[Slot]:
-    """The slots, several to a column, as averages of those that are known."""
+    """Returns the slots, several in a column, as averages of the known ones."""
     edges = [column * len(day.slots) // room for column in range(room + 1)]
     return [_average(day.slots[begin : max(end, begin + 1)]) for begin, end in pairwise(edges)]
 

@@ -1,4 +1,4 @@
-"""`backupd forecast`: when the pool is full."""
+"""`backupd forecast`: estimates when the pool will be full."""
 
 import textwrap
 from datetime import datetime, timedelta
@@ -74,7 +74,7 @@ def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[dat
 
 
 def words(answer: FullForecast) -> str:
-    """Formats when that will be full."""
+    """Formats when it will be full."""
     pace = answer.growth
     grew = f"{_a_day(pace.usual)} ({_a_day(pace.slow)} to {_a_day(pace.fast)}) a day: "
     if answer.now >= answer.size:

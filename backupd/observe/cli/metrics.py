@@ -1,4 +1,4 @@
-"""`backupd metrics`: numbers for Prometheus."""
+"""`backupd metrics`: prints numbers for Prometheus."""
 
 import sys
 from collections import Counter
@@ -67,7 +67,7 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
 
 
 def _read(reporting: ReportingConfig, now: datetime) -> tuple[StatusReport, list[StoredAlarm], datetime | None]:
-    """Returns the report, the alarms, and when they were checked; without a catalogue what is known without it."""
+    """Returns the report, the alarms, and when they were checked; without a catalogue, the facts that do not need it."""
     config, faults = reporting.config, reporting.faults
     if not reporting.is_bare:
         try:
@@ -97,7 +97,7 @@ _GOOD_EXPIRY, _BAD_BALANCE = ("complete", "partial"), ("failed", "killed", None)
 
 
 def samples_of(report: StatusReport, alarms: Sequence[StoredAlarm], looked: datetime | None) -> MetricSamples:
-    """All samples. `looked`: when alarms were checked last."""
+    """Returns all samples. `looked`: when alarms were last checked."""
     samples = MetricSamples(report.config.name)
     for collect in (_itself, _pool, _filesystem, *(_OF_CATALOGUE if report.is_catalogue_read else ())):
         collect(samples, report)

@@ -1,4 +1,4 @@
-"""`backupd sample`: one look at the pool, kept for `trend`, `day` and `forecast`."""
+"""`backupd sample`: records a sample of the pool for `trend`, `day` and `forecast`."""
 
 import logging
 from datetime import datetime
@@ -84,7 +84,7 @@ def line(sample: Sample) -> str:
 
 
 def device_errors(sample: Sample) -> dict[str, str]:
-    """Returns the error counters by device number, for devices that have any."""
+    """Returns the error counters by device number, for devices with errors."""
     errors_by_device = {}
     for name, (_, _, *errors) in sample.devices.items():
         words = [f"{count:,} {kind}" for kind, count in zip(DEVICE_ERRORS, errors, strict=False) if count]

@@ -1,4 +1,4 @@
-"""`backupd trend`: how allocated and used went over months, as a chart as wide as the terminal, and a summary."""
+"""`backupd trend`: shows allocated and used space over months, as a chart as wide as the terminal, and a summary."""
 
 import sys
 import textwrap
@@ -27,7 +27,7 @@ _OTHER_FORMATS = frozenset((".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
 
 
 def _named_svg(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Refuses a name that promises another format."""
+    """Refuses a name with the ending of another format."""
     if path and path.suffix.lower() in _OTHER_FORMATS:
         raise click.BadParameter(f"the picture is written as SVG: name it {printable(path.with_suffix('.svg').name)}")
     return path
@@ -113,7 +113,7 @@ def width() -> int:
 
 
 def chart_characters() -> ChartCharacters:
-    """Block characters, where the locale has them."""
+    """Block characters, if the locale has them."""
     try:
         "█░▁━".encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -122,7 +122,7 @@ def chart_characters() -> ChartCharacters:
 
 
 def lines(trend_points: Sequence[Point], name: str) -> list[str]:
-    """The whole text, oldest on the left."""
+    """Returns the whole text, oldest on the left."""
     if len(trend_points) == 1:
         return [
             *textwrap.wrap(f"{name}: there is one sample so far.", width()),

@@ -1,4 +1,4 @@
-"""`backupd usage`: shows which hosts and backups use the space."""
+"""`backupd usage`: shows the space that hosts and backups use."""
 
 from typing import Any
 
@@ -95,7 +95,7 @@ def _amount(amount: Amount | None) -> dict[str, int] | None:
 
 
 def _interval(measured: MeasuredUsage | None) -> str:
-    """Returns the interval of the own size, empty if that is exact."""
+    """Returns the interval of the own size, empty if it is exact."""
     if not measured or measured.exclusive.exact:
         return ""
     return f"{format_size(measured.exclusive.low)} to {format_size(measured.exclusive.high)}"
@@ -152,7 +152,7 @@ def _words(amount: Amount) -> str:
 
 
 def _how(use: PoolUse) -> list[str]:
-    """Formats the method, its accuracy, and what is missing."""
+    """Formats the method, its accuracy, and missing results."""
     lines = []
     if use.method == "written":
         lines.append("nothing was measured: WRITTEN is what rsync wrote")
