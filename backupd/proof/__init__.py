@@ -1,6 +1,6 @@
-"""The proof that what is in the pool can be read and is what the hosts have: verify, scrub, comparison with the hosts, damage.
+"""The proof that the data in the pool can be read and equals the hosts' files: verify, scrub, comparison with the hosts, damage.
 
-`verify` reads backups, by `verify_pass` and `backup_reader`; `after_crash` those that were written last. `read_errors` finds damage
-from a scrub's and from all readers' errors, and the files at an address; `damaged_files` finds every backup that has them, and
-copies that have not.
+`verify` reads backups, using `verify_pass` and `backup_reader`; `after_crash` reads those that were written last. `read_errors`
+finds damage from the errors of a scrub and of all other readers, and the files at an address; `damaged_files` finds every backup
+that has them, and undamaged copies.
 """

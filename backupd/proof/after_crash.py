@@ -1,7 +1,7 @@
-"""Reads, after a crash of this server, the backups that were written just before it, before another one is based on them.
+"""After a crash of this server, reads the backups that were written just before it, before another one is based on them.
 
-The first command of each boot finds out which these are, and notes them in the pool. A backup stays noted until it was read, so a
-kill loses none. A `.working` that was written last loses its mark, so the next run does not rely on its files.
+The first command of each boot determines these backups, and records them in the pool. A backup stays recorded until it was read, so
+a kill loses none. A `.working` that was written last loses its mark, so the next run does not rely on its files.
 """
 
 import logging
@@ -36,9 +36,8 @@ _SAMPLES_OF = timedelta(days=2)  # before this boot
 
 
 def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """Returns the record of this boot: which backups, `.working` included, are in doubt. Changes nothing.
-
-    `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
+    """Returns the record of this boot: the backups in doubt, including `.working`. Changes nothing. `margin`: seconds. The
+    catalogue is up to date with the pool. Raises OSError.
     """
     before, boot = read_boot(pool), boot_id()
     if before and before.boot == boot:
@@ -48,7 +47,9 @@ def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) 
 
 
 def record_boot(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """Writes the record of this boot to the pool. A `.working` in doubt loses its mark instead: its run compares it."""
+    """Writes the record of this boot to the pool. A `.working` in doubt loses its mark instead, so that its next run
+    compares it.
+    """
     new_record = boot_record(pool, catalogue, now, margin)
     if new_record != read_boot(pool):
         working = {backup for backup in new_record.unread if backup[1] == WORKING}
@@ -76,7 +77,7 @@ def _written_before(
 
 
 def _remove_synced_mark(pool: Pool, host: str) -> None:
-    """Makes the next run compare all of it with the host, or begin anew."""
+    """Makes the next run compare it completely with the host, or start from the beginning."""
     try:
         remove_mark(pool.working(host))
     except OSError as error:
@@ -90,9 +91,8 @@ def in_doubt_verifier(
     tell: Callable[[ReadCount], None],
     seconds: float | None = None,
 ) -> Verifier:
-    """Returns a verifier that reads all that was written into backups in doubt, and once more what was read before this boot.
-
-    After `seconds` no file is begun; None: no limit.
+    """Returns a verifier that reads all data written into backups in doubt, and reads again what was read before this boot. After
+    `seconds` no file is started; None: no limit.
     """
     moment = context.clock.now()
     forgets = clock_doubt(context.catalogue, moment, rehearsal=context.pool.rehearsal) is None
@@ -103,10 +103,10 @@ def in_doubt_verifier(
 def read_in_doubt(
     record: BootRecord, work: Verifier, hosts: Collection[str] | None = None
 ) -> Iterator[tuple[Restorable, Verification] | OperatorError]:
-    """Reads those in doubt, of these hosts (None: of all), until it is cancelled or its time is over; the error of one that cannot
-    be opened. What was not read to its end stays in doubt.
+    """Reads the backups in doubt, of these hosts (None: of all), until it is cancelled or its time is over. Returns the error of
+    one that cannot be opened.
 
-    The caller has the lock `verify`. Raises OSError.
+    A backup that was not read to its end stays in doubt. The caller holds the lock `verify`. Raises OSError.
     """
     pool, catalogue = work.pool, work.catalogue
     for host, name in sorted(record.unread):
@@ -136,9 +136,8 @@ def _has_ended(work: Verifier) -> bool:
 
 
 def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:
-    """Before a host is renamed: what is in doubt of it stays so, whichever name a kill leaves it. `end_doubt_of` does the rest.
-
-    The caller has the lock `verify`. Raises OSError, and OperatorError if it cannot be written down.
+    """Before a host is renamed: its backups in doubt stay so under both names, whichever one remains after a kill. `end_doubt_of`
+    removes the other. The caller holds the lock `verify`. Raises OSError, and OperatorError if it cannot be recorded.
     """
     before = read_boot(pool)
     added = frozenset((new, name) for host, name in before.unread if host == old) if before else frozenset()
@@ -149,7 +148,7 @@ def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:
 
 
 def end_doubt_of(pool: Pool, catalogue: Catalogue, host: str) -> None:
-    """Forgets what was in doubt under a name that no host has any more. The caller has the lock `verify`. Raises OSError."""
+    """Forgets backups in doubt under a name that no host has any longer. The caller holds the lock `verify`. Raises OSError."""
     if before := read_boot(pool):
         left = replace(before, unread=frozenset(backup for backup in before.unread if backup[0] != host))
         if left != before:
@@ -158,9 +157,9 @@ def end_doubt_of(pool: Pool, catalogue: Catalogue, host: str) -> None:
 
 
 def note_stop(pool: Pool, now: datetime) -> None:
-    """Notes that this server is shut down in order, when all that was written is on the disk. Raises OSError.
+    """Records that this server is shut down properly, when all data is on the disk. Raises OSError.
 
-    A boot that was not checked yet stays so: what is in doubt is not known.
+    A boot that was not checked yet stays unchecked: its backups in doubt are unknown.
     """
     before = read_boot(pool)
     if before and before.boot == boot_id() and not pool.rehearsal:
@@ -184,10 +183,8 @@ def read_last_written(
     cancellation: Cancellation,
     seconds: float | None = None,
 ) -> None:
-    """Reads those of these hosts, None: of all, for so many seconds at most. If another process is reading, waits for its end. The
-    catalogue is up to date with the pool.
-
-    Errors are reported and do not fail a backup.
+    """Reads the backups of these hosts, None: of all, for at most this many seconds. If another process is reading, waits for its
+    end. The catalogue is up to date with the pool. Errors are reported and do not fail a backup.
     """
     is_announced, end = False, None if seconds is None else elapsed() + seconds
     while not cancellation and has_backups_in_doubt(context.pool, hosts) and (end is None or elapsed() < end):
@@ -207,9 +204,8 @@ def read_last_written(
 
 
 def read_before_waiting(context: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
-    """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock.
-
-    Nothing gets in doubt until the next boot. Raises OperatorError if something still is.
+    """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock. No
+    further backup gets in doubt until the next boot. Raises OperatorError if one still is.
     """
     if has_backups_in_doubt(context.pool):
         reconcile(context.pool, context.catalogue, format_time(context.clock.now()))

@@ -1,7 +1,7 @@
 """Compares files of a host's newest complete backup with the host's present files, by content.
 
 If size and time are equal and the content differs, either the backup is damaged, or the host changed the file and reset its time,
-which no backup by size and time notices. The two cases cannot be distinguished here. In both the next run has to fetch the file, so
+which no backup by size and time detects. The two cases cannot be distinguished here. In both the next run has to fetch the file, so
 it is recorded as damaged. A file whose size or time differs was changed since, and proves nothing.
 """
 
@@ -52,7 +52,7 @@ class SourceScope:
     """The files to compare."""
 
     sample: int | float = 1.0
-    """A number: about so many, chosen at random; a share: the next slice of that size."""
+    """A number: about this many files, chosen at random; a share: the next slice of that size."""
     seconds: float | None = None
     """The time limit; files that are being compared when it ends count as not compared. None: no limit."""
 
@@ -70,7 +70,7 @@ class SourceFindings:
     is_over: bool
     """True if the whole sample was compared."""
     passed_over: int = 0
-    """Number of files that were skipped because there was no time for them."""
+    """Number of files that were skipped for lack of time."""
 
 
 @dataclass(slots=True)
@@ -80,11 +80,11 @@ class _HostLook:
     verdicts: dict[bytes, ContentVerdict] = field(default_factory=dict)
     """The verdict on each file."""
     after: bytes | None = None
-    """The last path that was compared; None: none was."""
+    """The last path that was compared; None: none."""
     is_over: bool = True
     """True if the whole sample was compared."""
     passed_over: int = 0
-    """Number of files that were skipped because there was no time for them."""
+    """Number of files that were skipped for lack of time."""
 
 
 def in_slice(path: bytes, key: bytes, number: int, slices: int) -> bool:
@@ -93,7 +93,7 @@ def in_slice(path: bytes, key: bytes, number: int, slices: int) -> bool:
 
 
 def slices_of(share: float) -> int:
-    """Returns the number of slices of that share: as many comparisons cover every file once."""
+    """Returns the number of slices of that share: this many comparisons cover every file once."""
     return max(1, round(1 / share)) if share > 0 else 0
 
 
@@ -111,7 +111,7 @@ class SourceComparison:
         *,
         confined: bool,
     ) -> None:
-        """`tell` hears how many files were compared in all. `confined`: rsync is, where it talks to a host."""
+        """`tell` is called with the number of compared files. `confined`: the rsync that talks to a host is confined."""
         self.pool, self.catalogue, self.config, self.scope = pool, catalogue, config, scope
         self.cancellation, self.tell, self.confined = cancellation, tell, confined
         self.files = 0
@@ -119,7 +119,7 @@ class SourceComparison:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if no further connection may begin: cancelled, or out of time."""
+        """Returns True if no further connection may be opened: cancelled, or the time is over."""
         return bool(self.cancellation) or self._left <= 0
 
     @property
@@ -127,9 +127,9 @@ class SourceComparison:
         return math.inf if self.scope.seconds is None else self._begun + self.scope.seconds - time.monotonic()
 
     def compare(self, host: HostConfig, now: datetime) -> SourceFindings | None:
-        """Compares the newest complete backup of the host; returns None if cancelled, and then records nothing.
+        """Compares the newest complete backup of the host; returns None if cancelled, without recording anything.
 
-        Raises OperatorError, too, if the host cannot be reached or the connection breaks; then it records that alone.
+        Raises OperatorError, also if the host cannot be reached or the connection breaks; then only that is recorded.
         """
         with noted_attempt(self.catalogue, Step.AGAINST_SOURCE, now, host.name) as attempt:
             findings = self._compare(host, now)
@@ -164,7 +164,7 @@ class SourceComparison:
         return SourceFindings(backup, comparison, differing, done.is_over, done.passed_over)
 
     def _choice(self, backup: Restorable, following: NextSlice, slices: int) -> Callable[[bytes], bool]:
-        """Returns the choice of paths to compare."""
+        """Returns how the paths to compare are chosen."""
         if isinstance(self.scope.sample, int):
             share, chance = self.scope.sample / max(1, backup.record.files or 0), random.SystemRandom()
             return lambda _: chance.random() < share
@@ -180,9 +180,10 @@ class SourceComparison:
         chooses: Callable[[bytes], bool],
         after: bytes | None,
     ) -> _HostLook | None:
-        """Compares the chosen files behind `after`, in the order of paths, until the end or the time limit; None if cancelled.
+        """Compares the chosen files after `after`, in the order of paths, until the end or the time limit; None if cancelled.
 
-        Skips a file that takes more than half of the time: else the next comparison would begin with it, and perhaps each one.
+        Skips a file that takes more than half of the time: otherwise the next comparison would start with it, and perhaps every
+        one.
         """
         done = _HostLook(after=after)
         for path in sorted(_outermost(host.paths), key=_order_of):
@@ -204,7 +205,7 @@ class SourceComparison:
         return done
 
     def _looked_twice(self, folder: HostFolder, names: Sequence[bytes]) -> dict[bytes, ContentVerdict] | None:
-        """Compares differing files and the folders above them once more, a while later; None: cancelled, or out of time."""
+        """Compares differing files and the folders above them again, a while later; None: cancelled, or the time is over."""
         try:
             verdicts = compare(folder, names, self.cancellation, seconds=self._seconds(folder.host))
             suspect = [name for name, content_verdict in (verdicts or {}).items() if content_verdict is ContentVerdict.DIFFERS]
@@ -233,10 +234,8 @@ class SourceComparison:
         return HostFolder(self.config, host, path, backup.path / DATA, session, buckets, self.confined and bool(host.address))
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:
-        """Records the damage: for this backup, and for later ones that share the file, because the next run only
-        reads its base.
-
-        Older ones are left out: if the host changed a file without moving the time, they were right when they were made.
+        """Records the damage: for this backup, and for later ones that share the file, because the next run only checks its base.
+        Older ones are not included: if the host changed a file without changing its time, they were right when they were made.
         """
         found_damages = []
         for path in differing:
@@ -252,7 +251,7 @@ class SourceComparison:
         enter_damages(self.pool, self.catalogue, [backup.host], rows)
 
     def _write_down(self, backup: Restorable, comparison: Comparison, comparisons: HostComparisons) -> None:
-        """Records the result in the pool, then in the catalogue. A comparison without files replaces no other one."""
+        """Records the result in the pool, then in the catalogue. A comparison without files replaces no other result."""
         folder, names = self.pool.host(backup.host), names_of(self.pool, backup.host)
         backups = {name: comparison for name, comparison in comparisons.backups.items() if name in names}
         if comparison.files or backup.name not in backups:
@@ -266,7 +265,7 @@ def _damage(host: str, name: str, file: FoundDamage, now: datetime) -> Damage:
 
 
 def _outermost(paths: Sequence[str]) -> list[str]:
-    """Returns the paths that are not below another."""
+    """Returns the paths that are not below another one."""
     folders = [Path(path) for path in paths]
     return [str(folder) for folder in folders if not any(other in folder.parents for other in folders)]
 
@@ -276,7 +275,7 @@ def _joined(path: str, name: bytes) -> bytes:
 
 
 def _order_of(path: str | bytes) -> list[bytes]:
-    """Returns the sort key of a path in the order of the walk, whatever the characters before a slash are."""
+    """Returns a key that sorts paths in the order of the walk, whatever characters come before a slash."""
     return components(os.fsencode(path))
 
 
@@ -286,10 +285,8 @@ def _folders_above(name: bytes) -> Iterator[bytes]:
 
 
 def _batches(tree: Tree, path: bytes, chooses: Callable[[bytes], bool], after: bytes | None) -> Iterator[list[bytes]]:
-    """Yields the names of chosen plain files below `path`, and behind `after`; the first batches are small, so that some fit in any
-    time.
-
-    Skips unreadable files, which `verify` reports; a path may be missing.
+    """Yields the names of chosen plain files below `path`, and after `after`; the first batches are small, so that some fit into
+    any time limit. Skips unreadable files, which `verify` reports; a path may be missing.
     """
     batch, size, most, largest = list[bytes](), 0, _FIRST, _FIRST_SIZE
     last = _order_of(after) if after is not None else []

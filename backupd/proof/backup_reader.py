@@ -1,4 +1,4 @@
-"""The files of one backup, read by several threads.
+"""Reads the files of one backup in several threads.
 
 One thread lists folders and hands out names, some dozens at a time; the others look at each name, decide whether its file is read
 in this pass, and read it. A file of more than one piece goes back to the first thread, which hands it out by itself, so that a
@@ -47,7 +47,7 @@ _TELL = 0.5  # seconds, also while all threads read large files
 
 
 class _FileToRead(NamedTuple):
-    """A file that is to be read. `before`: what is known of it."""
+    """A file to be read. `before`: the recorded facts about it."""
 
     path: bytes
     size: int
@@ -57,23 +57,21 @@ class _FileToRead(NamedTuple):
 
 @dataclass(slots=True)
 class _BatchRead:
-    """What came of one batch: files that were read, and large ones that are yet to be read."""
+    """The result of one batch: files that were read, and large ones that are still to be read."""
 
     read: list[tuple[FileRead, ReadBefore | None]] = field(default_factory=list)
     large: list[_FileToRead] = field(default_factory=list)
     names: int = 0
-    """Of files that were looked at."""
+    """Number of files that were checked."""
     is_cut: bool = False
-    """True if some files were left, because the pass was over."""
+    """True if some files were not read, because the pass was over."""
     error: OSError | None = None
-    """What ended it, and is not damage."""
+    """The error that ended it, which is not damage."""
 
 
 class BackupReader:
-    """What is read of one backup.
-
-    `is_walked`: all its names were looked at, and what was begun was read to its end. `is_whole`: each file was read in this pass,
-    too.
+    """How much of a backup was read. `is_walked`: all its names were checked, and all files that were started were read to their
+    end. `is_whole`: also, each file was read in this pass.
     """
 
     def __init__(
@@ -85,9 +83,8 @@ class BackupReader:
         known_bad: Collection[bytes],
         enter: Callable[[Sequence[FoundDamage]], Mapping[str, Sequence[bytes]]],
     ) -> None:
-        """`folder`: of the host. `since`: when the pass over this backup began. `known_bad`: damaged paths, to be read again.
-
-        `enter` writes down what is damaged, and returns which paths in which other backups are, too.
+        """`folder`: of the host. `since`: when the pass over this backup started. `known_bad`: damaged paths, to be read again.
+        `enter` records damage, and returns the paths in other backups that have it too.
         """
         self._enter = enter
         self._known_bad = known_bad
@@ -97,33 +94,33 @@ class BackupReader:
         self.read, self.compared, self.bytes = 0, 0, 0
         self.bad: list[FoundDamage] = []
         self._entered = 0
-        """How many of them are written down."""
+        """How many of them are recorded."""
         self._damaged_before = work.count.damaged
         self.shared: dict[str, list[bytes]] = {}
-        """The host's other backups that have some of them, by name: which paths."""
+        """The paths in the host's other backups that have some of them, by backup."""
         self.is_walked, self.is_whole = False, True
         self._found: dict[Key, ReadBefore] = {}
         self._large = deque[_FileToRead]()
         self._is_listed = self._is_cut = False
         self._error: OSError | None = None
         self._first_change: int | None = None
-        """Files that were changed later were changed by hand: they are altered, and differ from their sums without damage."""
+        """The time after which changes are manual: such files are altered, and differ from their checksums without damage."""
         self._sums = read_sums(backup.path)
-        """What was recorded when the files were fetched, by path."""
+        """The checksums recorded when the files were fetched, by path."""
         with suppress(UnreadableRecord):
             self._first_change = first_change(read_notes(folder), backup.name)
         self._linked_sums: dict[Key, bytes] | None = None
-        """The same of files with several names, of which rsync fetched one. None: there was no such file yet."""
+        """The same for files with several names, of which rsync fetched one. None until the first such file."""
         self._written = _written_inodes(backup) if work.scope.crash else None
-        """Those that are read, None: all."""
+        """The files to read, None: all."""
         self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
         self._deciding = Lock()
         self._summed = set[Key]()
-        """Files that were compared with their sum in this pass, and have another digest: there are zeros in them."""
+        """Files that matched their sum in this pass, but have another digest, because they contain zeros."""
         self._linked = set[Key]()
         """Files with several names that are being read."""
         self._other_names: dict[Key, list[bytes]] = {}
-        """Of these, the names that were met meanwhile."""
+        """Their names that were found in the meantime."""
 
     def verify(self, tree: Tree) -> None:
         """Reads. Raises OSError."""
@@ -143,7 +140,7 @@ class BackupReader:
         self.is_whole = self.is_whole and self.is_walked
 
     def _enter_bad(self) -> None:
-        """Writes down what was found damaged since the last time."""
+        """Records damage that was found since the last call."""
         found_damages = self.bad[self._entered :]
         self._entered = len(self.bad)
         for name, paths in (self._enter(found_damages) if found_damages else {}).items():
@@ -154,7 +151,7 @@ class BackupReader:
     def _take_some(
         self, tree: Tree, batches: Iterator[list[FolderNames]], checksums: Checksums, streams: ThreadPoolExecutor
     ) -> bool:
-        """Reads until it is time to write down what was found. Returns whether all names were looked at."""
+        """Reads until it is time to record results. Returns whether all names were checked."""
         until, waiting, work = time.monotonic() + _LONGEST, set[Future[_BatchRead]](), self._work
         try:
             while not (work.is_over or self._error or len(self._found) >= _MOST_RECORDS or time.monotonic() >= until):
@@ -220,7 +217,7 @@ class BackupReader:
         work.count.bytes += file_read.size
 
     def _names_met(self, key: Key) -> list[bytes]:
-        """The other names of a file that were met while it was read; it is not being read any more."""
+        """Returns the other names of a file that were found while it was being read, and ends that state."""
         if key not in self._linked:
             return []
         with self._deciding:
@@ -243,7 +240,7 @@ class BackupReader:
         return done
 
     def _read_names(self, tree: Tree, folder_names: FolderNames, checksums: Checksums, done: _BatchRead, buffer: mmap) -> None:
-        """Raises OSError for what is not damage."""
+        """Raises OSError for anything but damage."""
         looked = [(name, status) for name in folder_names.names if (status := self._look(folder_names, name)) is not None]
         done.names += len(looked)
         with self._deciding:
@@ -286,7 +283,9 @@ class BackupReader:
         return done
 
     def _look(self, folder_names: FolderNames, name: bytes) -> os.stat_result | None:
-        """Returns the status of a plain file, None of anything else. Of a symlink reads where it leads: it may be damaged, too."""
+        """Returns the status of a plain file, None for anything else. Reads the target of a symlink, because it may be
+        damaged too.
+        """
         try:
             status = os.stat(name, dir_fd=folder_names.folder, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
@@ -298,9 +297,8 @@ class BackupReader:
         return None
 
     def _choose(self, above: bytes, name: bytes, status: os.stat_result, checksums: Checksums) -> _FileToRead | None:
-        """Returns None for a file that is not read now: it was in this pass, or is not among those meant.
-
-        One that was damaged when it was read last is read again.
+        """Returns None for a file that is not to be read now: it was read in this pass, or is not selected. A file that was damaged
+        when it was last read is read again.
         """
         path, key = above + b"/" + name, key_of(status.st_ino, status.st_ctime_ns, status.st_size)
         if (place := self._work.bad.get((self._host, key))) is not None:
@@ -326,7 +324,7 @@ class BackupReader:
         return self._sums.get(path) or (self._linked_sums or {}).get(key)
 
     def _sums_of_linked(self, tree: Tree) -> dict[Key, bytes]:
-        """Looks at all files of which something was recorded. The code that walks there notices what cannot be read."""
+        """Checks all recorded files that the walk did not find. The walk itself reports what it cannot read."""
         sums: dict[Key, bytes] = {}
         for above, paths in groupby(sorted(self._sums), key=lambda path: path.rpartition(b"/")[0]):
             with suppress(OSError, ValueError), tree.folder(above or b"/") as folder:
@@ -350,7 +348,7 @@ class BackupReader:
 
 
 def _written_inodes(backup: Restorable) -> set[int] | None:
-    """The files that were given data after the subvolume was made; None: all were, or it is unknown."""
+    """Returns the files that got data after the subvolume was made; None: all did, or it is unknown."""
     subvolume = describe(backup.path)
     if subvolume is None or backup.record.base is None:
         return None

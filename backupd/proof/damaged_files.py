@@ -1,8 +1,8 @@
 """The damaged files: each once, with all backups that share it, and with the backups that have another copy of it.
 
-A file that snapshots share is the same data in all of them. Recorded checksums prove that another copy is good; nothing is read for
-it. A damaged file keeps the checksum of its last good read, and the run that fetched it may have recorded one. A copy is proven to
-be good if it was read well and one of the two is the same.
+A file that snapshots share is the same data in all of them. Recorded checksums prove that another copy is good, without reading. A
+damaged file keeps the checksum of its last good read, and the run that fetched it may have recorded one. A copy is proven to be
+good if it was read without errors and one of the two checksums is equal.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ from btrkeep.pool.marker import Pool
 
 @dataclass(frozen=True, slots=True)
 class RecordedContent:
-    """The recorded content of a file. `digest`: when it was last read without error; `summed`: when it was fetched. None: not
-    recorded.
+    """The recorded content of a file. `digest`: of the last read without error; `summed`: of the fetched file. None:
+    not recorded.
     """
 
     digest: bytes | None = None
@@ -65,7 +65,7 @@ class RecordedContents:
 
 
 def is_proven(copy: RecordedContent, damaged: Iterable[RecordedContent]) -> bool:
-    """Returns True if the copy's last recorded content equals that of the damaged file."""
+    """Returns True if the last recorded content of the copy equals that of the damaged file."""
     if copy.is_damaged or copy.digest is None:
         return False
     return any(
@@ -81,37 +81,36 @@ class DamagedFile:
     host: str
     """The host's name."""
     path: str
-    """Absolute, as the host has it; surrogate escapes for bytes that are not UTF-8."""
+    """Absolute, as on the host; surrogate escapes for bytes that are not UTF-8."""
     backups: tuple[str, ...]
-    """Those that have it damaged."""
+    """Backups in which it is damaged."""
     places: tuple[tuple[int, int], ...]
-    """First byte and number of bytes (0: not known) of each damaged range, of all backups together."""
+    """First byte and number of bytes (0: unknown) of each damaged range, over all backups."""
     found_by: tuple[str, ...]
     """Of FOUND_BY."""
     found_at: datetime
-    """When it was found first."""
+    """When the damage was found."""
     similar: tuple[str, ...]
-    """Backups with another inode at that path, of the same size and time, not known to be damaged.
-
-    One that has the same inode, changed since, may still share what is damaged.
+    """Backups with another inode at that path, of the same size and time, without known damage. A backup with the same inode,
+    changed since, may still share damaged data.
     """
     next_night: bool
-    """True if the newest complete backup has it damaged, so that the next run fetches it from the host."""
+    """True if it is damaged in the newest complete backup, so that the next run fetches it from the host."""
     known: tuple[str, ...]
     """All backups of the host."""
     proven: tuple[str, ...] = ()
     """Backups with another copy that has the recorded checksum of the file, whatever its time."""
     replicas: tuple[str, ...] = ()
-    """The replicas that have one of these backups."""
+    """Replicas that have one of these backups."""
 
     @property
     def bytes(self) -> int:
-        """Returns how many bytes are known to be damaged."""
+        """Returns the number of bytes known to be damaged."""
         return sum(length for _, length in self.places)
 
 
 def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedFile]:
-    """Returns the damaged files by host and path. Opens each damaged backup once. Raises OSError for errors other than damage."""
+    """Returns the damaged files by host and path. Opens each damaged backup once. Raises OSError for anything but damage."""
     ordered = sorted(rows, key=lambda row: (row.host, row.path))
     files: list[DamagedFile] = []
     common = _common(context)
@@ -204,11 +203,13 @@ class FoundDamage:
     start: int
     """The first damaged byte."""
     key: Key | None = None
-    """The file's inode and change time, by which other backups with it are found; None: they are not searched for."""
+    """The file's inode and change time, by which other backups with it are found; None: they are not searched."""
 
 
 def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDamage]) -> Iterator[tuple[str, list[FoundDamage]]]:
-    """The host's backups but `name` that have some of the files at the same path, and which. One that cannot be read has none."""
+    """Returns the host's backups except `name` that have some of the files at the same path, with those paths. Unreadable backups
+    have none.
+    """
     found_damages = [file for file in files if file.key is not None][:_MOST]
     for other in sorted(names_of(pool, host) - {name}) if found_damages else ():
         path = pool.host(host) / other
@@ -218,7 +219,7 @@ def backups_that_share(pool: Pool, host: str, name: str, files: Sequence[FoundDa
 
 
 def recorded_damage(pool: Pool, host: str, name: str) -> list[bytes]:
-    """The paths of all files of a backup that were damaged when they were last read; of one that cannot be read none."""
+    """Returns the paths of all files of a backup that were damaged when last read; none for an unreadable backup."""
     path = pool.host(host) / name
     with suppress(OperatorError, OSError), lock_for_reading(path), Tree(path) as tree, Checksums(pool.host(host)) as checksums:
         return [entry.path for entry in entries(tree, b"/") if entry.kind == "file" and _is_damaged(entry, checksums)]

@@ -1,13 +1,14 @@
-"""Errors of reading, those of a scrub and those that any reader of the pool met, resolved to files and all backups that share them.
+"""Read errors of a scrub and of any other reader of the pool, resolved to files and to all backups that share them.
 
-The reader (a restore, a drill, `btrfs send`, a backup from its base) got EIO and continued or did not; btrfs counted the error,
-and wrote subvolume, inode and place into the kernel's log. So it is found for every reader, without a hook in each.
+A reader (a restore, a drill, `btrfs send`, a backup from its base) got EIO; btrfs counted the error, and wrote subvolume, inode and
+offset into the kernel's log. So errors are found for every reader, without a hook in each.
 
-Of what a scrub could not correct the kernel names an address, and since Linux 6.4 only the 64 KiB in which it lies. Each block
-there is asked for its references, and one of those is read: what reads well is not damaged, whatever the log says.
+For errors that a scrub could not correct, the kernel logs an address, and since Linux 6.4 only the 64 KiB that contain it. Each
+block there is resolved to its references, and one of those is read: if that succeeds, the block is not damaged, whatever the log
+shows.
 
 An address leads to every file in every backup that has the data there without walking the pool: references lead to inodes, these to
-names, both by searches in trees. Neighbouring places that cannot be read become one row.
+names, both by searches in trees. Neighbouring unreadable blocks become one row.
 """
 
 import os
@@ -52,13 +53,13 @@ if TYPE_CHECKING:
 _PREFIX = os.fsencode(DATA) + b"/"
 _MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # of which the names are looked up together
 Backups = Mapping[int, tuple[str, str]]
-"""Host and name by the id of the subvolume."""
+"""Host and name of a backup by the id of its subvolume."""
 _Referred = tuple[int, list[Reference] | None]
 _Paths = dict[int, list[bytes]]
 
 
 class FilePlace(NamedTuple):
-    """A byte of one file of one backup. `path` is absolute, as the host has it."""
+    """A byte of one file of one backup. `path` is absolute, as on the host."""
 
     host: str
     name: str
@@ -67,19 +68,19 @@ class FilePlace(NamedTuple):
 
 
 class Resolver:
-    """Asks one filesystem; `fd` is any folder of it."""
+    """Resolves addresses of one filesystem; `fd` is any folder of it."""
 
     def __init__(self, fd: int, backups: Backups) -> None:
         self._owners, self._names, self._backups = Owners(fd), InodeNames(fd), backups
         self.lost = 0
-        """How many addresses or backups have not all their names, because metadata on the way to them cannot be read."""
+        """Number of addresses or backups for which names may be missing, because metadata on the way to them cannot be read."""
 
     def places(self, vaddr: int) -> list[FilePlace] | None:
-        """Returns every name, in every backup, of the files that have the byte at `vaddr`. None: no file refers to it."""
+        """Returns every name, in every backup, of the files that contain the byte at `vaddr`. None: no file refers to it."""
         return next(self.resolve((vaddr,)))[1]
 
     def resolve(self, vaddrs: Iterable[int]) -> Iterator[tuple[int, list[FilePlace] | None]]:
-        """Yields each address with its places, in order. Looks up the names of many together, which is faster."""
+        """Yields each address with its places, in order. Resolves the names of many together, which is faster."""
         batch, count = list[_Referred](), 0
         for vaddr in vaddrs:
             references = self._references(vaddr)
@@ -91,7 +92,7 @@ class Resolver:
         yield from self._named(batch)
 
     def sharing(self, fault: "ReadFailure", pool: "Pool") -> list[FilePlace]:
-        """Returns the same for a block of a file that could not be read; nothing if it is in no backup any more."""
+        """Returns the places of a block of a file that could not be read; none if no backup has it any longer."""
         for _, file_places in self._named([(0, [(fault.inode, fault.offset, fault.subvolume)])]):
             for file_place in file_places or ():
                 try:
@@ -125,7 +126,7 @@ class Resolver:
                     yield FilePlace(host, name, path, offset)
 
     def _paths_of(self, batch: list[_Referred]) -> dict[int, _Paths]:
-        """The paths as the host has them, by subvolume and inode; only of backups."""
+        """Returns the paths as on the host, by subvolume and inode; only those of backups."""
         wanted: dict[int, set[int]] = {}
         for _, references in batch:
             for inode, _, subvolume in references or ():
@@ -159,14 +160,14 @@ BLOCK = 4096  # the smallest sector size, so that no block is missed where they 
 
 
 def backups_by_id(context: PoolContext) -> Backups:
-    """Returns all backups that have a name, by subvolume id, which is never given twice."""
+    """Returns all final backups by subvolume id, which is never reused."""
     return {
         state.subvolume_id: (state.host, state.name) for state in context.catalogue.states() if state.subvolume_id and state.name
     }
 
 
 def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
-    """Whether the block cannot be read, by the first of its names that is still there."""
+    """Returns whether the block cannot be read, tested by the first of its names that still exists."""
     for place in places:
         try:
             with Tree(context.pool.host(place.host) / place.name) as tree:
@@ -187,7 +188,7 @@ def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
 
 
 def merged(places: Iterable[FilePlace], found_by: str, now: datetime) -> Iterator[Damage]:
-    """One row for neighbouring blocks of a file."""
+    """Returns one row for neighbouring blocks of a file."""
     ordered = sorted(places, key=lambda place: (place.host, place.name, place.path, place.start))
     for (host, name, path), file_places in groupby(
         ordered, key=lambda file_place: (file_place.host, file_place.name, file_place.path)
@@ -209,8 +210,8 @@ _OF_READING = ("read", "corruption", "generation")
 
 @dataclass(frozen=True, slots=True)
 class ReadErrors:
-    """`rows`: what became known to be damaged; `lines`: of the log, that name an error; `seen`: what is counted and not named;
-    `why` the log could not be read.
+    """`rows`: newly found damage; `lines`: of the log, that name an error; `seen`: errors that were counted but not logged; `why`
+    the log could not be read.
     """
 
     rows: tuple[Damage, ...] = ()
@@ -220,10 +221,10 @@ class ReadErrors:
 
 
 def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = False) -> ReadErrors:
-    """Looks, if the devices have counted errors since the last look, and writes down what they damaged. Raises OSError.
+    """If the devices have counted errors since the last call, finds the damage and records it. Raises OSError.
 
-    `were_met`: the caller has met what was counted since its own look a moment before, and has named the files, which the log may
-    have left out. Where the log cannot be read nothing is written down: the next look may.
+    `were_met`: the caller met the errors that were counted since its own call a moment before, and has named the files, which the
+    log may lack. If the log cannot be read, nothing is recorded: the next call may succeed.
     """
     seen = read_seen(context.catalogue)
     if not grown(seen, counters := read_counters(context)):
@@ -249,7 +250,7 @@ def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = F
 
 
 def read_counters(context: PoolContext) -> dict[int, int]:
-    """Returns how many errors of reading each device has counted, by its id. Raises OSError."""
+    """Returns the number of read errors that each device has counted, by its id. Raises OSError."""
     counters = {}
     for device in read_allocation(context.pool.path).devices:
         pairs = zip(DEVICE_ERRORS, device.errors or (), strict=False)
@@ -258,7 +259,7 @@ def read_counters(context: PoolContext) -> dict[int, int]:
 
 
 def _bad(context: PoolContext, failures: set[ReadFailure]) -> set[FilePlace]:
-    """Returns the blocks that still cannot be read: another copy may have repaired one, or a line is of another filesystem."""
+    """Returns the blocks that still cannot be read: another copy may have repaired one, or a line is about another filesystem."""
     bad = set[FilePlace]()
     with opened(context.pool.path.resolve()) as fd:
         resolver = Resolver(fd, backups_by_id(context))
@@ -273,14 +274,14 @@ class OwnReads:
     """The reads of one command, from `moment` on."""
 
     def __init__(self, context: PoolContext, moment: datetime) -> None:
-        """Looks first, because the errors counted until now belong to other readers. Raises OSError."""
+        """Checks first, because the errors counted until now belong to other readers. Raises OSError."""
         self._site, self._moment, self._errors = context, moment, 0
         check_read_errors(context, moment)
 
     @contextmanager
     def counting(self, met: Callable[[], int] | None = None) -> Iterator[None]:
-        """Counts what is read in the block: files known to be damaged. Or, with `met`, the number of what was found damaged
-        and has a name, if that is larger at the end.
+        """Counts errors in the block: files known to be damaged. Or, with `met`, the number of named damaged files, if that is
+        larger at the end.
         """
         before, met_before = read_counters(self._site), met() if met else 0
         try:
@@ -290,9 +291,8 @@ class OwnReads:
                 self._errors += grown(SeenErrors(before), read_counters(self._site))
 
     def forget(self) -> None:
-        """Looks again, and forgets as many of the errors without a name as these reads met. Raises OSError.
-
-        If the log cannot be read nothing is written down, so that the next look reads what this one could not.
+        """Checks again, and subtracts the errors that these reads met from those without a name. Raises OSError. If the log cannot
+        be read, nothing is recorded, so that the next call can read it.
         """
         read_errors = check_read_errors(self._site, self._site.clock.now())
         if not read_errors.why:
@@ -300,30 +300,30 @@ class OwnReads:
 
 
 _COUNTED = ("read", "csum", "verify")
-"""Errors of a scrub that a device counts as errors of reading."""
+"""Errors of a scrub that a device counts as read errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubDamage:
-    """What became known by a scrub. `rows` are what the catalogue has now of it."""
+    """The damage found by a scrub. `rows` are its present rows in the catalogue."""
 
     rows: tuple[Damage, ...] = ()
     trees: tuple[TreeBlock, ...] = ()
-    """Metadata: no file's name leads there."""
+    """Damaged metadata, which has no file name."""
     elsewhere: tuple[int, ...] = ()
     """Addresses of data that no backup has: of an unfinished one, or of a foreign subvolume."""
     unnamed: int = 0
-    """Errors that could not be put right, and that the kernel did not name, or whose files cannot be known."""
+    """Errors that could not be corrected, and that the kernel did not name, or whose files cannot be determined."""
     why: str = ""
-    """Why the kernel's log could not be read."""
+    """The reason why the kernel's log could not be read."""
 
 
 def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime) -> ScrubDamage:
-    """Resolves what a scrub left unrepaired, and writes it down.
+    """Resolves the errors that a scrub could not correct, and records them.
 
-    One that was done as a whole, that compared everything, and whose errors all have a name, replaces what scrubs found before; any
-    other adds to it. What another reader met after it began stays: it may have read that place before. Raises OSError and
-    OperatorError.
+    A complete scrub that compared everything and whose errors all have a name replaces the results of earlier scrubs; any other
+    adds to them. Results of another reader that came after its start stay, because the scrub may have read that place before.
+    Raises OSError and OperatorError.
     """
     begin = read_begin(context.catalogue)
     begun = begin.at if begin.at and begin.at <= now else None  # or the clock was put back since
@@ -350,7 +350,7 @@ def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime
 
 
 def _is_outdated(damage: Damage, begun: datetime | None) -> bool:
-    """Whether a scrub that began then, and has named everything, has looked at that place since."""
+    """Returns whether a scrub that started then, and named all errors, has read that place since."""
     return damage.found_by == "scrub" or (damage.found_by == "device" and begun is not None and damage.found_at <= begun)
 
 
@@ -378,5 +378,5 @@ def _read_all(
 
 
 def _blocks(vaddr: int) -> range:
-    """The blocks in which an error may lie that the kernel names by this address."""
+    """Returns the blocks in which an error that the kernel reports at this address may lie."""
     return range(vaddr, vaddr - vaddr % SPAN + SPAN, BLOCK)

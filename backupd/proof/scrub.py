@@ -45,38 +45,39 @@ class ScrubState:
     errors: dict[str, int]
     """Counts by kind."""
     begun: datetime | None = None
-    """When it was first started, also if it was resumed; None: not reported."""
+    """When it was first started, even if it was resumed; None: not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubResult:
-    """The result of a run. Bytes and errors are those of the whole scrub, the part before it was resumed included."""
+    """The result of a run. Bytes and errors are those of the whole scrub, including the part before it was resumed."""
 
     outcome: str
-    """finished (every device was read as a whole), incomplete (see `unread`), stopped (by `signal`, or by `btrfs scrub cancel`)
-    or failed (see `why`)."""
+    """finished (every device was read completely), incomplete (see `unread`), stopped (by `signal`, or by `btrfs scrub cancel`) or
+    failed (see `why`).
+    """
     resumed: bool
-    """True if it continued an earlier one."""
+    """True if it resumed an earlier scrub."""
     scrubbed: int
     """Bytes that were read."""
     errors: dict[str, int]
     """Counts by kind."""
     seconds: float
-    """How long this run took."""
+    """The duration of this run."""
     signal: int = 0
     """The signal that stopped it; 0: none."""
     why: str = ""
-    """Why it failed; "": it did not."""
+    """The reason of a failure; "": it did not fail."""
     faults: ScrubFaults = field(default_factory=ScrubFaults)
     """The errors of this run in the kernel's log."""
     log_problem: str = ""
-    """Why the log could not be read; "": it could."""
+    """The reason why the log could not be read; "": it could."""
     begun: datetime | None = None
-    """When the scrub of a present device was first started, the oldest; None: not known."""
+    """When the scrub of a present device was first started, the oldest; None: unknown."""
     unread: tuple[UnreadDevice, ...] = ()
-    """Devices that were not read as a whole."""
+    """Devices that were not read completely."""
     redundancy: Redundancy | None = None
-    """How many good copies the data has; None: it could not be read."""
+    """The number of good copies of the data; None: it could not be read."""
 
     @property
     def good(self) -> bool:
@@ -85,7 +86,7 @@ class ScrubResult:
 
 
 def command(path: Path, *, resume: bool) -> tuple[str, ...]:
-    """The program's words. It stays until the end, and reads at the I/O priority `idle` without being told."""
+    """The command. It stays in the foreground until the end, and reads at the I/O priority `idle` by default."""
     return ("btrfs", "scrub", "resume" if resume else "start", "-B", str(path))
 
 
@@ -154,9 +155,8 @@ def is_unfinished(path: Path) -> bool:
 
 
 async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> ScrubResult:
-    """Scrubs to the end, or until cancelled. `tell` hears every few seconds how far it is.
-
-    Raises LockHeld, OperatorError and OSError.
+    """Scrubs to the end, or until cancelled. `tell` is called with the progress every few seconds. Raises LockHeld, OperatorError
+    and OSError.
     """
     if state(path).status == "running":
         raise LockHeld(f"{path}: a scrub is running", f"`btrfs scrub status {path}` shows it")
@@ -207,7 +207,7 @@ def _read_uses(path: Path) -> tuple[ChunkUse, ...] | None:
 
 
 def _used_by_device(uses: tuple[ChunkUse, ...] | None) -> Mapping[int, int] | None:
-    """Returns by device an upper limit of the used bytes that lie on it; 0 where nothing does."""
+    """Returns, by device, an upper limit of its used bytes; 0 if it has none."""
     if uses is None:
         return None
     used: Counter[int] = Counter()
@@ -232,7 +232,7 @@ async def _until_ended(group: Group, path: Path, cancellation: Cancellation, tel
 
 
 def _cancel(path: Path) -> bool:
-    """Cancels the scrub and returns True; in its first moment there is none yet that could be cancelled."""
+    """Cancels the scrub and returns True; in its first moment there is nothing that could be cancelled."""
     try:
         return run(("btrfs", "scrub", "cancel", str(path)), check=False).returncode == 0
     except OperatorError:

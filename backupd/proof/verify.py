@@ -1,9 +1,9 @@
-"""The files of backups read from the disk, and compared with what they were when they were read before.
+"""Reads the files of backups from the disk, and compares them with their recorded checksums.
 
-What the filesystem cannot read (its checksum does not fit, and there is no good copy) is damaged, and so is what it reads with
-another content than was recorded, though the inode was not changed: it lay without a checksum (nodatasum), or memory flipped a bit
-between the two. So is what differs from the checksum that was made when it was fetched. What was never read before is recorded for
-the next time. A file that several backups share is read once in a pass.
+A file is damaged if the filesystem cannot read it (its checksum does not match, and there is no good copy), or if it is read with
+another content than recorded although the inode was not changed: it was stored without a checksum (nodatasum), or memory flipped a
+bit in between. So is a file that differs from the checksum made when it was fetched. The first time a file is read, its checksum is
+recorded. A file that several backups share is read once in a pass.
 """
 
 import os
@@ -30,9 +30,8 @@ from btrkeep.process.progress import Cancellation
 
 
 class Verifier(VerifyPass):
-    """Reads backups until it is cancelled or the time is over, and writes down what it found.
-
-    The caller has the pool's lock `verify`.
+    """Reads backups until it is cancelled or the time is over, and records the results. The caller holds the pool's
+    lock `verify`.
     """
 
     def __init__(
@@ -44,13 +43,13 @@ class Verifier(VerifyPass):
         cancellation: Cancellation,
         tell: Callable[[ReadCount], None],
     ) -> None:
-        """Calls `tell` now and then, from the thread that calls `verify`."""
+        """Calls `tell` from time to time, from the thread that calls `verify`."""
         super().__init__(now, scope, cancellation, tell)
         self.pool, self.catalogue = pool, catalogue
 
     def verify(self, backup: Restorable) -> Verification:
-        """One backup. Raises OperatorError when it is being deleted or gone, DataUnreadable, and OSError for an error that is no
-        damage.
+        """Reads one backup. Raises OperatorError if it is deleted or being deleted, DataUnreadable, and OSError for an error that
+        is not damage.
         """
         with lock_for_reading(backup.path):
             require_nothing_mounted(backup.path)
@@ -63,7 +62,7 @@ class Verifier(VerifyPass):
                 return self._verify(backup, tree)
 
     def note_unreadable(self, host: str, name: str) -> None:
-        """Writes down that no file of that backup can be read: it is damaged as a whole."""
+        """Records that no file of that backup can be read: it is damaged completely."""
         verification = read_verified(self.pool.host(host)).get(name) or Verification(self.now, self.now)
         enter_damages(self.pool, self.catalogue, [host], [Damage(host, name, "/", 0, 0, "verify", self.now)])
         self._write_down(host, name, _with_damages(verification, verification, [b"/"], are_all=False))
@@ -100,8 +99,8 @@ class Verifier(VerifyPass):
         return verification
 
     def _enter_found(self, backup: Restorable, damages: Sequence[FoundDamage]) -> dict[str, list[bytes]]:
-        """Enters damages, at once also of the host's other backups that share what is damaged, which are read another day: the next
-        night looks at its base alone. Returns the paths by other backup.
+        """Records damage, also of the host's other backups that share the damaged data, which are read another day: the next night
+        only checks its base. Returns the paths by other backup.
         """
         others = dict(backups_that_share(self.pool, backup.host, backup.name, damages))
         every = {backup.name: damages, **others}
@@ -114,9 +113,8 @@ class Verifier(VerifyPass):
         return {name: [file.path for file in files] for name, files in others.items()}
 
     def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:
-        """Takes out what was damaged before and is not now: what was not come to is as it was.
-
-        What others could not read is as it was read here, unless they met it since.
+        """Removes recorded damage that no longer exists; for files that this pass did not reach, nothing changes. Errors of other
+        readers are removed if the file was read here, unless they occurred since.
         """
         bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in look.bad}
 
@@ -135,7 +133,9 @@ class Verifier(VerifyPass):
     def _write_down(
         self, host: str, backup: str, new_verification: Verification, shared: Mapping[str, Sequence[bytes]] | None = None
     ) -> None:
-        """`shared`: paths of damaged files in other backups. One of these that was never read is left to be the next that is."""
+        """`shared`: paths of damaged files in other backups. A backup of these that was never read is still the next one to be
+        read.
+        """
         folder, names = self.pool.host(host), names_of(self.pool, host)
         verifications = {name: verification for name, verification in read_verified(folder).items() if name in names}
         for name, paths in (shared or {}).items():
@@ -146,7 +146,7 @@ class Verifier(VerifyPass):
 
 
 def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yields host and name of those whose folder or record is unreadable, so that they cannot be chosen."""
+    """Yields host and name of backups whose folder or record is unreadable, so that they cannot be chosen."""
     for host in hosts:
         for name in sorted(names_of(pool, host) - {WORKING}):
             try:
@@ -159,7 +159,7 @@ def unreadable_backups(pool: Pool, hosts: Iterable[str]) -> Iterator[tuple[str, 
 def _with_damages(
     new_verification: Verification, before: Verification | None, paths: Sequence[bytes], *, are_all: bool
 ) -> Verification:
-    """Adds these damaged files, and, unless they are all, the earlier ones, of which not all may be named."""
+    """Adds these damaged files and, unless they are all, the earlier ones, because some names may be missing."""
     names, verification = {os.fsdecode(path) for path in paths}, None if are_all else before
     names |= set(verification.damaged) if verification else set()
     number = max(len(names), verification.damages if verification else 0)

@@ -1,4 +1,4 @@
-"""One pass of reading: which files it reads, within which limits, and what it has read up to now. All threads share it."""
+"""One pass of reading: the files it reads, its limits, and its progress. All threads share it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,23 +23,21 @@ class ReadScope:
     """Which files are read."""
 
     of_all: float = 1.0
-    """Each file with this probability."""
+    """Reads each file with this probability."""
     seconds: float | None = None
-    """No file is begun after so many seconds; None: no limit."""
+    """No file is started after this many seconds; None: no limit."""
     pressure: float | None = None
-    """It pauses above this share of the time in which processes wait for I/O (PSI); None: it does not."""
+    """It pauses above this share of the time in which processes wait for I/O (PSI); None: no pauses."""
     forgets: bool = True
-    """True if checksums that were not compared for years are deleted; not while the clock is doubted."""
+    """True if checksums that were not compared for years are deleted; not while the clock is in doubt."""
     crash: datetime | None = None
-    """Only files written into a backup before this crash are read, and again if they were read before it; None: there was none."""
+    """Only files written into a backup before this crash are read, even if they were read before it; None: no crash."""
 
 
 @dataclass(slots=True)
 class ReadCount:
-    """What a pass has done up to now.
-
-    `files` and `bytes` were read; `under_way`: bytes read of large files that are not read to their end; `names` of files were
-    looked at, whether they are read or not; `damaged`: names of damaged files.
+    """The progress of a pass. `files` and `bytes` were read; `under_way`: bytes read of large files that are not complete yet;
+    `names` of files were checked, read or not; `damaged`: names of damaged files.
     """
 
     files: int = 0
@@ -53,19 +51,19 @@ class VerifyPass:
     """Reads until it is cancelled or the time is over."""
 
     def __init__(self, now: datetime, scope: ReadScope, cancellation: Cancellation, tell: Callable[[ReadCount], None]) -> None:
-        """Calls `tell` after some files, and while a large one is read, from the thread that made this."""
+        """Calls `tell` after some files, and during a large one, from the thread that created this."""
         self.now, self.scope, self.cancellation, self.tell = now, scope, cancellation, tell
         self.count = ReadCount()
         self._buffers = [small_buffer() for _ in range(STREAMS)]  # those that no thread uses
         self._under_way: dict[bytes, int] = {}
         self.bad: dict[tuple[str, Key], int] = {}
-        """By host and file, the first damaged byte of each damaged file that was read."""
+        """The first damaged byte of each damaged file that was read, by host and file."""
         self._begun = time.monotonic()
         self._pace, self._pressure, self._looked = Lock(), IoPressure(), time.monotonic()
 
     @property
     def is_over(self) -> bool:
-        """Returns True if no further file is read: cancelled, or out of time."""
+        """Returns True if no further file is read: cancelled, or the time is over."""
         return bool(self.cancellation) or self._is_late
 
     @property
@@ -88,7 +86,7 @@ class VerifyPass:
 
     @contextmanager
     def reading(self, path: bytes) -> Iterator[Callable[[], bool]]:
-        """Counts what is read of a large file: yields `keep_pace`, to be called before each piece. For every thread."""
+        """Counts the bytes read of a large file: yields `keep_pace`, to be called before each piece. For every thread."""
         self._under_way[path] = -PIECE
 
         def next_piece() -> bool:
@@ -101,9 +99,11 @@ class VerifyPass:
             del self._under_way[path]
 
     def keep_pace(self) -> bool:
-        """Pauses while other work waits for the disks more than was agreed; returns whether reading goes on. For every thread.
+        """Pauses while other jobs wait for the disks for more than the configured time; returns whether to continue. For every
+        thread.
 
-        What is begun when the time is over is read to its end, or a file that takes longer would never be, with short pauses.
+        A file that was started before the time was over is read to its end, with short pauses; otherwise a file that takes longer
+        would never be read.
         """
         if self.scope.pressure is not None and time.monotonic() - self._looked >= _LOOK:
             with self._pace:  # the others wait here while one of them pauses

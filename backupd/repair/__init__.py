@@ -1,1 +1,1 @@
-"""Repair of damaged backups: a copy is made beside each, in which the damaged files are good ones again."""
+"""Repair of damaged backups: a copy of each is made beside it, in which the damaged files are replaced by good ones."""

@@ -1,4 +1,4 @@
-"""`backupd repair`: damaged backups made whole again, in a copy beside each."""
+"""`backupd repair`: makes a repaired copy of each damaged backup."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -116,11 +116,11 @@ def command(
 def _plans(
     context: PoolContext, which: tuple[str, ...], folders: Sequence[Path], cancellation: Cancellation, *, unproven: bool
 ) -> tuple[list[RepairPlan], bool, list[tuple[str, str]]]:
-    """Returns plans for the requested damaged backups, by host, oldest first, and whether none of them is left out. Also returns
-    host and name of those that cannot be read at all, for which there is no plan.
+    """Returns plans for the requested damaged backups, by host, oldest first, and whether they are complete. Also returns host and
+    name of backups that cannot be read at all, for which there is no plan.
 
-    Expired ones are skipped. Without names, damaged copies of another pool do not keep the other hosts from being repaired. Raises
-    UsageError if there is nothing but such copies, or they are named; OSError.
+    Expired ones are skipped. Without names, damaged copies of another pool do not prevent the repair of other hosts. Raises
+    UsageError if there are only such copies, or they are named; OSError.
     """
     own, unreadable = OwnReads(context, context.clock.now()), list[tuple[str, str]]()  # what it enters is planned for, too
     refused: list[UsageError] = []
@@ -146,7 +146,7 @@ def _planned(
     *,
     unproven: bool,
 ) -> Iterator[RepairPlan]:
-    """Yields the plans; `refused` gets an error for each host that another pool repairs."""
+    """Yields the plans; `refused` receives an error for each host that another pool repairs."""
     wanted: dict[str, set[str]] = {}
     for text in which or sorted({damage.host for damage in context.catalogue.damages() if damage.fate is None}):
         host, name = parse_which(text)
@@ -207,7 +207,7 @@ def _repaired(
 
 
 def _show(plans: Sequence[RepairPlan], unreadable: Sequence[tuple[str, str]]) -> None:
-    """Prints one line for each file that is treated alike in several backups."""
+    """Prints one line for each file that gets the same treatment in several backups."""
     for host, name in unreadable:
         print_wrapped(
             f"{printable(host)}@{name} cannot be read at all, so it cannot be repaired; it stays and is not a base of later backups"

@@ -1,4 +1,6 @@
-"""Plans the repair of a damaged backup: reads every copy that would be used, proves each file, and changes nothing."""
+"""Plans the repair of a damaged backup: reads every copy that would be used, verifies it against the damaged file, and changes
+nothing.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +34,9 @@ class RepairProof(StrEnum):
     CHECKSUM = "checksum"
     """It has the recorded SHA-256."""
     READABLE = "readable"
-    """Nothing was recorded; size and time are the same, and so are all readable blocks."""
+    """No checksum is recorded; size and time are equal, and so are all readable blocks."""
     TIME = "time"
-    """Nothing was recorded and no block is readable; size and time are the same."""
+    """No checksum is recorded and no block is readable; size and time are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class RecordedSums:
 
     @property
     def are_known(self) -> bool:
-        """Returns True if anything is recorded."""
+        """Returns True if a checksum is recorded."""
         return self.plain is not None or self.digest is not None
 
     def are_those_of(self, file_read: FileRead) -> bool:
@@ -62,7 +64,7 @@ class RecordedSums:
 
 
 def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
-    """Reads an open file for such a comparison, and closes it; None when it was not to go on. Raises OSError that is not damage."""
+    """Reads an open file for such a comparison, and closes it; None if it was cancelled. Raises OSError for anything but damage."""
     return read_file(fd, entry.path, entry.size, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
 
 
@@ -72,9 +74,8 @@ def key(entry: Entry) -> Key:
 
 
 def equal_where_readable(bad: int, good: int, size: int, goes_on: Callable[[], bool]) -> int | None:
-    """Returns how many bytes of the damaged file are readable, if the other file has the same bytes; None if they differ.
-
-    Holes are zeros. Raises OSError for the good one.
+    """Returns the number of readable bytes of the damaged file, if the other file has the same bytes there; None if they differ.
+    Holes are zeros. Raises OSError for the good file.
     """
     equal = 0
     for fd in (bad, good):  # what is data in only one of them, too
@@ -112,7 +113,7 @@ class FileFate(StrEnum):
     WHOLE = "whole"
     """It can be read, and its content is right: it was repaired, or is now read from another disk."""
     UNPROVEN = "unproven"
-    """There is a copy of the same size and time, but nothing proves its content."""
+    """There is a copy of the same size and time, but its content is not proven."""
     NO_COPY = "no-copy"
     HOST_DIFFERS = "host-differs"
     """The host has other content: it is unknown which of the two is right."""
@@ -129,11 +130,11 @@ class GoodCopy:
     backup: str | None
     """The backup's name."""
     path: bytes
-    """Of the file in it."""
+    """The path of the file in it."""
     key: Key
     """Its inode and change time when it was read."""
     proof: RepairProof
-    """Why it is known to be intact."""
+    """The proof that it is undamaged."""
     digest: bytes
     """SHA-256 of its content."""
 
@@ -143,7 +144,7 @@ class GoodCopy:
         return self.backup or str(self.place)
 
     def tree(self) -> Tree:
-        """Opens where it lies: a folder may be a host's disks, mounted into each other. Raises OSError."""
+        """Opens the folder that contains it. A given folder may consist of several mounts of a host's disks. Raises OSError."""
         return Tree(self.place) if self.backup else Tree.of_folder(self.place, with_mounts=True)
 
 
@@ -154,11 +155,11 @@ class DamagedPath:
     path: bytes
     """On the host."""
     fate: FileFate
-    """What is done about it."""
+    """The treatment of the file."""
     inode: int = 0
-    """Of the damaged file; 0: it is missing."""
+    """The size of the damaged file; 0: it is missing."""
     copy: GoodCopy | None = None
-    """The intact copy that replaces it; None: there is none."""
+    """The undamaged copy that replaces it; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class RepairPlan:
     files: tuple[DamagedPath, ...]
     """Its damaged files."""
     repaired_in: str | None = None
-    """The repaired copy that an earlier repair made, so that nothing is done; None: there is none."""
+    """The repaired copy that an earlier repair made, so that nothing is done; None: none."""
 
     @property
     def repairs(self) -> tuple[DamagedPath, ...]:
@@ -179,7 +180,7 @@ class RepairPlan:
 
     @property
     def leaves(self) -> tuple[DamagedPath, ...]:
-        """Returns the files that stay damaged in the copy, too."""
+        """Returns the files that stay damaged in the copy too."""
         return tuple(file for file in self.files if file.fate not in (FileFate.REPAIRED, FileFate.WHOLE))
 
 
@@ -196,11 +197,11 @@ class RepairPlanner:
         *,
         unproven: bool = False,
     ) -> None:
-        """`folders`: with files as the host has them, below their own paths. `unproven`: size and time are enough."""
+        """`folders`: with files at the same paths as on the host. `unproven`: size and time are sufficient."""
         self._own = own
         self._site, self._host, self._folders, self._goes_on, self._unproven = context, host, folders, goes_on, unproven
         self.backups = list(restorable(context.pool, host))
-        """All of the host's, newest first."""
+        """All backups of the host, newest first."""
         self._damages = [damage for damage in context.catalogue.damages(host) if damage.fate is None]
         self._bad = {(damage.name, fsencode(damage.path)) for damage in self._damages}
         self._known: dict[tuple[Key, bytes, RecordedSums], DamagedPath] = {}
@@ -219,7 +220,7 @@ class RepairPlanner:
         return sorted({damage.name for damage in self._damages} & unread)
 
     def plan(self, backup: Restorable) -> RepairPlan:
-        """Raises OSError that is not damage, OperatorError when the backup is being deleted, and Cancelled."""
+        """Raises OSError for anything but damage, OperatorError if the backup is being deleted, and Cancelled."""
         rows = sorted((damage for damage in self._damages if damage.name == backup.name), key=lambda damage: damage.path)
         done = next((candidate.name for candidate in self.backups if _is_copy_of(candidate, backup)), None)
         with lock_for_reading(backup.path), Tree(backup.path) as tree, Checksums(self._site.pool.host(self._host)) as checksums:
@@ -239,7 +240,7 @@ class RepairPlanner:
         return RepairPlan(backup, tuple(_with_other_names(files)), done)
 
     def _recorded(self, backup: Restorable, entries: Sequence[Entry]) -> dict[Key, bytes]:
-        """Returns what the runs recorded of these files, by key: one name of each, in the backup that fetched it."""
+        """Returns the checksums that runs recorded for these files, by key: for one name of each, in the backup that fetched it."""
         sums_by_key: dict[Key, bytes] = {}
         for other_backup in (backup, *(other for other in self.backups if other.name != backup.name)):
             sums = self._sums(other_backup.path) if len(sums_by_key) < len({key(entry) for entry in entries}) else {}
@@ -309,7 +310,7 @@ class RepairPlanner:
         return RepairProof.READABLE if equal else RepairProof.TIME
 
     def _candidates(self, backup: Restorable, entry: Entry, expected: RecordedSums) -> Iterator[tuple[GoodCopy, Entry]]:
-        """Yields other files at that path, of that size; without a recorded checksum also of that time. Those of the same time
+        """Yields other files at that path with that size; if no checksum is recorded, also with that time. Those of the same time
         come first.
         """
         candidates = list(self._others(backup, entry))
@@ -334,7 +335,7 @@ class RepairPlanner:
 
 
 def _plain_file(tree: Tree, path: bytes) -> Entry | None:
-    """Returns None for what is none, is not there or cannot be read."""
+    """Returns None for anything that is not a plain file, does not exist or cannot be read."""
     try:
         entry = tree.stat(path)
     except (OSError, ValueError):
@@ -343,7 +344,7 @@ def _plain_file(tree: Tree, path: bytes) -> Entry | None:
 
 
 def _with_other_names(files: Sequence[DamagedPath]) -> Iterator[DamagedPath]:
-    """Repairs a file by all of its damaged names, if there is a copy of one of them: it is the same data."""
+    """Repairs a file in all backups that share it, if there is a copy for one of its names: it is the same data."""
     repaired = {file.inode: file for file in files if file.fate == FileFate.REPAIRED}
     for file in files:
         yield replace(repaired[file.inode], path=file.path) if file.inode in repaired and file.fate != FileFate.REPAIRED else file

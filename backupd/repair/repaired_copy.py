@@ -1,6 +1,7 @@
-"""Makes a repaired copy of a backup by the steps of a night: `.working` from a snapshot, the final name when all is on the disk.
+"""Makes a repaired copy of a backup by the steps of a night: `.working` from a snapshot, and the final name when everything is on
+the disk.
 
-The damaged backup is read-only and stays unchanged: this preserves the data that it shares with others, and its relation to copies
+The damaged backup is read-only and stays unchanged, which preserves the data that it shares with others, and its relation to copies
 in other pools. It is marked for the next expiry, because the copy replaces it, unless something needs it; then the copy is held.
 """
 
@@ -61,7 +62,7 @@ class RepairDone:
     name: str
     """The name of the repaired copy."""
     stays: str = ""
-    """Why the damaged backup does not expire, so that the copy is held; "": it expires."""
+    """The reason why the damaged backup does not expire, so that the copy is held; "": it expires."""
 
 
 def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
@@ -90,14 +91,14 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
 
 
 def _made_before(context: ExpiryContext, backup: Restorable) -> str | None:
-    """Returns the copy of a repair that was killed, or came before this one."""
+    """Returns the copy that a killed or earlier repair made."""
     copies = (copy.record for copy in final_backups(context.pool, backup.host, []))
     return next((copy.name for copy in copies if (copy.repaired or {}).get("of_uuid") == backup.record.uuid), None)
 
 
 def _start(context: ExpiryContext, backup: Restorable) -> datetime:
-    """Returns a second after the start of the damaged backup, or later if other copies have that. Raises StateConflict if the next
-    backup is too near, because the copy must not come behind it.
+    """Returns a second after the start of the damaged backup, or later if other copies have that time. Raises StateConflict if the
+    next backup is too close, because the copy must not come after it.
     """
     moment, taken = backup.started + timedelta(seconds=1), names_of(context.pool, backup.host)
     while (name := backup_name(moment)) in taken:
@@ -109,7 +110,7 @@ def _start(context: ExpiryContext, backup: Restorable) -> datetime:
 
 
 def _require_no_other_work(context: ExpiryContext, host: str) -> None:
-    """Discards what a killed repair left; an unfinished backup of a night is data of a host. Raises StateConflict."""
+    """Discards the unfinished copy of a killed repair; an unfinished backup of a night is data of a host. Raises StateConflict."""
     path = context.pool.working(host)
     if not is_there(path):
         return
@@ -174,7 +175,7 @@ def _counted(numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
-    """Records remaining damage for the copy, before it has its name: a kill must not leave a copy that seems intact."""
+    """Records remaining damage for the copy before it is renamed: after a kill there must not be a copy that seems undamaged."""
     left = {os.fsdecode(leaf.path) for leaf in plan.leaves}
     rows = [
         damage
@@ -252,13 +253,13 @@ def _carry_notes(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
 
 
 def _is_proven(context: ExpiryContext, host: str, copy: str) -> bool:
-    """Returns True if all that was replaced in the copy has the recorded content; an earlier repair may have made it."""
+    """Returns True if all replaced files in the copy have the recorded content; an earlier repair may have made it."""
     final_backup = read_if_ours(context.pool.host(host) / copy, host)
     return final_backup is not None and (final_backup[1].repaired or {}).get("unproven") == 0
 
 
 def _give_up(context: ExpiryContext, plan: RepairPlan, name: str) -> str:
-    """Marks the damaged backup for expiry, so that the copy replaces it; returns why not otherwise. Then the copy is held,
+    """Marks the damaged backup for expiry, so that the copy replaces it; otherwise returns the reason. Then the copy is held,
     because the retention keeps only the first of two backups of a day.
     """
     host, old = plan.backup.host, plan.backup.name

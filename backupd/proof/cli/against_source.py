@@ -22,7 +22,7 @@ _SHOWN = 100
 
 
 def compare_hosts(context: PoolContext, which: tuple[str, ...], scope: SourceScope, *, dry_run: bool, as_json: bool) -> int:
-    """Compares the hosts of these names, or all; the exit status. Raises UsageError."""
+    """Compares the hosts of these names, or all; returns the exit status. Raises UsageError."""
     hosts = _hosts(context, which)
     if dry_run:
         return _say_plan(hosts, as_json)

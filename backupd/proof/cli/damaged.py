@@ -1,4 +1,4 @@
-"""`backupd damaged`: which files are damaged, in which backups, and whether there is another copy."""
+"""`backupd damaged`: lists the damaged files, the backups that have them, and whether there is another copy."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -51,7 +51,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
 
 
 def _look(context: PoolContext) -> str:
-    """Formats the number of errors that no message explains."""
+    """Formats the number of errors that no message of the kernel explains."""
     try:
         read_errors = check_read_errors(context, context.clock.now())
     except OperatorError as error:  # of the catalogue: what it has is shown
@@ -71,7 +71,7 @@ def _look(context: PoolContext) -> str:
 
 
 def show(damaged: Sequence[DamagedFile], most: int) -> None:
-    """The first rows of the table, and how many more there are."""
+    """Prints the first rows of the table, and the number of further ones."""
     click.echo(listing(COLUMNS, damaged[:most]))
     if len(damaged) > most:
         print_wrapped(f"and {counted(len(damaged) - most, 'file')} more: `backupd damaged`")
@@ -85,7 +85,7 @@ def _copy(damaged_file: DamagedFile) -> str:
 
 
 def ranges(chosen: Iterable[str], all_names: Sequence[str]) -> str:
-    """The names of backups, those that follow one another among `all_names` as first..last (how many)."""
+    """Formats names of backups; those that follow one another in `all_names` as first..last (number)."""
     place = {name: number for number, name in enumerate(all_names)}
     numbered = sorted((place.get(name, -1), name) for name in chosen)
     words = []

@@ -1,4 +1,4 @@
-"""`backupd scrub`: reads everything on the pool's filesystem, and corrects what it can."""
+"""`backupd scrub`: reads everything on the pool's filesystem, and corrects errors if possible."""
 
 import asyncio
 from collections.abc import Iterator
@@ -79,7 +79,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
 
 def _note_attempt(ctx: click.Context, attempt: StepAttempt) -> datetime:
-    """Records that the scrub has begun, or how it ended, as far as the catalogue can be written. Returns when it began."""
+    """Records the start of the scrub, or its end, if the catalogue can be written. Returns the time of the start."""
     begun = attempt.at.replace(microsecond=0)
     with suppress(OperatorError), opened(ctx) as context:
         note_attempt(context.catalogue, Step.SCRUB, replace(attempt, at=begun))
@@ -87,7 +87,7 @@ def _note_attempt(ctx: click.Context, attempt: StepAttempt) -> datetime:
 
 
 def _ended(done: ScrubResult) -> tuple[AttemptOutcome, str]:
-    """One that was stopped goes on from there the next time."""
+    """A stopped scrub continues from there the next time."""
     if done.outcome == "failed":
         return AttemptOutcome.FAILED, done.why
     came_forward = done.outcome == "finished" or done.scrubbed > 0
@@ -95,7 +95,7 @@ def _ended(done: ScrubResult) -> tuple[AttemptOutcome, str]:
 
 
 def _note_begin(ctx: click.Context, pool: Pool) -> None:
-    """Notes the present backups: a scrub can vouch only for these. One that is continued began before."""
+    """Records the present backups: a scrub only proves these. A resumed scrub started earlier."""
     try:
         if not is_unfinished(pool.path):
             with opened(ctx) as context:

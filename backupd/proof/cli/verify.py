@@ -1,6 +1,5 @@
-"""`backupd verify`: the files of backups read from the disk, and compared with what they were.
-
-Its progress is a line that changes on a terminal, and the line of `systemctl status`.
+"""`backupd verify`: reads the files of backups from the disk, and compares them with their recorded checksums. The progress is a
+line that changes on a terminal, and the line of `systemctl status`.
 """
 
 import os
@@ -45,7 +44,7 @@ from btrkeep.units import counted, format_size, format_time, local_time, parse_s
 
 
 class VerifyProgress:
-    """Is told the counts of a pass, and which backup is read."""
+    """Shows the counts of a pass, and the backup that is being read."""
 
     def __init__(self, *, is_shown: bool) -> None:
         """Shows nothing on a terminal unless `is_shown`."""
@@ -54,21 +53,21 @@ class VerifyProgress:
         self._files: int | None = None
 
     def begin(self, count: ReadCount, backup: Restorable, number: int, of: int) -> None:
-        """From now on `backup` is read, which is that `number` of so many; `count` has what was read before."""
+        """Starts `backup`, the one with that `number` of so many; `count` has the files read before."""
         self._head, self._files = f"[{number}/{of}] {printable(backup.host)} {backup.name}", backup.record.files
         self._before = replace(count)
 
     def begin_in_doubt(self) -> None:
-        """From now on what was written before a crash is read."""
+        """Starts the backups that were written before a crash."""
         self._head, self._files = "written before a crash", None
 
     def __call__(self, count: ReadCount) -> None:
-        """Shows the counts, if it is time to."""
+        """Shows the counts, at most a few times a second."""
         self._line.go_on(lambda: self._text(count))
         self._status.go_on(lambda: self._text(count))
 
     def clear(self) -> None:
-        """Takes the line away: before any other output."""
+        """Removes the line, before any other output."""
         self._line.clear()
 
     def __enter__(self) -> Self:
@@ -89,7 +88,7 @@ _MOST_PATHS = 20  # of what was changed in a backup
 
 
 def _sample(text: str) -> int | float:
-    """A number of files, or a share."""
+    """Parses a number of files, or a share."""
     if text == "all":
         return 1.0
     return int(text) if re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII) else parse_share(text)
@@ -97,7 +96,7 @@ def _sample(text: str) -> int | float:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How much of the backups is read, or what else is done; `sample` is a number of files, or a share."""
+    """What to read or do; `sample` is a number of files, or a share."""
 
     sample: int | float
     seconds: float | None
@@ -207,18 +206,18 @@ class _VerifyRun:
     cancellation: Cancellation = field(default_factory=Cancellation)
     passes: list[Verifier] = field(default_factory=list)
     found: list[dict[str, Any]] = field(default_factory=list)
-    """What is printed of each backup."""
+    """The lines printed for each backup."""
     altered: list[dict[str, Any]] = field(default_factory=list)
-    """The backups that were changed after they were final, with the paths."""
+    """Backups that were changed after they were final, with the paths."""
     unreadable: int = 0
-    """The backups of which no file could be read."""
+    """Backups of which no file could be read."""
 
     def met(self) -> int:
-        """Returns how many files, or backups, could not be read or were read as something else."""
+        """Returns the number of files and backups that could not be read, or had another content."""
         return self.unreadable + sum(verify_pass.count.damaged for verify_pass in self.passes)
 
     def read_in_doubt(self) -> None:
-        """Reads what a crash may have damaged, before all else and without limits."""
+        """Reads the data that a crash may have damaged, before everything else and without limits."""
         context = self.context
         corrected = reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
         if corrected and not self.given.as_json:
@@ -236,7 +235,7 @@ class _VerifyRun:
                 self._add(*result)
 
     def read(self, backups: Sequence[Restorable], moment: datetime, own: OwnReads) -> None:
-        """Reads the backups, or as many of their files as `sample` says, until the time is over."""
+        """Reads the backups, or as many of their files as `sample` allows, until the time is over."""
         sample = self.given.sample
         files = sum(backup.record.files or 0 for backup in backups)
         share = sample if isinstance(sample, float) else min(1.0, sample / max(1, files))
@@ -260,7 +259,7 @@ class _VerifyRun:
             self._add(backup, done)
 
     def tell_altered(self, backups: Sequence[Restorable]) -> None:
-        """Names what was changed in backups after they were final."""
+        """Prints the changes in backups that were changed after they were final."""
         for backup in backups:
             notes = read_notes(self.context.pool.host(backup.host))
             if not notes.is_altered(backup.name):
@@ -282,7 +281,7 @@ class _VerifyRun:
                     print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json lists all")
 
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
-        """Names the backups of which nothing can be read, not even what they are."""
+        """Prints the backups of which nothing can be read, not even their records."""
         for host, name in unreadable_backups(self.context.pool, hosts):
             self.passes[-1].note_unreadable(host, name)
             self.unreadable += 1
@@ -317,14 +316,14 @@ def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
 
 
 def _chosen(context: PoolContext, which: tuple[str, ...]) -> list[tuple[Restorable, Verification | None]]:
-    """The backups that are meant, with what is known of them. Raises UsageError."""
+    """Returns the selected backups, with their recorded results. Raises UsageError."""
     restorables = named(context.pool, which or hosts_of(context.pool))
     verifications = {host: read_verified(context.pool.host(host)) for host in {backup.host for backup in restorables}}
     return [(backup, verifications[backup.host].get(backup.name)) for backup in restorables]
 
 
 def _tell_catalogue(context: PoolContext, chosen: list[tuple[Restorable, Verification | None]]) -> None:
-    """Updates the catalogue from earlier results: a `verify` was killed before it wrote the rows."""
+    """Updates the catalogue from earlier results, because a killed `verify` may not have written the rows."""
     rows = [verified_row(backup.host, backup.name, verification) for backup, verification in chosen if verification]
     recorded = {host: context.catalogue.verifications(host) for host in {row.host for row in rows}}
     if news := [row for row in rows if recorded[row.host].get(row.name) != row]:
