@@ -1,11 +1,9 @@
 """Writes a night into the throwaway pool, as a run would leave it, but with changes that are made here instead of by rsync.
 
-The files of a host and what changes in a night are plain data, the same for the same seed whatever the settings: two settings that
-are compared meet the same changes, and what differs in the end comes of the settings.
-
-For each host a snapshot of its newest backup, the changes, backup.json, a commit, and the subvolume becomes read-only. As many
-hosts as the configuration lets run at once take turns, file by file, so that their data lie mixed on the disk. One thread does it
-all: the order is the same for every variant.
+The files of a host and the changes of a night are plain data, the same for the same seed whatever the settings: compared settings
+get the same changes, so differences in the end are caused by the settings. For each host: a snapshot of its newest backup, the
+changes, backup.json, a commit, and the subvolume becomes read-only. As many hosts as the configuration lets run at once alternate,
+file by file, so that their data is mixed on the disk. One thread does everything: the order is the same for every variant.
 """
 
 import os
@@ -33,7 +31,7 @@ from btrkeep.units import backup_name
 
 BLOCK = 4096
 PIECE = 16384
-"""Bytes of a place within a file that changes."""
+"""Bytes of a changed piece within a file."""
 _MOST_PIECES = 64
 _IN_FOLDER = 50
 
@@ -72,7 +70,7 @@ Change = WriteFile | ChangeFile | DeleteFile
 
 
 class HostFiles:
-    """The files of one host as they are after the nights so far. `largest`: no file has more bytes."""
+    """The files of one host after the nights so far. `largest`: the size of the largest file."""
 
     def __init__(self, model: HostModel, seed: int, largest: int) -> None:
         self._model, self._largest = model, max(largest, BLOCK)
@@ -104,7 +102,7 @@ class HostFiles:
         return changes
 
     def _number(self, expected: float) -> int:
-        """A whole number that is `expected` on average."""
+        """Returns a whole number that is `expected` on average."""
         whole = int(expected)
         return whole + (self._random.random() < expected - whole)
 
@@ -161,7 +159,7 @@ def new_bytes(change: Change) -> int:
 
 NOISE = 8 << 20
 _PACKED = 2048
-"""Of each 4 KiB so many bytes are noise and the rest is text that compresses well: about half of real data does."""
+"""In each 4 KiB, this many bytes are noise and the rest is text that compresses well: about half of real data compresses."""
 _DURATION = 20.0
 
 
@@ -179,15 +177,17 @@ class _HostState:
     files: HostFiles
     """Its files now."""
     newest: str | None = None
-    """The name of its newest backup; None: it has none."""
+    """The name of its newest backup; None: none."""
     changes: list[Change] = field(default_factory=list)
     """The changes of the coming night."""
     subvolume: Subvolume | None = None
-    """Where its files are; None: not made yet."""
+    """The path of its files; None: not created yet."""
 
 
 class NightWriter:
-    """The nights of one variant with one seed. `inplace` None: as each host is configured. `largest`: bytes of the largest file."""
+    """The nights of one variant with one seed. `inplace` None: as each host is configured. `largest`: the size of the
+    largest file.
+    """
 
     def __init__(
         self, pool: Pool, catalogue: Catalogue, hosts: Mapping[str, tuple[HostConfig, HostFiles]], inplace: str | None
@@ -198,7 +198,7 @@ class NightWriter:
         self._at = 0
 
     def write(self, started: datetime, at_once: int) -> int:
-        """A night; how many bytes of it are new. Raises OSError."""
+        """Writes a night; returns the number of new bytes. Raises OSError."""
         return sum(self._together(self._hosts[first : first + at_once], started) for first in range(0, len(self._hosts), at_once))
 
     def _together(self, hosts: Sequence[_HostState], started: datetime) -> int:
@@ -262,7 +262,7 @@ class NightWriter:
                     _write_all(fd, data)
 
     def _data(self, size: int) -> Iterator[memoryview]:
-        """Returns a piece of the noise, each time from another place."""
+        """Returns a piece of the noise, each time from another position."""
         whole = memoryview(self._noise)
         while size:
             self._at = (self._at + BLOCK * 37) % NOISE
@@ -293,7 +293,7 @@ class NightWriter:
 
 
 def _in_turns(hosts: Sequence[_HostState]) -> Iterator[tuple[_HostState, Change]]:
-    """One change of each host after the other, until none has any left."""
+    """Yields one change of each host after the other, until none has any left."""
     for number in range(max((len(host.changes) for host in hosts), default=0)):
         yield from ((host, host.changes[number]) for host in hosts if number < len(host.changes))
 

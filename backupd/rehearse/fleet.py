@@ -1,13 +1,13 @@
-"""The fleet of hosts that a rehearsal has: learned from the catalogue, and made to fit a small pool. Pure.
+"""The fleet of hosts of a rehearsal: learned from the catalogue, and reduced to fit a small pool. Pure.
 
-No file of a backup is read. What rsync counted of each run gives numbers of files that were created, deleted and transferred, and
-how much of the transferred was new (literal) or there already (matched). Two things are not in the catalogue: how sizes of files
-are distributed, which is taken as log-normal around the mean, and where in a file data change, which is taken as pieces at random
-places.
+No file of a backup is read. The numbers that rsync counted in each run give the numbers of files that were created, deleted and
+transferred, and the shares of transferred data that were new (literal) or existed already (matched). Two facts are not in the
+catalogue: the distribution of file sizes, which is taken as log-normal around the mean, and the places of changes in a file, which
+are taken as pieces at random places.
 
-To fit, files that are too large for the pool become smaller, with their host's others. Then come fewer hosts, chosen so that small
-and large ones stay in proportion; then fewer files on each; only then smaller files of all. The share of files that changes in a
-night stays the same, and so does the mix of sizes within a host.
+To fit, files that are too large for the pool are reduced, together with the other files of their host. Then the number of hosts is
+reduced, so that small and large ones stay in proportion; then the number of files on each; only then the size of all files. The
+share of files that changes in a night stays the same, and so does the mix of sizes within a host.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,18 +21,18 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Backup
 
 SIGMA = 2.0
-"""Of the logarithm of sizes. Studies of file systems find 1.8 to 2.6 (Douceur and Bolosky 1999, Agrawal et al. 2007)."""
+"""The spread of the logarithm of sizes. Studies of file systems find 1.8 to 2.6 (Douceur and Bolosky 1999, Agrawal et al. 2007)."""
 TYPICAL = HostModel("", 5000, 48e3, SIGMA, 10.0, 48e3, 5.0, 50.0, 0.5, 0.3)
-"""A host of which nothing is known, where no other one is known either."""
+"""The model of a host about which nothing is known, if no other host is known either."""
 FEWEST = 2
-"""So many nights after the first copy teach something."""
+"""At least this many nights after the first copy are needed."""
 _NEWEST = 30
 _MOST_TIMES = 20.0
 _BIAS = (-0.4, 1.0)
 
 
 class _Night(NamedTuple):
-    """Sums over all source paths of a run."""
+    """Totals over all source paths of a run."""
 
     files: int
     bytes: int
@@ -44,7 +44,7 @@ class _Night(NamedTuple):
 
 
 def learned(hosts: Sequence[str], backups: Iterable[Backup]) -> Fleet:
-    """The models of these hosts. `backups`: theirs with detail, oldest first; those of others are passed over."""
+    """Returns the models of these hosts. `backups`: theirs with detail, oldest first; those of other hosts are skipped."""
     nights_by_host: dict[str, list[_Night]] = {name: [] for name in hosts}
     for backup in backups:
         if backup.host in nights_by_host and (backup.outcome or backup.state) == COMPLETE and (night := _night(backup)):
@@ -70,7 +70,7 @@ def _sum(of_paths: Iterable[Mapping[str, Any]], key: str) -> int:
 
 
 def _host(name: str, nights: Sequence[_Night]) -> HostModel:
-    """Without the first of them, which may be the first copy."""
+    """Returns them without the first, which may be the first copy."""
     last, changing = nights[-1], nights[1:]
     mean = last.bytes / last.files
     created = fmean(min(night.created, night.transferred) for night in changing)
@@ -99,7 +99,7 @@ def _host(name: str, nights: Sequence[_Night]) -> HostModel:
 
 
 def _bias(times: float) -> float:
-    """The power of size by which files have to be drawn for their mean to be so many times that of all."""
+    """Returns the power of size by which files have to be drawn for their mean to be this many times that of all files."""
     return min(max(log(times) / SIGMA**2, _BIAS[0]), _BIAS[1])
 
 
@@ -110,7 +110,7 @@ def _nightly(literal: Sequence[int]) -> tuple[float, ...]:
 
 
 def _usual(models: Sequence[HostModel]) -> HostModel:
-    """A host of medians, its changes in proportion to its files."""
+    """Returns a host of medians, with changes in proportion to its files."""
     if not models:
         return TYPICAL
     files = max(round(median(host.files for host in models)), 1)
@@ -128,7 +128,7 @@ def _usual(models: Sequence[HostModel]) -> HostModel:
 
 
 def _assumed(name: str, nights: Sequence[_Night], usual: HostModel) -> HostModel:
-    """Assumes a host to be as the others are, and as large as its newest backup, if there is one."""
+    """Returns a host like the others, as large as its newest backup, if there is one."""
     model = replace(usual, name=name, nights=0)
     if not nights:
         return model
@@ -145,24 +145,24 @@ def _assumed(name: str, nights: Sequence[_Night], usual: HostModel) -> HostModel
 
 
 FEW_HOSTS = 6
-"""So many stay, where there are as many, before each of them loses files."""
+"""At least this many hosts stay, if there are as many, before each of them loses files."""
 MOST_HOSTS = 40
 MOST_FILES = 20_000
-"""In all: writing one takes some 0.1 ms, and deleting a snapshot looks at each that changed."""
+"""The maximum number of files of all hosts: writing one takes some 0.1 ms, and deleting a snapshot reads each that changed."""
 FEW_FILES = 30
 LARGEST = 0.02
-"""No file is larger than so much of the pool."""
+"""No file is larger than this share of the pool."""
 _TIMES = 8
-"""So many times the mean of its host the largest one may be at least: with a log-normal mix few are larger."""
+"""The largest file may be at least this many times the mean of its host: with a log-normal mix few are larger."""
 SMALLEST_POOL = 256 << 20
 _WHOLE = 1 << 20  # a device has whole sectors
 DATA = 0.85
-"""Of what is used: the rest is metadata."""
+"""This share of the used space is data: the rest is metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledFleet:
-    """A fleet that was made smaller to fit."""
+    """A fleet that was reduced to fit."""
 
     fleet: Fleet
     """The smaller fleet."""
@@ -173,13 +173,17 @@ class ScaledFleet:
 
 
 def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool = False) -> float:
-    """Returns the bytes of a host after so many nights, with `kept` older backups. `whole_files`: changed ones are written anew."""
+    """Returns the bytes of a host after this many nights, with `kept` older backups. `whole_files`: changed files are rewritten
+    completely.
+    """
     new = host.created * host.created_size + host.changed * host.changed_size if whole_files else host.new_bytes
     return max(host.bytes + host.growth * nights, host.mean_size) + new * min(nights, kept)
 
 
 def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whole_files: bool = False) -> ScaledFleet:
-    """The fleet for a pool of at most `size` bytes, used to the share `fill` at the end. A small fleet gets a smaller pool."""
+    """Returns the fleet for a pool of at most `size` bytes, which is used to the share `fill` at the end. A small fleet gets a
+    smaller pool.
+    """
     room = size * fill * DATA
 
     def need(hosts: Sequence[HostModel]) -> float:
@@ -202,7 +206,7 @@ def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whol
 
 
 def _fewer(hosts: Sequence[HostModel], count: int) -> list[HostModel]:
-    """`count` of them, evenly spaced in the order of their sizes; in the order in which they came."""
+    """Returns `count` of them, evenly spaced in the order of their sizes; in their original order."""
     by_size = sorted(hosts, key=lambda host: (host.bytes, host.name))
     step = len(by_size) / count
     names = {by_size[int((number + 0.5) * step)].name for number in range(count)}
@@ -210,7 +214,7 @@ def _fewer(hosts: Sequence[HostModel], count: int) -> list[HostModel]:
 
 
 def _with_fewer_files(host: HostModel, factor: float) -> HostModel:
-    """Multiplies the files and changes by that, but not so few that nothing could be drawn from them."""
+    """Multiplies the files and changes by the factor, but leaves enough to draw from."""
     files = max(round(host.files * factor), min(host.files, FEW_FILES))
     real = files / host.files
     return replace(host, files=files, created=host.created * real, deleted=host.deleted * real, changed=host.changed * real)
@@ -222,5 +226,5 @@ def _with_smaller_files(host: HostModel, factor: float) -> HostModel:
 
 
 def largest_file(size: int) -> int:
-    """Bytes of the largest file that a pool of `size` gets."""
+    """Returns the size of the largest file in a pool of `size`."""
     return int(size * LARGEST)

@@ -1,9 +1,8 @@
-"""The throwaway filesystem, and the folder that a rehearsal works in, with everything that hangs on it: image, loop device, mount.
+"""The throwaway filesystem, and the folder of a rehearsal, with everything that depends on it: image, loop device, mount.
 
-The filesystem is on a sparse image in a folder, or on a spare device that is named. It never is one that is in use.
-
-The folder's name begins with PREFIX and its rehearsal holds a flock on it. So what a killed one left is known by its name in the
-kernel's own tables (mounts, loop devices) or in the folder, and by a lock that no process holds; the next rehearsal removes it.
+The filesystem is on a sparse image in a folder, or on a named spare device, never on one that is in use. The folder's name begins
+with PREFIX and its rehearsal holds a flock on it. So the remains of a killed rehearsal are recognised by their name in the kernel's
+own tables (mounts, loop devices) or in the folder, and by a lock that no process holds; the next rehearsal removes them.
 """
 
 import fcntl
@@ -28,13 +27,13 @@ from btrkeep.procfs import mounts
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")  # noqa: S108  each rehearsal makes a folder of its own there
 BASES = (MEMORY, DISK)
 _NOTHING = 2
-"""blkid's exit status when there is nothing that it knows."""
+"""blkid's exit status if it recognises nothing."""
 _OVERHEAD = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the filesystem goes: an image in `folder`, or `device`. `room`: bytes that are free there."""
+    """The place of the filesystem: an image in `folder`, or `device`. `room`: free bytes there."""
 
     folder: Path
     device: Path | None
@@ -42,10 +41,9 @@ class Place:
 
 
 def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | None) -> Place:
-    """The place that is meant. Without `on` in memory, if `wanted` bytes take less than half of what is free, else on the disk.
-
-    `erase`: the device whose content the operator has given up. `filesystem`: the UUID of the configured pool, which is never
-    touched. Raises UsageError.
+    """Returns the place. Without `on`: in memory if `wanted` bytes take less than half of the free memory, otherwise on the disk.
+    `erase`: the device whose content may be lost. `filesystem`: the UUID of the configured pool, which is never used. Raises
+    UsageError.
     """
     if on is None:
         folder = MEMORY if MEMORY.is_dir() and wanted * 2 < min(_free(MEMORY), _memory()) else DISK
@@ -70,7 +68,7 @@ def _free(folder: Path) -> int:
 
 
 def _memory() -> int:
-    """Bytes that programs can still have, by the kernel's own estimate."""
+    """Bytes of memory that programs can still use, by the kernel's own estimate."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
@@ -78,7 +76,9 @@ def _memory() -> int:
 
 
 def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) -> Place:
-    """A device that is not in use, and is empty or given up by its exact name, as it is `named`. Raises UsageError."""
+    """Returns a device that is not in use, and is empty or may be erased, confirmed by its exact name, as it is `named`. Raises
+    UsageError.
+    """
     try:
         fd = os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)  # the kernel knows every user: mount, swap, md, dm, btrfs
     except OSError as error:
@@ -99,7 +99,7 @@ def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) 
 
 
 def require_room(place: Place, size: int) -> None:
-    """Raises UsageError when a pool of that size does not fit."""
+    """Raises UsageError if a pool of that size does not fit."""
     needed = size if place.device else size + _OVERHEAD
     if place.room < needed:
         where = place.device or place.folder
@@ -110,9 +110,8 @@ def require_room(place: Place, size: int) -> None:
 
 @contextmanager
 def throwaway(work: Path, place: Place, settings: VariantSettings, size: int, notice: Callable[[str], None]) -> Iterator[Path]:
-    """A new filesystem of `size` bytes, mounted; unmounted and thrown away at the end. Raises OperatorError.
-
-    `notice` is told what could not be given back yet.
+    """Yields a new mounted filesystem of `size` bytes; it is unmounted and removed at the end. Raises OperatorError. `notice` is
+    called with resources that could not be released yet.
     """
     folder = work / "pool"
     folder.mkdir(mode=0o700)
@@ -149,7 +148,7 @@ def _attached(folder: Path, place: Place, size: int) -> Iterator[str]:
 
 
 def _make(device: str, settings: VariantSettings, size: int, point: Path) -> None:
-    """Makes and mounts it. Data is stored once, whatever the pool does: profiles cost every setting the same."""
+    """Creates and mounts it. Data is stored once, whatever the real pool does: profiles cost the same with every setting."""
     words = ["-q", "-f", "-b", str(size), "-n", str(settings.nodesize), "-m", settings.metadata, "-d", "single"]
     with Checkpoint("rehearsal's filesystem made"):
         patiently(["mkfs.btrfs", *words, "-L", "btrkeep-rehearsal", device])
@@ -168,16 +167,15 @@ _PATIENCE, _PAUSE = 20.0, 0.2
 _UNTIL_DETACHED = 5.0
 """Seconds."""
 _DELETED = " (deleted)"
-"""What the kernel puts after the name of a file that is gone."""
+"""The kernel's suffix after the name of a deleted file."""
 _LONG = 900.0
 """Seconds: an unmount waits for the tree that the cleaner is dropping."""
 
 
 @contextmanager
 def workspace(base: Path, notice: Callable[[str], None]) -> Iterator[Path]:
-    """A new folder in `base`, locked, and removed at the end with all that is mounted in it. Raises OperatorError.
-
-    `notice` is told what could not be given back yet.
+    """Yields a new folder in `base`, locked, which is removed at the end with everything that is mounted in it. Raises
+    OperatorError. `notice` is called with resources that could not be released yet.
     """
     path, fd = _made(base)
     try:
@@ -188,7 +186,7 @@ def workspace(base: Path, notice: Callable[[str], None]) -> Iterator[Path]:
 
 
 def _made(base: Path) -> tuple[Path, int]:
-    """Another rehearsal may take it for one that was left, as long as it is not locked: then there is another one."""
+    """Another rehearsal may remove it as a leftover before it is locked: then another folder is created."""
     while True:
         try:
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
@@ -202,7 +200,7 @@ def _made(base: Path) -> tuple[Path, int]:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the folder's lock; None when another process has it. Raises FileNotFoundError."""
+    """Returns a descriptor that holds the folder's lock; None if another process has it. Raises FileNotFoundError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,9 +211,8 @@ def _locked(path: Path) -> int | None:
 
 
 def remove_left(bases: Iterable[Path]) -> list[Path]:
-    """Removes what killed rehearsals left: anywhere on this machine where something is mounted or attached, and folders in `bases`.
-
-    Returns the folders.
+    """Removes the remains of killed rehearsals: anywhere on this machine where something is mounted or attached, and folders in
+    `bases`. Returns the folders.
     """
     gone = []
     for path in sorted(_named(bases)):
@@ -233,7 +230,9 @@ def remove_left(bases: Iterable[Path]) -> list[Path]:
 
 
 def _named(bases: Iterable[Path]) -> set[Path]:
-    """Folders with the name of a rehearsal's. None is a mount itself: a user may make one with that name, which never answers."""
+    """Yields folders with the name of a rehearsal's. Mounts are skipped: a user may have made one with that name, which never
+    answers.
+    """
     mounted = mounts()
     inside = [mount.target for mount in mounted if mount.filesystem == "btrfs"] + [image for _, image in _loops()]
     paths = {top for path in inside if (top := _top(path))}
@@ -244,12 +243,12 @@ def _named(bases: Iterable[Path]) -> set[Path]:
 
 
 def _top(path: Path) -> Path | None:
-    """The folder of a rehearsal that a path lies in."""
+    """Returns the folder of a rehearsal that contains a path."""
     return next((folder for folder in (path, *path.parents) if folder.name.startswith(PREFIX)), None)
 
 
 def _loops() -> Iterator[tuple[str, Path]]:
-    """Yields each loop device that has a file, and that file. One whose file was deleted goes by itself, with its last user."""
+    """Yields each loop device that has a file, and that file. A device whose file was deleted disappears with its last user."""
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         with suppress(OSError):  # detached meanwhile
             image = os.fsdecode(file.read_bytes().rstrip(b"\n"))
@@ -258,8 +257,7 @@ def _loops() -> Iterator[tuple[str, Path]]:
 
 
 def patiently(command: Sequence[str]) -> None:
-    """Runs it until it succeeds, for some seconds: a program that was killed takes a moment to be gone, and others look at devices.
-
+    """Repeats it until it succeeds, for some seconds: a killed program takes a moment to end, and other programs open devices.
     Raises ProgramFailed.
     """
     end = time.monotonic() + _PATIENCE
@@ -274,10 +272,11 @@ def patiently(command: Sequence[str]) -> None:
 
 @Checkpoint("rehearsal removed")
 def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None:
-    """Unmounts all that is mounted below the folder, detaches its loop devices, and removes it. Raises ProgramFailed, OSError.
+    """Unmounts everything that is mounted below the folder, detaches its loop devices, and removes it. Raises ProgramFailed,
+    OSError.
 
-    A program with mounts of its own (a container, `unshare`) may hold a filesystem that is unmounted everywhere else. Its device is
-    detached by the kernel when that program ends, and its image takes room until then: `notice` is told.
+    A program with mounts of its own (a container, `unshare`) may hold a filesystem that is unmounted everywhere else. The kernel
+    detaches its device when that program ends; until then its image uses space, and `notice` is called.
     """
     for mount in reversed(mounts()):
         if mount.target.is_relative_to(folder):
@@ -292,7 +291,7 @@ def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None
 
 
 def _still_attached(folder: Path) -> list[str]:
-    """The loop devices of the folder that are still in use after some seconds. Many a program opens a device for a moment."""
+    """Returns the loop devices of the folder that are still in use after some seconds. Many programs open a device for a moment."""
     end = time.monotonic() + _UNTIL_DETACHED
     while left := [device for device, image in _loops() if image.is_relative_to(folder)]:
         if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""Runs all nights of a rehearsal: each variant with each seed on a filesystem of its own, one after the other.
+"""Runs all nights of a rehearsal: each variant with each seed on its own filesystem, one after the other.
 
 A night is written (fill.py); then the real programs work on the pool as processes: `backupd expire`, `btrfs-balancer run`,
-`btrfs-balancer score`, `btrfs-heatmap`. The variants of a seed take turns in who comes first.
+`btrfs-balancer score`, `btrfs-heatmap`. The variants of a seed alternate in which comes first.
 """
 
 import errno
@@ -36,23 +36,24 @@ FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
 _MORNING = timedelta(hours=5)
 _LONG = 3600.0
 _FLOOR = "15%"
-"""A balance ends when less is unallocated. A block group is a tenth of a small pool, so this is one and a half of them. With less,
-a balance may end without room for metadata, and the kernel makes the filesystem read-only."""
+"""A balance ends if less is unallocated. A block group is a tenth of a small pool, so this is one and a half of them. With less, a
+balance may end without space for metadata, and the kernel makes the filesystem read-only.
+"""
 _EXPIRE_EVERY = 3  # nights, while a pool ages
 _WELL = (0, 1)
-"""Exit statuses that are answers: an expiry or a balance that left something out has 1."""
+"""Exit statuses that are results: an expiry or a balance that skipped something has 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class NightDone:
-    """An event: a night is done."""
+    """An event: a night has ended."""
 
     done: int
-    """Number of all nights that are done."""
+    """Number of completed nights, of all."""
     of: int
     """Number of all nights."""
     variant: str
-    """The name of this one's variant."""
+    """The name of the variant."""
     seed: int
     """Of its random numbers."""
     night: int
@@ -60,7 +61,7 @@ class NightDone:
 
 
 class Rehearsal:
-    """All of them. `work` is a folder of its own, `place` where filesystems are made."""
+    """All nights. `work` is a folder for this rehearsal alone, `place` the place of filesystems."""
 
     def __init__(
         self, plan: RehearsalPlan, work: Path, place: Place, cancellation: Cancellation, sinks: "ProgressSinks[NightDone]"
@@ -70,7 +71,7 @@ class Rehearsal:
         self._done = 0
 
     def run(self) -> Iterator[RehearsedRun]:
-        """Yields each run when it is over. Ends early if cancelled, without the run that was not over then."""
+        """Yields each run when it has ended. Ends early if cancelled, without the unfinished run."""
         self._make_catalogue()
         try:
             for seed in range(1, self._plan.seeds + 1):
@@ -81,7 +82,7 @@ class Rehearsal:
             return
 
     def _make_catalogue(self) -> None:
-        """An empty one, to be copied: making one takes a second."""
+        """An empty filesystem, to be copied, because creating one takes a second."""
         with Catalogue.open(self._work / "catalogue"):
             pass
 
@@ -129,7 +130,9 @@ class _PoolNights:
         self._writer = NightWriter(self._pool, self._catalogue, hosts, variant.settings.inplace)
 
     def night(self, number: int) -> tuple[NightReading, ...]:
-        """A night; its reading, if it is measured: from number 1 on. Raises OSError (ENOSPC), OperatorError, Cancelled."""
+        """Runs a night. Returns its reading if it is measured: from number 1 on. Raises OSError (ENOSPC),
+        OperatorError, Cancelled.
+        """
         self._cancellation.raise_if_cancelled()
         started = FIRST + timedelta(days=number + self._plan.age)
         if number > 0:
@@ -176,7 +179,7 @@ class _PoolNights:
         )
 
     def _expire(self, number: int, now: datetime) -> Mapping[str, Any]:
-        """Expires, except in the first nights, when every backup is kept by some rule. No safety limit holds."""
+        """Expires, except in the first nights, in which some rule keeps every backup. Safety limits do not apply."""
         if number < min(_kept_at_least(self._plan, self._variant, name) for name in self._plan.hosts):
             return {}
         words = (
@@ -212,7 +215,7 @@ class _PoolNights:
         self._program("heatmap", str(self._mount), *words)
 
     def timelapse(self) -> bytes:
-        """The heatmaps of all nights as an animation; b"" where there are none."""
+        """Returns the heatmaps of all nights as an animation; b"" if there are none."""
         if not self._draws:
             return b""
         file = self._pictures / "timelapse.webp"
@@ -237,7 +240,7 @@ class _PoolNights:
 
 
 class _Span:
-    """What is written to the filesystem, and how long it takes; a commit at the end is part of it."""
+    """Measures the bytes written to the filesystem, and the time; includes a commit at the end."""
 
     def __init__(self, mount: Path) -> None:
         self._mount = mount
@@ -252,7 +255,7 @@ class _Span:
 
 
 def _is_full(error: Exception, mount: Path) -> bool:
-    """True if there was no room, also within a commit, which makes the filesystem read-only."""
+    """Returns True if there was no free space, also within a commit, which makes the filesystem read-only."""
     return (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EROFS)) or "ro" in mount_of(mount).super_options
 
 
@@ -266,7 +269,7 @@ def _kept_at_least(plan: RehearsalPlan, variant: Variant, host: str) -> int:
 
 
 def configuration(plan: RehearsalPlan, variant: Variant, pool: Path, state: Path) -> str:
-    """The configuration file of a throwaway pool, with the hosts' own retention."""
+    """Returns the configuration file of a throwaway pool, with the hosts' own retention."""
     settings = variant.settings
     sections: list[tuple[str, dict[str, Any]]] = [
         ("pool", {"path": str(pool), "state": str(state), "zone": plan.zone, "min_free": "0%"}),

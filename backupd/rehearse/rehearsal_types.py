@@ -1,4 +1,6 @@
-"""The data of a rehearsal: how hosts are, how the throwaway pool is made, and what was measured. Sizes are bytes, times seconds."""
+"""The data of a rehearsal: models of hosts, the format of the throwaway pool, and the measurements. Sizes are bytes,
+times seconds.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from btrkeep.config import HostConfig
 
 @dataclass(frozen=True, slots=True)
 class HostModel:
-    """The files of a host, and what changes in a night, on average. The sizes of files are log-normal."""
+    """The files of a host, and its average changes in a night. The sizes of files are log-normal."""
 
     name: str
     """The host's name."""
@@ -32,7 +34,7 @@ class HostModel:
     rewritten: float
     """The share of a changed file that is new data, 0 to 1."""
     nightly: tuple[float, ...] = (1.0,)
-    """How many times the average each known night changed, oldest first."""
+    """For each known night, how many times the average changed, oldest first."""
     nights: int = 0
     """Number of nights from which it was learned; 0: assumed."""
 
@@ -48,12 +50,12 @@ class HostModel:
 
     @property
     def new_bytes(self) -> float:
-        """The expected new data of a night, where a changed file is changed in place."""
+        """The expected new data of a night, if a changed file is changed in place."""
         return self.created * self.created_size + self.changed * self.changed_size * self.rewritten
 
     @property
     def growth(self) -> float:
-        """Expected bytes by which the host grows in a night."""
+        """The expected growth of the host in a night, in bytes."""
         return self.created * self.created_size - self.deleted * self.mean_size
 
 
@@ -66,7 +68,7 @@ def _raised(sigma: float, bias: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All hosts. `assumed`: those of which the catalogue knows too little, so that typical numbers were taken."""
+    """All hosts. `assumed`: hosts about which the catalogue has too little, so that typical numbers are used."""
 
     hosts: tuple[HostModel, ...]
     assumed: tuple[str, ...] = ()
@@ -87,9 +89,9 @@ class RehearsedBalance:
     """A balance after each night."""
 
     policy: str
-    """The order in which block groups are taken."""
+    """The order in which block groups are chosen."""
     budget: float
-    """How much may be moved, as a share of the data."""
+    """The maximum amount to be moved, as a share of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Variant:
     settings: VariantSettings
     """The settings."""
     changed: str = ""
-    """What differs from the configuration, as it was typed."""
+    """The settings that differ from the configuration, as typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class RehearsalPlan:
     days: int
     """Number of measured nights."""
     seeds: int
-    """How often each variant is run, with other random numbers."""
+    """How many times each variant is run, with other random numbers."""
     size: int
     """Of each pool, bytes."""
     fraction: float
@@ -151,25 +153,26 @@ class RehearsalPlan:
     max_orphans: int
     """As in [expiry]."""
     age: int = 0
-    """Number of nights before the measured ones, in which every pool ages in the same way: with the mount option `aged_with` and
-    without balance."""
+    """Number of unmeasured nights before, in which every pool ages in the same way: with the mount option `aged_with` and without
+    balance.
+    """
     aged_with: str = "nossd"
     """The mount option of these nights."""
     heatmaps: bool = False
-    """True if each night is drawn."""
+    """True if each night is drawn as a picture."""
 
     @property
     def nights(self) -> int:
-        """Returns the number of all nights. The first, which fills the pool, is counted too."""
+        """Returns the number of all nights, including the first, which fills the pool."""
         return len(self.variants) * self.seeds * (self.age + self.days + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class NightReading:
-    """The pool after a night. Sizes of spaces are as files have them; `size`, `allocated` and `used` are bytes of the device."""
+    """The pool after a night. Sizes of spaces are sizes of files; `size`, `allocated` and `used` are bytes of the device."""
 
     number: int
-    """Of the night, from 1."""
+    """The number of the night, from 1."""
     size: int
     """Of the device."""
     allocated: int
@@ -195,11 +198,11 @@ class NightReading:
     balance_written: int
     """Bytes that the balance wrote to the device."""
     night_seconds: float
-    """How long the backups took."""
+    """The duration of the backups."""
     expiry_seconds: float
     """How long expiry took."""
     balance_seconds: float
-    """How long the balance took."""
+    """The duration of the balance."""
     deleted: int
     """Number of deleted backups."""
     moved: int
@@ -213,9 +216,10 @@ class NightReading:
 
 @dataclass(frozen=True, slots=True)
 class RehearsedRun:
-    """All nights of one variant with one seed, the first copy left out. `timelapse`: an animation in WebP, where one was made.
+    """All nights of one variant with one seed, without the first copy.
 
-    `full`: the night in which the pool had no room left, after which there is none; None: it had.
+    `timelapse`: an animation in WebP, if one was made. `full`: the night in which the pool became full, after which there is none;
+    None: it did not.
     """
 
     variant: str

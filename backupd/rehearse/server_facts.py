@@ -1,4 +1,6 @@
-"""What a rehearsal knows of the server: its configuration, its catalogue, and how its pool is made and mounted. It only reads."""
+"""The facts about the server for a rehearsal: its configuration, its catalogue, and the format and mount of its pool.
+Only reads.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -16,14 +18,14 @@ from btrkeep.pool.marker import filesystem_uuid, open_pool
 from btrkeep.pool.mounts import allocator, mount_of
 
 FILL, LEAST_FILL, MOST_FILL = 0.5, 0.3, 0.65
-"""The share of the throwaway pool that is used at the end: as of the pool, within limits."""
+"""The share of the throwaway pool that is used at the end: like the pool's, within limits."""
 _BUDGET = 0.05
 _DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The server that is rehearsed."""
+    """The server that is imitated."""
 
     fleet: Fleet
     """Its hosts and their files."""
@@ -32,13 +34,13 @@ class ServerFacts:
     fill: float
     """The used share of the pool, 0 to 1."""
     filesystem: str | None
-    """The UUID of the pool's filesystem; None: not known."""
+    """The UUID of the pool's filesystem; None: unknown."""
     unknown: tuple[str, ...] = ()
-    """What could not be read and was replaced by typical values, in the words of the error."""
+    """The errors because of which typical values are used."""
 
 
 def server_facts(config: Config) -> ServerFacts:
-    """Raises UsageError when no host is enabled."""
+    """Raises UsageError if no host is enabled."""
     unknown: list[str] = []
     names = [host.name for host in config.hosts.values() if host.enabled]
     fleet, balanced, filesystem = Fleet(()), False, None
@@ -76,7 +78,7 @@ def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, bala
 
 
 def _balancing(config: Config, allocation: Allocation) -> RehearsedBalance:
-    """The budget as a share of the data: a small pool would be balanced as a whole by as many bytes."""
+    """The budget as a share of the data: with the same bytes, a small pool would be balanced completely."""
     data = sum(space.used for space in allocation.spaces if space.type == "data")
     budget = config.balance.budget
     return RehearsedBalance(config.balance.policy, min(max(budget / data, 0.001), 1.0) if budget and data else _BUDGET)
@@ -94,13 +96,13 @@ class RehearsalScope:
     days: int
     """Number of measured nights."""
     seeds: int
-    """How often each variant is run."""
+    """How many times each variant is run."""
     size: int
     """The most bytes of its pool."""
     age: int = 0
     """Number of nights before the measured ones."""
     heatmaps: bool = field(default=False, kw_only=True)
-    """True if each night is drawn."""
+    """True if each night is drawn as a picture."""
 
 
 def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> RehearsalPlan:
@@ -124,7 +126,7 @@ def make_plan(config: Config, facts: ServerFacts, variants: tuple[Variant, ...],
 
 
 def _fitting(config: Config, facts: ServerFacts, variants: tuple[Variant, ...], scope: RehearsalScope) -> ScaledFleet:
-    """Returns as much as the most demanding variant leaves room for."""
+    """Returns the size for which the most demanding variant leaves enough space."""
     nights = scope.age + scope.days
     kept = max(_kept(config, variant, nights) for variant in variants)
     whole = any((variant.settings.inplace or _widest(config)) != "always" for variant in variants)
@@ -136,7 +138,7 @@ def _widest(config: Config) -> str:
 
 
 def _kept(config: Config, variant: Variant, nights: int) -> int:
-    """Returns the maximum number of older backups of a host after so many nights."""
+    """Returns the maximum number of older backups of a host after this many nights."""
     policies = {replace(host.retention, **variant.settings.retention) for host in config.hosts.values()} or {Retention()}
     return max(_kept_by(policy, nights) for policy in policies)
 

@@ -1,11 +1,11 @@
-"""Settings side by side, as an operator writes them (`NAME:KEY=VALUE,KEY=VALUE`), and which of two is better. Pure.
+"""Settings side by side, as an operator types them (`NAME:KEY=VALUE,KEY=VALUE`), and which of two is better. Pure.
 
-What a variant does not name is as it is configured. Balance and compression have values with a colon in them, so a name ends at the
-first colon before the first equals sign.
+Other settings are as configured. Balance and compression have values with a colon in them, so a name ends at the first colon before
+the first equals sign.
 
-Two settings are judged by pairs: the same seed with the one and with the other. A difference counts when so many pairs agree in its
-direction that chance alone would do so in less than one of fifteen cases (the sign test, two-sided, ties left out: five of five, or
-seven of eight), and when it is at least one hundredth on median.
+Two settings are judged by pairs: the same seed with the one and with the other. A difference counts if so many pairs agree in its
+direction that chance alone would do so in less than one of fifteen cases (the sign test, two-sided, without ties: five of five, or
+seven of eight), and if its median is at least one hundredth.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from btrkeep.errors import UsageError, did_you_mean
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 CONFIGURED = "configured"
-"""The name of the settings as they are."""
+"""The name of the present settings."""
 _LEVELS = {"zstd": 15, "zlib": 9}
 _NODESIZES = tuple(1 << power for power in range(12, 17))
 _RETENTION = tuple(field.name for field in fields(Retention))
@@ -99,7 +99,7 @@ KEYS: Mapping[str, _Key] = {
 
 
 def parse_variant(text: str, base: VariantSettings) -> Variant:
-    """The variant. Raises UsageError, which names the nearest key."""
+    """Returns the variant. Raises UsageError, which names the most similar key."""
     name, rest = _parted(text)
     changed: dict[str, Any] = {}
     retention = dict(base.retention)
@@ -123,7 +123,7 @@ def parse_variant(text: str, base: VariantSettings) -> Variant:
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """The name and the settings. Raises UsageError."""
+    """Returns the name and the settings. Raises UsageError."""
     text = text.strip()
     if text == CONFIGURED:
         return text, ""
@@ -138,7 +138,9 @@ def _parted(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A standing question: which variants answer it, the first being what the others are compared with, and by which measures."""
+    """A common question: the variants that answer it, the first of which the others are compared with, and the measures
+    that count.
+    """
 
     variants: tuple[str, ...]
     measures: tuple[str, ...]
@@ -164,11 +166,13 @@ QUESTIONS: Mapping[str, Question] = {
         ("16KiB:nodesize=16KiB", "4KiB:nodesize=4KiB", "64KiB:nodesize=64KiB"), ("metadata", "written", "expiry_seconds")
     ),
 }
-"""By its name: what `--question NAME` asks."""
+"""The questions by name, as in `--question NAME`."""
 
 
 def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSettings) -> tuple[Variant, ...]:
-    """Returns the variants of the question and those given. One alone is compared with present settings. Raises UsageError."""
+    """Returns the variants of the question and the given ones. A single one is compared with the present settings. Raises
+    UsageError.
+    """
     given = (*(QUESTIONS[question].variants if question else ()), *texts)
     variants = [parse_variant(text, base) for text in given]
     if len(variants) == 1 and variants[0].changed:
@@ -183,7 +187,7 @@ def variants_of(question: str | None, texts: tuple[str, ...], base: VariantSetti
 
 CERTAIN = 1 / 15
 FEWEST = 5
-"""With fewer pairs not even all of them that agree would be enough."""
+"""With fewer pairs, even full agreement would not be sufficient."""
 RELEVANT = 0.01
 
 
@@ -200,7 +204,7 @@ class Measure:
 
 
 def _late(nights: Sequence[NightReading]) -> Sequence[NightReading]:
-    """The last quarter: how the pool is left."""
+    """The last quarter: the final state of the pool."""
     return nights[-max(len(nights) // 4, 1) :]
 
 
@@ -228,7 +232,7 @@ MEASURES: Mapping[str, Measure] = {
 
 
 class Verdict(StrEnum):
-    """What the pairs say of a measure."""
+    """The verdict of the pairs on a measure."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -238,7 +242,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasureComparison:
-    """A variant against another in one measure. Differences are relative: -0.1 is a tenth less, which is better."""
+    """A variant compared with another in one measure. Differences are relative: -0.1 is a tenth less, which is better."""
 
     measure: str
     """The measure's name."""
@@ -257,14 +261,14 @@ class MeasureComparison:
     higher: int
     """Number of pairs in which it has more."""
     chance: float
-    """How often chance alone would make the pairs agree as much, 0 to 1."""
+    """The probability that the pairs agree as much by chance, 0 to 1."""
     verdict: Verdict
     """What follows from that."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantJudgement:
-    """A variant against the first one."""
+    """A variant compared with the first one."""
 
     variant: str
     """Its name."""
@@ -274,19 +278,19 @@ class VariantJudgement:
     """One for each measure."""
 
     def named(self, verdict: Verdict) -> list[MeasureComparison]:
-        """The measures of which that is said."""
+        """The measures with this verdict."""
         return [comparison for comparison in self.comparisons if comparison.verdict is verdict]
 
 
 def sign_test(lower: int, higher: int) -> float:
-    """Returns the share of cases in which a fair coin is as one-sided, to either side."""
+    """Returns the probability that a fair coin is as one-sided, to either side."""
     count = lower + higher
     tail = sum(comb(count, number) for number in range(max(lower, higher), count + 1))
     return min(2.0 * tail / float(2**count), 1.0)
 
 
 def compare(measure: str, pairs: Sequence[tuple[float, float]]) -> MeasureComparison:
-    """One or more pairs: the number with the first settings, and with the second."""
+    """Compares one or more pairs: the number with the first settings, and with the second."""
     differences = [_relative(first, second) for first, second in pairs]
     lower, higher = sum(difference < 0 for difference in differences), sum(difference > 0 for difference in differences)
     middle, chance = median(differences), sign_test(lower, higher)
@@ -305,7 +309,7 @@ def compare(measure: str, pairs: Sequence[tuple[float, float]]) -> MeasureCompar
 
 
 def _relative(first: float, second: float) -> float:
-    """The difference as a share of the larger one, so it is never infinite."""
+    """Returns the difference as a share of the larger one, so it is never infinite."""
     largest = max(abs(first), abs(second))
     return (second - first) / largest if largest else 0.0
 
@@ -319,7 +323,7 @@ def _verdict(count: int, middle: float, chance: float) -> Verdict:
 
 
 def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[VariantJudgement, ...]:
-    """Compares each variant with the first, by the seeds that both have."""
+    """Compares each variant with the first, using the seeds that both have."""
     by_variant = {
         name: {run.seed: run.nights for run in runs if run.variant == name and run.full is None and run.nights} for name in variants
     }
@@ -338,8 +342,8 @@ def judged(runs: Sequence[RehearsedRun], variants: Sequence[str]) -> tuple[Varia
 
 
 def best(judgements: Sequence[VariantJudgement]) -> tuple[str, ...]:
-    """Returns the variant that is better than the first in some measure and worse in none; of several that in most of them, or all
-    that are so in as many: they were not compared with each other.
+    """Returns the variants that are better than the first in some measure and worse in none; of several, the one that is better in
+    most of them, or all with the same number: they were not compared with each other.
     """
     clear = {
         judgement.variant: len(judgement.named(Verdict.BETTER)) for judgement in judgements if not judgement.named(Verdict.WORSE)

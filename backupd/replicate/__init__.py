@@ -1,4 +1,4 @@
-"""A second copy: backups of another pool fetched by btrfs send and receive, over ssh or from a disk of this machine.
+"""A second copy: fetches the backups of another pool by btrfs send and receive, over ssh or from a disk of this machine.
 
 - Here: `fetch_plan` compares the other pool with this one, `fetch_hosts` fetches what is planned, some hosts at a time,
   `host_copies` one host. `receiver` takes a stream that `stream_guard` has checked, `naming` checks the result and gives it its

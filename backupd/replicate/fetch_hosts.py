@@ -1,6 +1,5 @@
-"""One replication: what was planned is fetched, some hosts at a time.
-
-Each worker has a connection of its own and takes one host after the other. A host that fails costs the others nothing.
+"""One replication: fetches the planned backups, some hosts at a time. Each worker has its own connection and takes one host after
+the other. A failing host does not affect the others.
 """
 
 import logging
@@ -52,7 +51,7 @@ _EASE = 20  # what both have is noted in a twentieth of the time at most
 def replicate(
     context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, RemoteHost], far: RemotePool
 ) -> ReplicationSummary:
-    """Fetches what is planned, and has both pools leave alone what they have in common. Raises PoolUnusable."""
+    """Fetches the planned backups, and makes both pools keep the common ones. Raises PoolUnusable."""
     summary = ReplicationSummary(context.replica.name, plan.count)
     summary.failed += [HostFailed(host_fetches.host, obstacle_words(host_fetches)) for host_fetches in plan.unwanted]
     context.observer(plan)
@@ -78,7 +77,9 @@ def replicate(
 
 
 def _is_fetch(plan: ReplicationPlan, summary: ReplicationSummary) -> bool:
-    """Returns True if something came, or if all was here already: the other pool reports a copy that has not fetched for long."""
+    """Returns True if a backup was fetched, or if all were here already: the other pool reports a copy that has not fetched for
+    long.
+    """
     return bool(summary.fetched) or not (plan.count or plan.is_of_some or summary.failed)
 
 
@@ -89,7 +90,7 @@ def _note_common_there(
     copied: dict[str, list[str]],
     fetched: datetime | None,
 ) -> None:
-    """Tells the other pool what both have, over the connection `far` or a further one."""
+    """Sends the common backups to the other pool, over the connection `far` or another one."""
     try:
         with nullcontext(far) if far else context.connect(lambda: None) as far_pool:
             far_pool.note_common(context.replica.name, common, copied, fetched)
@@ -101,8 +102,8 @@ def _note_common_there(
 def _copied(
     context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, RemoteHost], summary: ReplicationSummary
 ) -> dict[str, list[str]]:
-    """Records the names of all backups that both pools have now, by host, and returns them. Hosts that were not checked, or that
-    the other pool does not list any more, keep what was recorded.
+    """Records the names of all common backups, by host, and returns them. For hosts that were not checked, or that the other pool
+    no longer lists, the record stays.
     """
     names_by_host = {host: set(names) for host, names in plan.present.items()}
     for fetched in summary.fetched:
@@ -120,9 +121,8 @@ def _copied(
 
 
 def _discard_left(context: ReplicationContext, hosts: Iterable[str]) -> Iterator[HostFailed]:
-    """Of all hosts, also those of which nothing is to be fetched: a power cut brings back what was deleted a moment before.
-
-    Yields the hosts of which it cannot be deleted: the others are fetched all the same.
+    """Deletes leftovers of all hosts, including those with nothing to fetch: after a power cut, recently deleted ones return.
+    Yields the hosts for which that fails: the others are fetched anyway.
     """
     for host in hosts:
         try:
@@ -137,14 +137,14 @@ def _discard_left(context: ReplicationContext, hosts: Iterable[str]) -> Iterator
 
 
 def _why(error: OperatorError | OSError) -> str:
-    """Says in one line what went wrong and what to do next."""
+    """Formats an error and its remedy in one line."""
     if isinstance(error, OperatorError):
         return f"{error.message}; {error.hint}" if error.hint else error.message
     return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error.strerror or str(error)
 
 
 class _FetchPool:
-    """The workers, and the thread that began them, which alone knows the catalogue and tells what happens."""
+    """The workers, and the thread that started them, which alone uses the catalogue and reports events."""
 
     def __init__(
         self,
@@ -155,9 +155,9 @@ class _FetchPool:
         common: Mapping[str, str],
         far: RemotePool,
     ) -> None:
-        """The first worker has the connection `far`, and the others make their own."""
+        """The first worker uses the connection `far`, the others open their own."""
         self._far, self.is_far_well = far, True
-        """Whether the connection that it was begun with is of use afterwards."""
+        """Returns whether the given connection is still usable afterwards."""
         self.context, self.plan, self.listed, self.summary = context, plan, listed, summary
         self._common = dict(common)
         self._noted, self._took, self._told = 0.0, 0.0, time.monotonic()
@@ -170,7 +170,7 @@ class _FetchPool:
         self._end = elapsed() + context.seconds_left if context.seconds_left is not None else None
 
     def run(self) -> None:
-        """Fetches all. Raises PoolUnusable when nothing more can be, OperatorError of the catalogue, and NoThread."""
+        """Fetches everything. Raises PoolUnusable if nothing more can be fetched, OperatorError of the catalogue, and NoThread."""
         failed = {host_failed.host for host_failed in self.summary.failed}
         for host in self.plan.hosts:
             if host.host not in failed:
@@ -201,7 +201,7 @@ class _FetchPool:
                 thread.join()
 
     def _follow(self, working: int) -> None:
-        """Does with each event what concerns all, until the last worker has ended."""
+        """Processes the events that concern all hosts, until the last worker has ended."""
         while working:
             try:
                 event, row = self._events.get(timeout=_TELL)
@@ -230,7 +230,7 @@ class _FetchPool:
             self._tell()
 
     def _note_unreadable(self, copy: UnreadableCopy) -> None:
-        """Records a copy as damaged as a whole, so that no later difference is to it."""
+        """Records a copy as damaged completely, so that no later difference is based on it."""
         context = self.context
         enter_damages(
             context.pool, context.catalogue, [copy.host], [Damage(copy.host, copy.name, WHOLE, 0, 0, "verify", context.now)]
@@ -240,9 +240,8 @@ class _FetchPool:
         )
 
     def note_common(self) -> dict[str, str]:
-        """Has this pool keep what both have by now, whatever becomes of this process; returns it.
-
-        On a full pool the file of before stays, so an earlier backup is kept instead.
+        """Makes this pool keep the present common backups, whatever happens to this process; returns them. On a full pool the
+        previous file stays, so an earlier backup is kept instead.
         """
         begun = time.monotonic()
         try:
@@ -254,7 +253,7 @@ class _FetchPool:
         return self._common
 
     def _tell(self) -> None:
-        """How far it is, now and then."""
+        """Updates the progress from time to time."""
         if time.monotonic() - self._told < _TELL:
             return
         self._told, at = (
@@ -268,9 +267,8 @@ class _FetchPool:
         )
 
     def _work(self, finisher: Finisher, lent: RemotePool | None) -> None:
-        """One host after the other. After a failure the connection is given up: its position in an answer is unknown.
-
-        `lent`: a connection to begin with.
+        """Fetches one host after the other. After a failure the connection is closed, because its position in an answer is unknown.
+        `lent`: a connection to start with.
         """
         try:
             with ExitStack() as held:
@@ -293,7 +291,7 @@ class _FetchPool:
             self._events.put((None, None))
 
     def _is_well(self, host: str, work: Callable[[], None]) -> bool:
-        """Whether that has raised nothing; what it has raised is told."""
+        """Returns whether the work raised nothing; an exception is reported."""
         try:
             work()
         except PoolUnusable as error:
@@ -309,12 +307,12 @@ class _FetchPool:
 
     @property
     def deadline_passed(self) -> bool:
-        """Returns True if all of it is to end now."""
+        """Returns True if everything has to end now."""
         return self._ends or bool(self.context.cancellation) or self._unusable is not None
 
     @property
     def _is_stopped(self) -> bool:
-        """After the end of the window what has begun goes on."""
+        """Returns whether to start another backup: after the end of the window only started ones continue."""
         if self._end is not None and elapsed() > self._end:
             self.summary.out_of_time = True
         return self.deadline_passed or self.summary.out_of_time
@@ -332,18 +330,20 @@ class _FetchPool:
             return None
 
     def _next_after(self, finisher: Finisher) -> HostFetches | None:
-        """What is to be fetched once more, which is known only after all transfers have ended."""
+        """Yields the fetches to be repeated, which are known only after all transfers have ended."""
         finisher.wait()
         return self._next()
 
     def _others(self) -> str:
-        """Who makes, expires or balances backups here, as of half a second ago at most: a look takes a millisecond or more."""
+        """Returns the job that makes, expires or balances backups here, as of at most half a second ago: a check takes a
+        millisecond or more.
+        """
         if time.monotonic() - self._looked > _LOOK_AROUND:
             self._who, self._looked = at_work(self.context.pool.locks), time.monotonic()
         return self._who
 
     def _wait(self, far: RemotePool, finisher: Finisher) -> None:
-        """Gives way to a night, an expiry and a balance."""
+        """Waits for a night, an expiry and a balance."""
         next_told = 0.0
         while not self.deadline_passed and (who := self._others()):
             finisher.hurry()  # the locks of hosts are to be free
@@ -363,26 +363,26 @@ class _FetchPool:
             host.progress.is_received = True
 
     def can_continue(self) -> bool:
-        """Whether one more backup is to be begun, and nothing else works in the pool."""
+        """Returns whether to start another backup, and no other job uses the pool."""
         return not self._is_stopped and not self._others()
 
     def can_start(self, far: RemotePool, finisher: Finisher) -> bool:
-        """The same, after whatever works in the pool has ended."""
+        """Returns the same after other jobs in the pool have ended."""
         if not self._is_stopped:
             self._wait(far, finisher)
         return not self._is_stopped
 
     def tell(self, event: FetchedBackup | HostFailed | UnreadableCopy, row: Backup | None = None) -> None:
-        """Has the thread that began the workers know what has come, or has not."""
+        """Sends the result to the thread that started the workers."""
         self._events.put((event, row))
 
     def fetch_again(self, planned: HostFetches) -> None:
-        """Puts a host back, of which some fetches have another parent now."""
+        """Puts a host back, if some of its fetches have another parent now."""
         self._waiting.put(planned)
 
 
 class _HostObserver:
-    """What the fetching of one host asks and tells."""
+    """The callbacks of the fetching of one host."""
 
     def __init__(self, work: _FetchPool, far: RemotePool, host: str, finisher: Finisher) -> None:
         self._work, self._far, self._host, self._finisher = work, far, host, finisher

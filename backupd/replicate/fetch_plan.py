@@ -1,7 +1,7 @@
-"""What the other pool has compared with what is here: what is to be fetched, and the notes of the hosts that are fetched.
+"""Compares the other pool with this one: the backups to fetch, and the notes of the fetched hosts.
 
-Deletions, ends of holds and new names never come along: the owner of the other pool cannot delete backups here. The notes have
-whose copy a host is, and the holds and acceptances that come along.
+Deletions, ends of holds and new names are never transferred, so the owner of the other pool cannot delete backups here. The notes
+have the replica of which a host is a copy, and the transferred holds and acceptances.
 """
 
 from collections.abc import Mapping
@@ -109,7 +109,7 @@ def _plan_host(
 
 
 def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, LocalHost]:
-    """Returns every host of this pool, as the catalogue and the notes describe it."""
+    """Returns every host of this pool, according to the catalogue and the notes."""
     damaged, unreadable = dict[str, set[str]](), dict[str, set[str]]()
     for (host, name), path in catalogue.first_damaged().items():
         is_lost = path == WHOLE and is_unreadable(pool.host(host) / name)  # a disk may have been away when it was read
@@ -128,7 +128,7 @@ def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, LocalHost]:
 
 
 def _is_marked(pool: Pool, host: str) -> bool:
-    """Returns True if the host is fetched, of which nothing may be left here but what its notes say."""
+    """Returns True if the host is fetched; its notes may be all that is left of it here."""
     return read_notes(pool.host(host)).replica is not None
 
 
@@ -139,9 +139,8 @@ def _near(pool: Pool, host: str, near_backups: list[LocalBackup]) -> LocalHost:
 
 
 def lacking_room(config: Config, far: RemotePool) -> str:
-    """Returns words if this pool has less room above min_free than the other one uses; "" if it has more, or if that is unknown.
-
-    It is a doubt and not a refusal: the replica may fetch only some hosts, or keep fewer backups.
+    """Returns a warning if this pool has less free space above min_free than the other one uses; "" if it has more, or that is
+    unknown. Only a warning: the replica may fetch only some hosts, or keep fewer backups.
     """
     try:
         room = read_room(config.pool.path)
@@ -158,19 +157,18 @@ _LONGEST_WHY = 1000  # letters of a reason that another pool sends
 
 
 def mark_of(notes: Notes) -> ReplicaMark | None:
-    """Whose copy the host is; None for one that is backed up here."""
+    """Returns the replica of which the host is a copy; None if it is backed up here."""
     return ReplicaMark(str(notes.replica.get("pool")), str(notes.replica.get("name"))) if notes.replica else None
 
 
 def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> bool:
-    """Returns True if the replica fetches that host, and it is among the named ones."""
+    """Returns True if the replica fetches that host, and the host is among the named ones."""
     return any(fnmatchcase(host, pattern) for pattern in replica.hosts) and (not named or host in named)
 
 
 def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
-    """Returns the other configured replica that has fetched the host, and still wants it: each has a retention of its own.
-
-    One whose configuration is wrong, or may stand in a file that cannot be read, counts as wanting it.
+    """Returns the other configured replica that has fetched the host and still wants it: each has its own retention. A replica that
+    is misconfigured, or may be in an unreadable file, counts as wanting it.
     """
     if has is None or has.pool != wanted.pool or has.replica == wanted.replica:
         return None
@@ -182,10 +180,8 @@ def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | Non
 
 
 def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> None:
-    """Notes whose copy the host is, before anything of it is here. Needs the host's lock.
-
-    Raises OperatorError if it is a copy of another pool, or another replica has it: since the plan was made, another replica
-    may have fetched it.
+    """Records the replica of which the host is a copy, before any backup of it is here. Needs the host's lock. Raises OperatorError
+    if it is a copy of another pool, or belongs to another replica, which may have fetched it since the plan was made.
     """
     folder = context.pool.host(host)
     notes, wanted = read_notes(folder), ReplicaMark(far.id, context.replica.name)
@@ -203,10 +199,9 @@ def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> N
 
 
 def take_notes(pool: Pool, host: str, name: str, announced: StreamInfo, replica: ReplicaSettings, now: datetime) -> None:
-    """Takes a hold and an acceptance over along with the backup; what is noted here stays, also if it comes again. The replica's
-    settings may refuse holds, or end them earlier.
-
-    Long reasons are cut. Raises NotesFull when the other pool's notes would take more than half of the file.
+    """Copies the hold and the acceptance of a backup; the notes here stay, even if the backup is fetched again. The replica's
+    settings may refuse holds, or end them earlier. Long reasons are cut. Raises NotesFull if the notes of the other pool would take
+    more than half of the file.
     """
     kept_notes = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
     if not kept_notes:
@@ -232,7 +227,7 @@ def take_notes(pool: Pool, host: str, name: str, announced: StreamInfo, replica:
 
 
 def _earlier(until: str | None, limit: datetime) -> str:
-    """Returns the end of a hold, which is not later than the limit."""
+    """Returns the end of a hold, at most the limit."""
     return format_time(min(parse_time(until), limit) if until else limit)
 
 

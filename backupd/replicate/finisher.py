@@ -1,4 +1,4 @@
-"""What is done for one host beside what comes of the next one, and how far a host is."""
+"""The work on one host that runs beside the fetching of the next one, and the progress of a host."""
 
 import threading
 import time
@@ -20,9 +20,9 @@ class HostProgress:
     coming: int = 0
     """Of the current stream."""
     named: int = 0
-    """Of backups that have their final names."""
+    """Bytes of backups that have their final names."""
     announced: int | None = None
-    """Of the current stream, as the other server announced; None: it did not."""
+    """Bytes of the current stream, as the other server announced; None: not announced."""
     is_received: bool = False
     """True if all streams have been received."""
     is_named: bool = True
@@ -34,12 +34,12 @@ class HostProgress:
 
     @property
     def unnamed(self) -> int:
-        """Returns the bytes of what has come and has no name yet."""
+        """Returns the bytes that were received but have no final name yet."""
         return max(0, self.came + self.coming - self.named)
 
     @property
     def left(self) -> int:
-        """Returns the bytes that are still to come of the stream under way, as far as the other server says."""
+        """Returns the missing bytes of the current stream, as announced by the other server."""
         return max(0, (self.announced or 0) - self.coming)
 
     def expect(self, size: int | None) -> None:
@@ -48,11 +48,11 @@ class HostProgress:
 
 
 class Finisher:
-    """Ends the work on hosts beside what comes of the next ones, some hosts at once. A context, whose end waits for all of it, and
-    whose begin raises NoThread.
+    """Finishes hosts while the next ones are being received, some hosts at once. A context, which waits for all work at its end,
+    and raises NoThread at its start. `guarded` runs the work of a host, keeps its error, and returns whether it succeeded.
 
-    `guarded` runs the work of a host and keeps what goes wrong; whether all went well. What is asked of btrfs for several hosts at
-    the same moment, a sync or a snapshot in the folder of each, becomes one or two commits instead of one for each.
+    A sync, or a snapshot in the folder of each host, for several hosts at the same moment becomes one or two commits instead of one
+    for each.
     """
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], bool]) -> None:
@@ -76,7 +76,7 @@ class Finisher:
         self._thread.join()
 
     def begin(self, host: str, work: Callable[[], None]) -> None:
-        """Has the work of a host done, together with that of others that come in a moment."""
+        """Schedules the work of a host, together with that of others that arrive within a moment."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _TOGETHER and self._working.total() < _MOST)
             if not self._waiting:
@@ -85,12 +85,12 @@ class Finisher:
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Has all that was begun done now; it waits for no more hosts."""
+        """Starts all scheduled work now; it waits for no more hosts."""
         with self._changed:
             self._hurry()
 
     def wait(self) -> None:
-        """Waits for the end of all that was begun."""
+        """Waits for the end of all started work."""
         self._wait_until(lambda: not self._waiting and not self._working.total())
 
     def is_well(self, host: str) -> bool:
@@ -110,7 +110,7 @@ class Finisher:
                 self._changed.wait()
 
     def _run(self) -> None:
-        """Begins what is to be done together. It does not wait for its end: a host that hangs would hold up the others."""
+        """Starts the scheduled work. It does not wait for the end: a host that hangs would delay the others."""
         while tasks := self._next():
             for thread, task in [(threading.Thread(target=self._one, args=pending), pending) for pending in tasks]:
                 try:
@@ -120,7 +120,7 @@ class Finisher:
         self.wait()
 
     def _next(self) -> list[tuple[str, Callable[[], None]]]:
-        """What is to be done together; nothing at the end."""
+        """Returns the work to be started together; nothing at the end."""
         with self._changed:
             while not self._is_time():
                 if self._ends and not self._waiting:

@@ -1,4 +1,4 @@
-"""One host's backups fetched, one after the other, under that host's lock."""
+"""Fetches one host's backups, one after the other, under that host's lock."""
 
 import time
 from collections import deque
@@ -51,44 +51,43 @@ _UNREADABLE_THERE = (
 
 
 class FetchObserver(Protocol):
-    """Who follows the fetching of one host."""
+    """The callbacks of the fetching of one host."""
 
     def wait(self) -> bool:
-        """Returns when nothing else works in the pool; whether one more backup is to be begun."""
+        """Waits until no other job uses the pool; returns whether to start another backup."""
 
     def can_continue(self) -> bool:
-        """Whether one more backup is to be begun, and nothing else works in the pool."""
+        """Returns whether to start another backup, and no other job uses the pool."""
 
     @property
     def is_stopped(self) -> bool:
-        """Whether all of it is to end now."""
+        """Returns whether everything has to end now."""
 
     def expect(self, size: int | None) -> None:
-        """Takes the announced bytes of the backup that is coming, None if unknown."""
+        """Receives the announced bytes of the backup that is being received, None if unknown."""
 
     def follow(self, size: int) -> None:
-        """Takes how many bytes of it have come."""
+        """Receives the number of bytes that were received so far."""
 
     def tell(self, done: FetchedBackup, row: Backup) -> None:
-        """Takes what has come, and its row."""
+        """Receives a fetched backup and its row."""
 
     def tell_failed(self, why: str) -> None:
-        """Takes why a backup does not come; the others of this host go on."""
+        """Receives the reason why a backup is not fetched; the others of this host continue."""
 
     def tell_unreadable(self, name: str) -> None:
-        """Takes that the disk cannot read the metadata of a copy here."""
+        """Receives a copy of which the disk here cannot read the metadata."""
 
     def fetch_again(self, planned: HostFetches) -> None:
-        """Has these fetches done once more, later."""
+        """Schedules these fetches to be repeated later."""
 
     def finish(self, work: Callable[[], None]) -> None:
-        """Has that done, now or beside what comes next, which is of this host only if nothing went wrong."""
+        """Runs the work, now or beside the next fetch; the next fetch of this host starts only if the work succeeded."""
 
 
 class FetchQueue:
-    """What is still to be fetched of a host, in order, and the parents that there are for it.
-
-    `pending`: what was taken and has no name yet, in order; the last of it was taken last.
+    """The remaining fetches of a host, in order, and their possible parents. `pending`: fetches that were received but have no
+    final name yet, in order.
     """
 
     def __init__(self, planned: HostFetches) -> None:
@@ -101,23 +100,23 @@ class FetchQueue:
         return bool(self._fetches)
 
     def take(self) -> Fetch:
-        """Returns the next one; what comes after it can be a difference to it."""
+        """Returns the next fetch; the one after it can be a difference to it."""
         fetch = self._fetches.popleft()
         self.pending.append(fetch)
         self._parents = self._parents.with_fetched(fetch)
         return fetch
 
     def may_refuse(self) -> bool:
-        """Counts a backup that the other pool refuses. Returns False for one too many: then the host stops there."""
+        """Counts a backup that the other pool refuses. Returns False for one too many: then the host ends here."""
         self._refused += 1
         return self._refused <= _MOST_REFUSED
 
     def end(self, name: str) -> None:
-        """Takes that this one has its name."""
+        """Removes a fetch that has its final name."""
         self.pending = [copy for copy in self.pending if copy.backup.name != name]
 
     def put_back(self, fetches: Iterable[Fetch], unreadable: RemoteBackup) -> None:
-        """Puts back what has not come. What was to be a difference to the `unreadable` one becomes one to another."""
+        """Puts back fetches that failed. A difference to the `unreadable` copy becomes a difference to another one."""
         back = tuple(fetches)
         for backup in (unreadable, *(copy.backup for copy in (*back, *self.pending))):
             self._parents = self._parents.without(backup)
@@ -125,7 +124,7 @@ class FetchQueue:
         self._fetches = deque(planned_again((*back, *self._fetches), self._parents))
 
     def drain(self) -> HostFetches:
-        """Returns all that is left, for another time."""
+        """Returns all remaining fetches, for a later time."""
         left = replace(self.planned, fetches=tuple(self._fetches), parents=self._parents)
         self._fetches.clear()
         return left
@@ -145,11 +144,11 @@ class HostCopies:
     """Gets the progress."""
 
     def fetch(self, planned: HostFetches) -> None:
-        """Fetches what is planned, in that order. Raises OperatorError, OSError; PoolUnusable when nothing more can be fetched at
+        """Fetches the planned backups, in that order. Raises OperatorError, OSError; PoolUnusable if nothing more can be fetched at
         all.
 
-        It gives way to a night, an expiry and a balance between two backups, and the host's lock is free meanwhile. One that the
-        other pool cannot read is passed over, and so is a parent that cannot be read: the next one is a difference to another.
+        Between two backups it waits for a night, an expiry and a balance, without holding the host's lock. A backup that the other
+        pool cannot read is skipped; if the parent cannot be read, the next one is a difference to another.
         """
         left = FetchQueue(planned)
         while left and self.watched.wait() and left:  # what comes beside it may have taken the rest
@@ -162,9 +161,8 @@ class HostCopies:
                     raise
 
     def _passes_over(self, left: FetchQueue, error: OperatorError | OSError) -> bool:
-        """Puts back what has not come, to be fetched with another parent, or without the one that the other pool cannot read.
-
-        Returns False if the error is none of these.
+        """Puts back failed fetches, to be fetched with another parent, or without the one that the other pool cannot read. Returns
+        False for any other error.
         """
         pending = left.pending
         if not pending:
@@ -199,7 +197,7 @@ class HostCopies:
         return False
 
     def _lock(self, held: ExitStack) -> None:
-        """Takes the host's lock, which `held` gives back; nothing is left of an earlier time then."""
+        """Takes the host's lock, which `held` releases; deletes leftovers of earlier fetches."""
         context, host = self.context, self.host
         purpose, since = f"replication of {host}", format_time(context.now)
         held.enter_context(take_lock(context.pool.host_lock(host), purpose, since))
@@ -210,7 +208,9 @@ class HostCopies:
         held.callback(point_latest, context.pool, host)
 
     def _receive(self, left: FetchQueue, held: ExitStack) -> None:
-        """Receives some as streams, until something else works in the pool, and has what `held` holds end when they have names."""
+        """Receives some backups as streams, until another job uses the pool, and ends the resources in `held` when they have final
+        names.
+        """
         receiving = held.enter_context(
             Receiving(self.context.pool, self.host, confined=self.context.confined, patience=self.context.replica.stall)
         )
@@ -236,7 +236,7 @@ class HostCopies:
         self.watched.finish(finish)
 
     def _take_some(self, left: FetchQueue, receiving: Receiving, came: dict[str, tuple[Fetch, int, float]]) -> None:
-        """Takes the streams of the first of `left`, which are added to `came`: by name, with the bytes and the seconds of each."""
+        """Receives the streams of the first of `left`; adds them to `came`: by name, with bytes and seconds."""
         since, size = time.monotonic(), 0
         while left and (not came or self.watched.can_continue()):
             fetch, begun = left.take(), time.monotonic()
@@ -250,7 +250,7 @@ class HostCopies:
                 return
 
     def _take(self, fetch: Fetch, receiving: Receiving) -> int:
-        """Takes one stream; returns the bytes that came."""
+        """Receives one stream; returns the number of bytes."""
         context, far, host = self.context, self.far, self.host
         before = far.bytes
         forget_gone(context.pool, host, fetch.backup.name)
@@ -301,7 +301,7 @@ class HostCopies:
 
 
 def _require_parent(pool: Pool, host: str, parent: RemoteBackup | None) -> None:
-    """Raises OperatorError when the backup that the difference is to is not the very one."""
+    """Raises OperatorError if the parent of the difference is no longer exactly that backup."""
     if parent is None:
         return
     folder, hint = pool.host(host), "fetch it again: the next replication uses another common backup"

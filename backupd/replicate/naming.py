@@ -1,4 +1,4 @@
-"""Checks a received backup, and gives it its name if it is whole; records the known damage that it inherits.
+"""Checks a received backup, and renames it if it is complete; records the known damage that it inherits.
 
 A subvolume in `.receiving` has no name yet. Nothing may be able to write to it any more when it is checked.
 
@@ -53,23 +53,23 @@ from btrkeep.units import printable
 
 
 class NotReceived(OperatorError):
-    """A backup that did not come, or that is not what it should be; nothing of it is left."""
+    """A backup that was not received, or that is not the expected one; nothing of it is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedBackup:
-    """A backup that is about to arrive."""
+    """A backup that is about to be received."""
 
     host: str
     """The host's name."""
     name: str
     """The backup's name."""
     uuid: str
-    """It identifies the backup in every pool."""
+    """The UUID that identifies the backup in every pool."""
     parent: RemoteBackup | None = None
-    """The backup here that it is a difference to; None: the stream has all of it."""
+    """The backup here to which it is a difference; None: the stream is complete."""
     again: bool = False
-    """True if it replaces the copy that is here."""
+    """True if it replaces the existing copy."""
 
     @classmethod
     def of(cls, host: str, fetch: Fetch) -> "ExpectedBackup":
@@ -78,9 +78,8 @@ class ExpectedBackup:
 
 
 def named(pool: Pool, expected: ExpectedBackup, path: Path, pulse: Pulse = steady) -> Subvolume:
-    """Makes a read-only snapshot of `path` under the backup's name, which remembers whose copy it is.
-
-    Raises NotReceived, OSError.
+    """Makes a read-only snapshot of `path` under the backup's name, which keeps the mark of its original. Raises NotReceived,
+    OSError.
     """
     final = pool.host(expected.host) / expected.name
     if expected.parent and not expected.again:  # before it has its name: a kill must not leave unrecorded damage
@@ -107,10 +106,9 @@ def _snapshot(path: Path, place: Path, expected: ExpectedBackup) -> Subvolume:
 
 
 def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path, pulse: Pulse) -> Subvolume:
-    """The same in the place of the copy that has that name, which is deleted: the two change names, so one is always there.
-
-    Raises NotReceived when what is there is no copy of it, is being read, or cannot be dropped by the kernel, or when what came is
-    another backup than it was.
+    """Does the same, replacing the copy that has that name, which is then deleted: the two exchange names, so that one always
+    exists. Raises NotReceived if the existing one is not a copy of it, is being read, or cannot be dropped by the kernel, or if the
+    received backup differs from it.
     """
     existing = describe(final)
     if existing is None or not _is_copy_of(final, existing, expected):
@@ -143,7 +141,7 @@ def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path,
 
 
 def _is_copy_of(final: Path, subvolume: Subvolume, expected: ExpectedBackup) -> bool:
-    """Returns True if it is the copy that is to be replaced. An altered one may have lost its mark, and be writable."""
+    """Returns True if it is the copy to be replaced. An altered copy may have lost its mark, and be writable."""
     if subvolume.read_only and subvolume.received_uuid == expected.uuid:
         return True
     if not read_notes(final.parent).is_altered(expected.name):
@@ -156,13 +154,13 @@ def _is_copy_of(final: Path, subvolume: Subvolume, expected: ExpectedBackup) -> 
 
 
 def require_alone(folder: Path, names: Collection[str], host: str) -> None:
-    """Raises NotReceived if something else than these lies there."""
+    """Raises NotReceived if anything but these is there."""
     if not {path.name for path in folder.iterdir()} <= set(names):
         raise NotReceived(f"{host}: the stream has written outside of the backup")
 
 
 def require_whole(path: Path, expected: ExpectedBackup) -> Record:
-    """The record of what lies at `path`, if it is the backup that was to come. Raises NotReceived."""
+    """Returns the record of the backup at `path` if it is the expected one. Raises NotReceived."""
     subvolume = describe(path)
     if subvolume is None or subvolume.received_uuid != expected.uuid:
         raise NotReceived(f"{expected.host}@{expected.name}: the received copy is incomplete")
@@ -179,9 +177,9 @@ def require_whole(path: Path, expected: ExpectedBackup) -> Record:
 
 
 def _require_plain(path: Path, expected: ExpectedBackup) -> None:
-    """Raises NotReceived unless `data` is a folder, and what later nights replace beside it are plain files.
+    """Raises NotReceived unless `data` is a folder, and the files beside it that later nights replace are plain files.
 
-    A symlink in the place of `data` would lead a night, which removes what is not a source path, out of the pool.
+    A symlink named `data` would lead a night, which removes everything that is not a source path, out of the pool.
     """
     for name, is_right in (
         (DATA, stat.S_ISDIR),
@@ -197,14 +195,13 @@ _MOST_EXTENTS = 1000  # of a file; one with more counts as sharing damaged data
 
 
 def _recorded_damages(pool: Pool, host: str, name: str) -> list[Damage]:
-    """Returns what is recorded beside the backups as damaged in one of them."""
+    """Returns the recorded damage of one backup."""
     return forgotten_damages(pool, host, {name}, (), recorded_damage)
 
 
 def inherited_damages(pool: Pool, host: str, parent: str, name: str, path: Path) -> list[Damage]:
-    """Returns the damages that the backup `name`, which lies at `path`, has from its `parent`.
-
-    A file inherits damage if it is the same inode, under any of its names, and refers to data of the damaged part.
+    """Returns the damage that the backup `name` at `path` inherits from its `parent`. A file inherits damage if it is the same
+    inode, under any of its names, and refers to data of the damaged part.
     """
     rows = _recorded_damages(pool, host, parent)
     subvolume = describe(path) if rows else None
@@ -220,7 +217,7 @@ def inherited_damages(pool: Pool, host: str, parent: str, name: str, path: Path)
 
 
 def _names_in(old: Tree, new: Tree, names: InodeNames, subvolume: int, row: Damage) -> Iterator[bytes]:
-    """Yields the paths in the new backup that inherit this damage. What cannot be found out counts as inherited."""
+    """Yields the paths in the new backup that inherit this damage. Damage that cannot be determined counts as inherited."""
     path = os.fsencode(row.path)
     try:
         before = old.stat(path)
@@ -247,7 +244,7 @@ def _share(old: Tree, path: bytes, new: Tree, other: bytes, row: Damage) -> bool
 
 
 def _places(tree: Tree, path: bytes, start: int = 0, length: int = 0) -> list[tuple[int, int]] | None:
-    """Returns where on the disk the extents lie that a part of a file refers to; None if there are too many to compare."""
+    """Returns the places on disk of the extents of a part of a file; None if there are too many to compare."""
     fd = tree.open_file(path)
     try:
         places = list[tuple[int, int]]()
@@ -263,8 +260,8 @@ def _places(tree: Tree, path: bytes, start: int = 0, length: int = 0) -> list[tu
 
 
 def still_damaged(pool: Pool, host: str, name: str, now: datetime) -> list[Damage]:
-    """Reads the files that are recorded as damaged in a backup, which is another subvolume now, and returns the damages that it
-    still has, and those of the host's other backups that have the same files.
+    """Reads the files that are recorded as damaged in a backup, which is another subvolume now. Returns the damage that it still
+    has, and that of the host's other backups with the same files.
     """
     rows = _recorded_damages(pool, host, name)
     paths = {os.fsencode(row.path) for row in rows}
@@ -293,7 +290,7 @@ def _rows(pool: Pool, host: str, name: str, bad: list[FoundDamage], now: datetim
 
 
 def _first_unreadable(tree: Tree, path: bytes) -> int | None:
-    """Returns where the first piece begins that the disk cannot read; None if all of the file can be read."""
+    """Returns the start of the first piece that the disk cannot read; None if the whole file can be read."""
     fd = tree.open_file(path)
     at = 0
     try:
@@ -313,9 +310,8 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = steady) -> str:
-    """Returns the first thing that is not damaged in a host's copy and differs in what came, "" if nothing does.
-
-    Raises what `pulse` raises, and OSError when what came cannot be read.
+    """Returns the first entry that is undamaged in a host's copy and differs in the received backup, "" if there is none. Raises
+    what `pulse` raises, and OSError if the received backup cannot be read.
     """
     changed = _changed_by_hand(pool, host, copy)
     with suppress(OSError, UnreadableRecord):  # of the copy: it may be all that is damaged
@@ -335,7 +331,7 @@ def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = 
 
 
 def _changed_by_hand(pool: Pool, host: str, copy: Path) -> list[bytes]:
-    """Returns the paths in the subvolume that were changed after the copy was final; none of one that is not altered."""
+    """Returns the paths in the subvolume that were changed after the copy was final; none if it is not altered."""
     notes, subvolume = read_notes(pool.host(host)), describe(copy)
     if subvolume is None or not notes.is_altered(copy.name):
         return []
@@ -343,7 +339,7 @@ def _changed_by_hand(pool: Pool, host: str, copy: Path) -> list[bytes]:
 
 
 def _is_by_hand(path: bytes, changed: AbstractSet[bytes], old: Tree, new: Tree) -> bool:
-    """Returns True if the path is one of these, or lies in only one of the two, below a folder whose names were changed."""
+    """Returns True if the path is one of these, or exists in only one of the two, below a folder whose names were changed."""
     if path in changed:
         return True
     while path != b"/":
@@ -355,7 +351,7 @@ def _is_by_hand(path: bytes, changed: AbstractSet[bytes], old: Tree, new: Tree) 
 
 
 def _has(tree: Tree, path: bytes) -> bool:
-    """Returns True if the tree has it, or if that is not known."""
+    """Returns True if the tree has it, or if that is unknown."""
     try:
         tree.stat(path)
     except OSError as error:
@@ -364,7 +360,7 @@ def _has(tree: Tree, path: bytes) -> bool:
 
 
 def _names(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[bytes]:
-    """Yields names that differ in anything but content. What cannot be read ends it: a folder that is lost hides what is in it."""
+    """Yields names that differ in anything but content. A read error ends it, because an unreadable folder hides its content."""
     try:
         for difference in compare(old, new, b"/", pulse=pulse):
             if difference.path not in damaged:
@@ -375,7 +371,7 @@ def _names(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[
 
 
 def _contents(old: Tree, new: Tree, damaged: set[bytes], pulse: Pulse) -> Iterator[bytes]:
-    """Yields files with another content."""
+    """Yields files with different content."""
     for walk_entry in walk(old, b"/", lambda _path, _error: None):
         entry = walk_entry.entry
         if walk_entry.left or entry.kind != "file" or entry.path in damaged:

@@ -1,6 +1,5 @@
-"""What a replication works with, what it is to do, and its progress and result.
-
-The catalogue has the progress, for `status` and the dashboard.
+"""The options, the plan, the progress and the result of a replication. The catalogue stores the progress, for `status` and the
+dashboard.
 """
 
 import os
@@ -29,9 +28,9 @@ class ReplicationOptions:
     hosts: tuple[str, ...] = ()
     """Names; empty: all."""
     end: datetime | None = None
-    """No backup begins after it; None: no limit."""
+    """No backup starts after it; None: no limit."""
     seed: Path | None = None
-    """The folder of an initial copy that is read in place of the other pool; None: the other pool."""
+    """The folder of a seed that is read instead of the other pool; None: the other pool."""
     damaged: bool = False
     """True if damaged copies are fetched again."""
     dry_run: bool = False
@@ -41,17 +40,17 @@ class ReplicationOptions:
 
     @property
     def is_session(self) -> bool:
-        """Returns True if it tells how current the copy is: that of some hosts does not, and of a seed the next fetch does."""
+        """Returns True if it shows how current the copy is: a replication of only some hosts does not; a seed does with its next
+        fetch.
+        """
         return not self.hosts and not self.seed
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPlan:
-    """What is to be done. `hosts`: those with something to fetch; `obstacles`: those of which nothing can be.
-
-    `present`: by host, the names of the backups that both pools have before it; `common`: the newest of them.
-    `total`: all backups there. `is_of_some`: only named hosts were looked at. `gone`: hosts that were fetched,
-    and that the other pool does not list any more.
+    """The plan. `hosts`: those with backups to fetch; `obstacles`: those that cannot be fetched. `present`: by host, the names of
+    the common backups before it; `common`: the newest of them. `total`: all backups there. `is_of_some`: only named hosts were
+    checked. `gone`: hosts that were fetched, and that the other pool no longer lists.
     """
 
     hosts: tuple[HostFetches, ...]
@@ -63,12 +62,12 @@ class ReplicationPlan:
 
     @property
     def common(self) -> dict[str, str]:
-        """Returns by host the newest backup that both pools have before it."""
+        """Returns by host the newest common backup before it."""
         return {host: max(names) for host, names in self.present.items()}
 
     @property
     def unwanted(self) -> tuple[HostFetches, ...]:
-        """The obstacles that an operator has to remove: not those of hosts that were forgotten here on purpose."""
+        """Returns the obstacles that an operator has to remove, without hosts that were forgotten here on purpose."""
         return tuple(obstacle for obstacle in self.obstacles if obstacle.obstacle != Obstacle.FORGOTTEN_HERE)
 
     @property
@@ -86,15 +85,15 @@ class FetchedBackup:
     name: str
     """The backup's name."""
     parent: str | None
-    """The name of the backup that the stream was a difference to; None: it had all of it."""
+    """The name of the backup to which the stream was a difference; None: it was complete."""
     bytes: int
     """Of the stream."""
     seconds: float
     """How long it took."""
     again: bool = False
-    """True if it replaces a damaged one."""
+    """True if it replaces a damaged copy."""
     damages: tuple[Damage, ...] = ()
-    """Its known damages, those that it inherited included."""
+    """Its known damage, including inherited damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +118,8 @@ class HostFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationProgress:
-    """The progress: backups done and planned, bytes so far, and the hosts that are being fetched. `announced`: `bytes` and what is
-    still to come of the streams under way, as far as the other server says.
+    """The progress: backups done and planned, bytes so far, and the hosts that are being fetched. `announced`: `bytes` and the
+    missing bytes of the current streams, as announced by the other server.
     """
 
     done: int
@@ -157,7 +156,7 @@ ReplicationEvent = ReplicationPlan | FetchedBackup | HostFailed | ReplicationPro
 
 
 Connect = Callable[[Callable[[], None]], AbstractContextManager[RemotePool]]
-"""Makes one more connection to the other pool, of what it calls now and then."""
+"""Opens one more connection to the other pool, with the functions that it calls from time to time."""
 
 
 @dataclass(slots=True)
@@ -181,7 +180,7 @@ class ReplicationContext:
     confined: bool
     """True if the receiver is confined."""
     seconds_left: float | None = None
-    """No backup begins after so many seconds; None: no limit."""
+    """No backup starts after this many seconds; None: no limit."""
     cancellation: Cancellation = field(default_factory=Cancellation)
     """Ends it early."""
 
@@ -190,7 +189,7 @@ _EVERY = 2.0  # seconds
 
 
 class RunningRecord:
-    """Takes what happens, and keeps how far it is. What the catalogue has no time for is kept the next time."""
+    """Records the events and the progress. If the catalogue is busy, the progress is recorded with the next one."""
 
     def __init__(self, catalogue: Catalogue, replica: str, now: datetime) -> None:
         self._catalogue, self._replica = catalogue, replica
@@ -209,7 +208,7 @@ class RunningRecord:
             self._keep(self._is)
 
     def end(self) -> None:
-        """Notes that it runs no more."""
+        """Records that it has ended."""
         if self._is.planned:
             self._keep(None)
 

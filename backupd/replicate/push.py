@@ -1,7 +1,8 @@
-"""This pool's backups sent to a server that cannot reach this one: the connection begins here, and the other server asks.
+"""Sends this pool's backups to a server that cannot reach this one: this server opens the connection, and the other one sends
+requests.
 
-What it gets is what `send-only` answers, and no more; what it takes is its own choice. So the owner of this server can neither
-delete nor change what lies there.
+The other server gets the answers of `send-only` and nothing else, and decides what it fetches. So the owner of this server can
+neither delete nor change backups there.
 """
 
 import select
@@ -32,12 +33,12 @@ RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --repli
 
 
 class StreamAbandoned(OperatorError):
-    """The other server asked for something else in the middle of a stream: it has given the stream up."""
+    """The other server sent a request in the middle of a stream: it has cancelled the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentBackup:
-    """A backup that was sent. Whether it arrived as a whole only the other server knows."""
+    """A backup that was sent. Only the other server knows whether it arrived completely."""
 
     host: str
     """The host's name."""
@@ -51,10 +52,9 @@ class SentBackup:
 
 @dataclass(slots=True)
 class PushSummary:
-    """What came of it. `common`: by host, the newest backup that both pools have now; `error`: why nothing could be sent, or "".
-
-    `failed`: of which hosts not everything could be, and why, in the other server's words. `is_asked`: the
-    other side was reached, and has asked; `is_ended`: it has told its end.
+    """The result. `common`: by host, the newest common backup now; `error`: why nothing could be sent, or "". `failed`: hosts that
+    could not be sent completely, with the reason in the other server's words. `is_asked`: the other server was reached, and sent a
+    request; `is_ended`: it has announced its end.
     """
 
     sent: list[SentBackup] = field(default_factory=list)
@@ -71,7 +71,7 @@ class PushSummary:
 
 
 class Push:
-    """One sending, over one connection, until the other server has no more to ask for."""
+    """One sending, over one connection, until the other server has no more requests."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Push:
         waits: Callable[[str], None] = lambda _: None,
         patience: float = DEFAULTS["stall"],
     ) -> None:
-        """`tell` hears of each backup that was sent, `waits` of whom either side gives way to. `patience`: the seconds in which the
-        other side has to take something, or to ask for something.
+        """`tell` is called with each backup that was sent, `waits` with the job for which either server waits. `patience`: the
+        seconds within which the other server has to read something, or to send a request.
         """
         self._patience = patience
         self.summary = PushSummary()
@@ -100,9 +100,8 @@ class Push:
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other server ends, or until cancelled.
-
-        Raises SendRefused for what is not a request, ConnectionBroken when the other server stands still, and NoThread.
+        """Answers until the other server ends, or until cancelled. Raises SendRefused for an invalid request, ConnectionBroken if
+        the other server stops responding, and NoThread.
         """
         verbs = {
             **self._sender.verbs,
@@ -126,7 +125,7 @@ class Push:
         return self.summary
 
     def _requests(self) -> Iterator[bytes]:
-        """Yields the requests, and notes when one comes and when it is answered."""
+        """Yields the requests, and records when one arrives and when it is answered."""
         for line in request_lines(self._program.output, self._is_over):
             self._since, self._is_answering = time.monotonic(), True
             yield line
@@ -136,9 +135,8 @@ class Push:
         return bool(self._cancellation) or self.summary.is_ended or bool(self._gave_up)
 
     def _watch(self) -> None:
-        """Ends the connection when this was stopped, or the other server no longer reads or requests anything.
-
-        A write waits for ever, and so does a read. ssh only sees when the whole machine there is gone.
+        """Ends the connection if this was stopped, or the other server no longer reads or sends requests. Otherwise a write or a
+        read would wait for ever: ssh only notices if the whole other machine fails.
         """
         while not self._is_through.wait(_LOOK):
             verb = "taken" if self._is_answering else "asked for"
@@ -154,7 +152,7 @@ class Push:
         self._sender.verbs["list"](asked)
 
     def _limit(self) -> float:
-        """Returns the seconds in which something must come or go now."""
+        """Returns the seconds within which data must be received or sent."""
         return self._patience if self._is_met else min(self._patience, _FIRST_WORD)
 
     def _send(self, asked: Mapping[str, Any]) -> None:
@@ -165,7 +163,7 @@ class Push:
         self._tell(done)
 
     def _before_backup(self) -> None:
-        """Gives way to a night, an expiry and a balance of this pool, and tells the other server, which would give up otherwise."""
+        """Waits for a night, an expiry and a balance of this pool, and notifies the other server, which would otherwise give up."""
         last_told = 0.0
         while not self._cancellation and (who := at_work(self._sender.pool.locks)):
             if time.monotonic() - last_told >= _TELL:
@@ -190,7 +188,7 @@ class Push:
         self._pace(size)
 
     def _sleep(self, seconds: float) -> None:
-        """Sleeps before a piece, for a while: the other server is to know that it comes."""
+        """Sleeps for a while before a piece, after notifying the other server."""
         self._cancellation.sleep(min(seconds, KEEPALIVE_INTERVAL))
         if seconds > KEEPALIVE_INTERVAL:
             self._sender.beat()
@@ -201,7 +199,7 @@ class Push:
         self.summary.common = dict(asked["hosts"])
 
     def _waits(self, asked: Mapping[str, Any]) -> None:
-        """The other server asks for nothing yet, because something else works in its pool."""
+        """Handles that the other server sends no request yet, because another job uses its pool."""
         if time.monotonic() - self._wait_heard >= _PAUSE:  # it can say so a million times a second, each time in other words
             self._wait_heard = time.monotonic()
             self._wait_told(f"{_reason(asked['who'])}, on the other server")

@@ -1,4 +1,4 @@
-"""Backups received: `btrfs receive` in a cell, and the check of what it made before that gets its name.
+"""Receives backups: runs `btrfs receive` in a cell, and checks its result before that gets its name.
 
 What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
 a cut at any moment, for nothing else ever has that name. It gets the backup's name (naming.py) when the stream has ended well, the
@@ -60,13 +60,15 @@ _KNOWS_NEWEST = 6  # btrfs-progs 6.0 and later
 
 @cache
 def newest_received() -> int:
-    """The newest version of the stream that the program `btrfs` receives here, whatever the kernel sends."""
+    """The newest version of the stream that the program `btrfs` here can receive, whatever the kernel sends."""
     version = re.search(r" v(\d+)\.", run(("btrfs", "--version"), check=False).stdout)
     return NEWEST if version and int(version[1]) >= _KNOWS_NEWEST else 1
 
 
 def receive_command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]:
-    """`btrfs receive` into the host's `.receiving`, in a cell when `calls` is the descriptor of the list of its system calls."""
+    """Returns the command: `btrfs receive` into the host's `.receiving`, in a cell if `calls` is the descriptor of the list of its
+    system calls.
+    """
     top = _subvolume_of(pool.path)
     receiving = pool.host(host) / RECEIVING
     if calls is None:
@@ -92,7 +94,7 @@ def receive_command(pool: Pool, host: str, calls: int | None) -> tuple[str, ...]
 
 
 def _subvolume_of(path: Path) -> Path:
-    """The root of the subvolume that a folder lies in, or of what of it is mounted."""
+    """Returns the root of the subvolume that contains a folder, or the mounted part of it."""
     top = path
     while True:
         with opened(top) as fd:
@@ -108,10 +110,10 @@ _GRACE = 5.0  # seconds that it has for its end when the replication is stopped
 
 
 class Receiving:
-    """Streams of one host's backups, which a single `btrfs receive` takes one after the other. A context; needs the host's lock.
+    """Receives streams of one host's backups with a single `btrfs receive`, one after the other. A context; needs the host's lock.
 
-    What has come gets its name by `publish`. At the end nothing is left in `.receiving`. `patience`: the seconds in which `btrfs
-    receive` has to take something, or to end.
+    `publish` renames the received backups. At the end `.receiving` is empty. `patience`: the seconds within which `btrfs receive`
+    has to read something, or to end.
     """
 
     def __init__(self, pool: Pool, host: str, *, confined: bool, patience: float = DEFAULTS["stall"]) -> None:
@@ -121,7 +123,7 @@ class Receiving:
         self._came = list[_Come]()
         self._stand_ins = list[str]()
         self._is_cut = False
-        """Whether a stream was begun that did not come to its end."""
+        """True if a stream was started that did not complete."""
 
     def __enter__(self) -> "Receiving":
         with ExitStack() as held:
@@ -147,9 +149,8 @@ class Receiving:
     def take(
         self, expected: ExpectedBackup, pieces: Iterator[bytes], *, version: int, look: Callable[[], None] = lambda: None
     ) -> None:
-        """Passes on the stream of `pieces`. `look` is called now and then, and may raise.
-
-        Raises NotReceived, and what `pieces` raises; then no further stream can be taken.
+        """Passes on the stream of `pieces`. `look` is called from time to time, and may raise. Raises NotReceived, and what
+        `pieces` raises; then no further stream can be received.
         """
         name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
         self._names.append(name)
@@ -174,9 +175,8 @@ class Receiving:
             self._came.append(_Come(expected, self._folder / name, parent))
 
     def _last_change(self, look: Callable[[], None]) -> int:
-        """Waits until the program has read all that was passed on to it; until when it may have changed something.
-
-        What the next stream changes must be dated later (btrkeep/clock.py). `look` may raise; raises BrokenPipeError.
+        """Waits until the program has read everything that was passed on; returns until when it may have changed files. Changes of
+        the next stream must be later (btrkeep/clock.py). `look` may raise; raises BrokenPipeError.
         """
         while is_unread(self._program.input):
             look()
@@ -185,8 +185,8 @@ class Receiving:
 
     @property
     def ends(self) -> bool:
-        """Returns True if the backup that came last cannot be the parent of one in this cell: another copy of it lies elsewhere, as
-        when two pools of this filesystem fetch the same host, or when it replaces a damaged one.
+        """Returns True if the last received backup cannot be a parent in this cell: another copy of it exists elsewhere, as when
+        two pools of this filesystem fetch the same host, or when it replaces a damaged one.
         """
         last = self._came[-1]
         copies = marked_copies(self._pool.path, last.expected.uuid)
@@ -194,7 +194,7 @@ class Receiving:
         return any(own is None or subvolid != own.id for subvolid in copies)
 
     def _parent(self, parent: RemoteBackup | None) -> tuple[Path | None, str | None]:
-        """Returns where the parent of a difference lies, and the UUID by which `btrfs receive` finds it if not by its own."""
+        """Returns the location of a difference's parent, and the UUID by which `btrfs receive` finds it if not by its own."""
         if parent is None:
             return None, None
         if before := next((come.path for come in self._came if come.expected.name == parent.name), None):
@@ -206,11 +206,11 @@ class Receiving:
         return self._stand_in(path)
 
     def _stand_in(self, path: Path) -> tuple[Path, str]:
-        """A snapshot of what lies at `path`, marked as the copy of a UUID that nothing else has.
+        """Makes a snapshot of the subvolume at `path`, marked as the copy of a UUID that nothing else has.
 
-        `btrfs receive` looks for the mark of a copy, and of several subvolumes with the same mark it takes the first: another
-        pool's, or an operator's copy of a damaged one. For clones it looks for nothing but that before btrfs-progs 6.14, so it
-        does not find what was made here.
+        `btrfs receive` searches for the mark of a copy, and of several subvolumes with the same mark it takes the first: another
+        pool's, or an operator's copy of a damaged one. For clones it uses only that mark before btrfs-progs 6.14, so it does not
+        find subvolumes that were created here.
         """
         place, mark = self._folder / f"{_PARENT}{len(self._stand_ins) + 1}", str(uuid4())
         self._stand_ins.append(place.name)
@@ -224,14 +224,12 @@ class Receiving:
         return self._pool.host(self._host) / RECEIVING
 
     def end_input(self) -> None:
-        """Has the cell end by itself: no further stream comes."""
+        """Lets the cell end: no further stream follows."""
         self._program.end_input()
 
     def publish(self, is_stopped: Callable[[], bool]) -> Iterator[tuple[ExpectedBackup, Subvolume, Record]]:
-        """Ends the cell, and gives each backup that has come its name, if it is whole; yields what it is. All of it is on the disk.
-
-        When it `is_stopped` the program has a few seconds left for its end. Raises NotReceived at the first one that is not whole,
-        OSError.
+        """Ends the cell, and renames each received backup if it is complete; yields the result. All of them are on the disk. If it
+        `is_stopped`, the program has a few seconds left to end. Raises NotReceived at the first incomplete one, OSError.
         """
         fault = None if self._is_cut else self._fault(_until(is_stopped, self._patience))
         self._running.close()  # nothing in the cell can change anything from here on
@@ -255,7 +253,7 @@ class Receiving:
             raise problem
 
     def _fault(self, look: Callable[[], None]) -> NotReceived | None:
-        """Waits for the end of the program; what it complains of. Raises what `look` raises, but for NotReceived."""
+        """Waits for the end of the program; returns its error message. Raises what `look` raises, except NotReceived."""
         try:
             status = self._program.wait(look)
         except NotReceived as error:
@@ -270,7 +268,7 @@ class Receiving:
 
 
 def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
-    """Returns the same look, which raises NotReceived if it is called for longer: `btrfs receive` stands still."""
+    """Returns a version of `look` that raises NotReceived if it is called for longer: `btrfs receive` makes no progress."""
     end = time.monotonic() + seconds
 
     def limited() -> None:
@@ -283,7 +281,7 @@ def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
 
 
 def _unless(is_stopped: Callable[[], bool]) -> Pulse:
-    """Returns what raises NotReceived when the replication is stopped."""
+    """Returns a function that raises NotReceived when the replication is stopped."""
 
     def look() -> None:
         if is_stopped():
@@ -293,7 +291,7 @@ def _unless(is_stopped: Callable[[], bool]) -> Pulse:
 
 
 def _until(is_stopped: Callable[[], bool], patience: float) -> Callable[[], None]:
-    """Returns a look for the end of the program, which has `patience` seconds, and less once the replication is stopped."""
+    """Returns a `look` for the end of the program, which has `patience` seconds, and less once the replication is stopped."""
     hurry: Callable[[], None] | None = None
 
     def look() -> None:
@@ -314,11 +312,11 @@ class _Come:
     path: Path
     """The received subvolume."""
     parent: Path | None
-    """The subvolume that it is a difference to; None: there is none."""
+    """Returns the subvolume to which it is a difference; None: none."""
 
 
 def _require_parent(come: _Come) -> None:
-    """Raises NotReceived if `btrfs receive` has put the difference upon another subvolume."""
+    """Raises NotReceived if `btrfs receive` has applied the difference to another subvolume."""
     if come.parent is None:
         return
     subvolume, parent = describe(come.path), describe(come.parent)

@@ -1,4 +1,4 @@
-"""The pool that backups are fetched from: a connection to the program that sends them."""
+"""The pool from which backups are fetched: a connection to the program that sends them."""
 
 import json
 import os
@@ -67,16 +67,16 @@ _HINTS = {
 
 
 class RemotePoolMissing(OperatorError):
-    """The other pool does not answer, or is not there now."""
+    """The other pool does not answer, or is not available now."""
 
 
 def unreached_hint(lines: Sequence[str]) -> str:
-    """Says what to do when these lines are the last of a connection that has not come about; "" if that is unknown."""
+    """Returns the hint for these last lines of a failed connection; "" if unknown."""
     return "" if any(line.startswith(ERROR_MARK) for line in lines) else _HINTS.get(meaning(255, lines).cause, "")
 
 
 class Answering(Protocol):
-    """What answers: descriptors of ours, and what it says besides."""
+    """The answering program: our descriptors, and its other output."""
 
     @property
     def input(self) -> int: ...
@@ -91,7 +91,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnStreams:
-    """The other server, which began the connection, answers, at the other end of this program's standard input and output."""
+    """The other server, which opened the connection, answers at the other end of this program's standard input and output."""
 
     input: int
     output: int
@@ -100,11 +100,11 @@ class OwnStreams:
         return []
 
     def end(self) -> None:
-        """Does nothing: the connection is not ours to end."""
+        """Does nothing, because the other server opened the connection."""
 
 
 class RemotePool:
-    """One connection to what answers at its other end. `look` is called now and then, and may raise."""
+    """One connection to the answering program. `look` is called from time to time, and may raise."""
 
     def __init__(
         self,
@@ -113,14 +113,14 @@ class RemotePool:
         says: Mapping[str, Any] | None = None,
         patience: float = DEFAULTS["stall"],
     ) -> None:
-        """`says`: what the other server is told of this one. `patience`: the seconds in which it has to answer, because its kernel
-        may search long for changes. Raises RemotePoolMissing.
+        """`says`: the facts about this server that are sent to the other one. `patience`: the seconds within which it has to
+        answer, because its kernel may search long for changes. Raises RemotePoolMissing.
         """
         self._program, self.look = program, look
         self._is_pushed = says is not None
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
-        """Is given each count of bytes that came, and may take its time: the other server waits meanwhile."""
+        """Called with the number of bytes received; may wait, and the other server waits meanwhile."""
         self._frames = AnswerReader(program.output, self._count, why_ended=self._remote_error)
         self.bytes = 0
         try:
@@ -139,14 +139,14 @@ class RemotePool:
         self.id, self.version = answer["pool"], printable(str(answer.get("version")))[:40]
         self.stream = answer["stream"] if answer.get("stream") in (1, 2) else 1
         self.now = time_in(answer)
-        """What its clock said just now; None: what it sent is not a time."""
+        """The time that its clock just showed; None: it did not send a time."""
         self.waits: Callable[[str], None] = lambda _: None
-        """Is given why the other server sends nothing yet."""
+        """Called with the reason why the other server sends nothing yet."""
         self.free, self.used = size_in(answer, "free"), size_in(answer, "used")
-        """Bytes of data that fit there, and that are used there; None: it could not read them."""
+        """Bytes of data that fit there, and that are used there; None: unknown there."""
         self._frames.patience = patience
         self._pulse = KEEPALIVE_TIMEOUT if self._is_pushed else None
-        """Within how many seconds the other server says something while it sends, where nothing sees that the line is dead."""
+        """The other server sends a sign of life within this many seconds while it sends, if nothing detects a dead connection."""
 
     def _count(self, size: int) -> None:
         self.bytes += size
@@ -249,7 +249,7 @@ class RemotePool:
             pass
 
     def _write(self, asked: dict[str, Any]) -> None:
-        """What both pools have of all hosts is megabytes, more than a pipe holds without a reader."""
+        """Writes the common backups in a thread: those of all hosts are megabytes, more than a pipe holds without a reader."""
         patience = self._frames.patience
         end = time.monotonic() + patience
 
@@ -271,13 +271,13 @@ class RemotePool:
         return answers[0]
 
     def _remote_error(self) -> str:
-        """The program's last error, else its last line, when it has had the time to say it."""
+        """Returns the program's last error, otherwise its last line, after giving it time to print it."""
         self._program.end()
         return printable(last_remote_error(self._program.error_lines()))[:_LONGEST_REASON]
 
 
 def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> list[Bucket]:
-    """The bandwidth budgets of what the replica fetches: its own, and over a network the one of all transfers."""
+    """Returns the bandwidth budgets for the replica: its own, and over a network that of all transfers."""
     shared = None if replica.folder else config.backup.bandwidth
     rates = (("pool", shared), (f"replica-{replica.name}", replica.bandwidth))
     return [prepare(pool.bandwidth, name, rate) for name, rate in rates if rate]
@@ -286,7 +286,7 @@ def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> lis
 def replica_command(
     config: Config, pool: Pool, replica: ReplicaSettings, *, seed: Path | None = None, is_limited: bool = True
 ) -> tuple[str, ...]:
-    """The command that answers for what a replica is fetched from: the other pool, within the budgets if it `is_limited`, or a
+    """Returns the command that answers for the source of a replica: the other pool, within the budgets if it `is_limited`, or a
     seed.
     """
     if seed:
@@ -308,25 +308,25 @@ def seed_command(folder: Path) -> tuple[str, ...]:
 
 
 def push_command(config: Config, push: PushSettings) -> tuple[str, ...]:
-    """The command that has the other server ask for what it wants. A forced command there says by itself which replica it is."""
+    """Returns the command that makes the other server send its requests. A forced command there names the replica itself."""
     remote = f"backupd --pool {push.pool_name} receive-only --replica {push.name}"
     return (*remote_shell(config, push), push.address, remote)
 
 
 def remote_shell(config: Config, replica: ReplicaSettings | PushSettings) -> Sequence[str]:
-    """The words of ssh up to the address."""
+    """Returns the words of ssh up to the address."""
     host = HostConfig(replica.name, address=replica.address, port=replica.port, ssh_options=replica.ssh_options)
     return ssh_command(host, config.ssh)
 
 
 def own_modules() -> dict[str, str]:
-    """This program's own modules are found where they are now, also in a checkout."""
+    """Returns the environment in which this program's own modules are found, also in a checkout."""
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 class Connections:
-    """Connections to the other pool, each by that command. A context, in which the program for the first one runs from the
-    beginning: it gets ready while this side does. Raises RemotePoolMissing.
+    """Opens connections to the other pool by that command. A context, in which the program for the first connection runs from the
+    beginning, so that both servers prepare at the same time. Raises RemotePoolMissing.
     """
 
     def __init__(self, command: Sequence[str], patience: float = DEFAULTS["stall"]) -> None:
@@ -343,7 +343,7 @@ class Connections:
 
     @contextmanager
     def connect(self, look: Callable[[], None]) -> Iterator[RemotePool]:
-        """Makes a connection, of what it calls now and then. Raises RemotePoolMissing."""
+        """Opens a connection, with the functions that it calls from time to time. Raises RemotePoolMissing."""
         first, self._first = self._first, None
         with ExitStack() as held:
             yield RemotePool(first or self._begin(held), look, patience=self._patience)
@@ -359,6 +359,6 @@ class Connections:
 def connected(
     command: Sequence[str], look: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
 ) -> Iterator[RemotePool]:
-    """A connection by that command. Raises RemotePoolMissing."""
+    """Opens a connection by that command. Raises RemotePoolMissing."""
     with Connections(command, patience) as made, made.connect(look) as far:
         yield far

@@ -1,8 +1,8 @@
 """A seed: the newest backup of each host as files on a disk that is carried to the second server.
 
-FOLDER/seed.json says whose it is; FOLDER/HOST/seed.json, written last, what the parts beside it are: a stream of `btrfs send` in
-pieces, each with its length and its SHA-256. What was cut off is taken up again: parts that are there already are compared with
-the stream, and written only from where they differ.
+FOLDER/seed.json names the pool; FOLDER/HOST/seed.json, written last, lists the parts beside it: a stream of `btrfs send` in pieces,
+each with its length and its SHA-256. An interrupted seed is continued: existing parts are compared with the stream, and written
+only from the first difference.
 """
 
 import errno
@@ -24,13 +24,13 @@ from btrkeep.pool.atomic import write_atomically
 
 SEED = "seed.json"
 STREAM = 1
-"""The version of the kernel's stream that every receiving kernel has."""
+"""The version of the kernel's stream that every receiving kernel supports."""
 _FORMAT = 1
 _LONGEST = 16 << 20  # bytes of a seed.json
 
 
 class SeedDamaged(OperatorError):
-    """A seed is not what was written."""
+    """A seed differs from what was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_seed(folder: Path) -> dict[str, Any]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A plain file: another user may have put a pipe there, or a link. Raises OSError."""
+    """Opens a plain file: another user may have put a pipe or a link there. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -78,7 +78,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def begin_seed(folder: Path, pool: str) -> None:
-    """Makes the folder, or goes on in it. Raises SeedDamaged for one of another pool, OSError."""
+    """Creates the folder, or continues in it. Raises SeedDamaged for one of another pool, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         before = read_seed(folder)
@@ -92,7 +92,7 @@ def begin_seed(folder: Path, pool: str) -> None:
 
 
 def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callable[[int], None]) -> list[SeedPart]:
-    """Writes a stream in parts of at most that many bytes; `tell` is given how many there are so far. Raises OSError."""
+    """Writes a stream in parts of at most that many bytes; `tell` is called with the number of parts so far. Raises OSError."""
     parts, done = list[SeedPart](), 0
     part: _Part | None = None
     try:
@@ -121,7 +121,7 @@ def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callab
 
 
 class _Part:
-    """A part that is written, or is there from before: then it is compared, and written from where it differs."""
+    """Writes a part. An existing part is compared, and written from the first difference."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -141,7 +141,7 @@ class _Part:
         self.length += len(piece)
 
     def whole(self) -> SeedPart:
-        """Ends it: nothing lies behind what was added, and all of it is on the disk."""
+        """Ends the part: nothing follows the added data, and all of it is on the disk."""
         if os.fstat(self._fd).st_size != self.length:
             os.ftruncate(self._fd, self.length)
         os.fsync(self._fd)
@@ -156,13 +156,15 @@ class _Part:
 
 
 def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, Any], parts: Iterable[SeedPart]) -> None:
-    """Writes what a host's parts are, once they are all there: `listed` as the sender lists the host, `announced` what it says."""
+    """Writes the list of a host's parts, once they are complete: `listed` as the sender lists the host, `announced` its
+    announcement.
+    """
     document = {"format": _FORMAT, "listed": listed, "announced": announced, "parts": [asdict(part) for part in parts]}
     write_atomically(folder / SEED, json.dumps(document) + "\n")
 
 
 def has_host(folder: Path, uuid: str) -> bool:
-    """Returns True if the folder has all of that very backup, as far as lengths tell."""
+    """Returns True if the folder has all of exactly that backup, judging by lengths."""
     try:
         document = _read_host(folder)
         return bool(document["listed"]["backups"][0][1] == uuid) and all(
@@ -187,7 +189,7 @@ def _read_host(folder: Path) -> dict[str, Any]:
 
 
 def unusable_hosts(folder: Path) -> dict[str, str]:
-    """Returns the hosts that cannot be fetched from a seed, with the reasons: what was written was cut off, or is damaged."""
+    """Returns the hosts that cannot be fetched from a seed, with the reasons: they are incomplete or damaged."""
     unusable = {}
     for host in _hosts(folder):
         try:
@@ -252,7 +254,7 @@ class SeedSender:
 
 
 def _checked(path: Path, part: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yields the part's bytes. Raises SeedDamaged at its end when they are not those that were written."""
+    """Yields the part's bytes. Raises SeedDamaged at its end if they differ from the written ones."""
     digest, length = hashlib.sha256(), 0
     try:
         with _opened(path) as file:

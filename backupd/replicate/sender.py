@@ -1,8 +1,8 @@
-"""The side that has the backups: it lists them and sends them, and does nothing else.
+"""The server that has the backups: it lists and sends them, and does nothing else.
 
-It runs behind a forced command of ssh, so the owner of the key gets what this module answers and no more. What is asked for is
-looked up in the pool by host and name; no path comes from outside. The one thing that it writes is which backup of each host the
-other side has in common with this pool, so that expiry leaves that one alone (common_backups.py).
+It runs behind a forced command of ssh, so the owner of the key gets the answers of this module and no more. Requested hosts and
+names are looked up in the pool; no path comes from outside. It writes only which backup of each host is common to both pools, so
+that expiry keeps it (common_backups.py).
 """
 
 import json
@@ -53,14 +53,14 @@ from btrkeep.treescan import last_changes
 from btrkeep.units import format_time, parse_backup_name
 
 SENT = (COMPLETE, SUSPECT)
-"""The states of backups that are worth a copy: those that expire go, and what failed is no backup."""
+"""The states of backups that are worth a copy: an expired one is due for deletion, and a failed one is incomplete."""
 _LONGEST_REQUEST = 8 << 20
 _LOOK = 500  # ms
 _TOGETHER = 0.001  # seconds
 
 
 class SendRefused(OperatorError):
-    """The request is invalid, or what it names is not in the pool as it was listed. `code`: of the wire, or ""."""
+    """The request is invalid, or the requested backup is not in the pool as it was listed. `code`: of the protocol, or ""."""
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(message, hint)
@@ -68,11 +68,11 @@ class SendRefused(OperatorError):
 
 
 Verbs = Mapping[str, Callable[[Mapping[str, Any]], None]]
-"""By what is asked for, what answers."""
+"""The functions that answer, by verb."""
 
 
 def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
-    """Answers one request after the other, until there are no more. Raises OSError when the answers have no reader."""
+    """Answers one request after the other, until there are no more. Raises OSError if the answers have no reader."""
     for line in lines:
         problem, code = None, ""
         try:
@@ -99,9 +99,9 @@ class BackupSender:
     catalogue: Catalogue | None
     """The catalogue; None: the pool itself is read, which takes longer."""
     out: int
-    """The descriptor that streams are written to."""
+    """The descriptor to which streams are written."""
     replica: str | None = None
-    """The name under which this pool records the common backups; None: the one that the other server gives."""
+    """The name under which this pool records the common backups; None: the name that the other server gives."""
     hosts: tuple[str, ...] = ()
     """Patterns of the hosts that the other server may see; empty: all."""
     before_piece: Callable[[int], None] = lambda _: None
@@ -124,7 +124,9 @@ class BackupSender:
         write_all(self.out, object_frame({**answer, "now": format_time(datetime.now(UTC))}))
 
     def _list(self, _: Mapping[str, Any]) -> None:
-        """One object for each host that has something to send: its backups, oldest first, each as name, UUID, state and hold."""
+        """Returns one object for each host that has backups to send: its backups, oldest first, each as name, UUID,
+        state and hold.
+        """
         backups_by_host: dict[str, list[list[Any]]] = {
             host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
         }
@@ -158,14 +160,14 @@ class BackupSender:
                 write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups, **fetched}))
 
     def _changes(self) -> Mapping[int, int]:
-        """Returns the last change of each subvolume, so that a backup that was changed by hand an hour ago is not listed."""
+        """Returns the last change of each subvolume, so that a backup that was changed manually an hour ago is not listed."""
         with opened(self.pool.path) as fd:
             return last_changes(fd)
 
     def _is_original(
         self, row: BackupState | Backup, changes: Mapping[int, int], seals_of: Callable[[str], tuple[Notes, Seals]]
     ) -> bool:
-        """Returns True unless the backup was changed after it was final. One that cannot be read is listed: `send` shows why."""
+        """Returns True unless the backup was changed after it was final. An unreadable one is listed: `send` reports why."""
         if row.sealed is not None and row.subvolume_id is not None and changes.get(row.subvolume_id) == row.sealed:
             return True
         name = row.name or ""
@@ -186,16 +188,15 @@ class BackupSender:
         return self.catalogue.states() if self.catalogue else all_rows(self.pool, [], unread)
 
     def _unreadable(self, host: str, names: Sequence[str], notes: Notes, uuids: Mapping[int, str]) -> list[list[Any]]:
-        """Returns backups that the disk cannot read, as the list has them: what they are is known by their seals.
-
-        The other server asks for them, hears why they do not come, and names them. With a catalogue most are in its rows.
+        """Returns backups that the disk cannot read, in the format of the list: their seals identify them. The other server
+        requests them, gets the reason, and reports them. With a catalogue most are in its rows.
         """
         seals = read_seals(self.pool.host(host)) if names else {}
         sealed = [(name, uuids.get(seals[name].subvolume)) for name in names if name in seals]
         return [[name, uuid, COMPLETE] for name, uuid in sealed if uuid and notes.note(name, EXPIRED) is None]
 
     def _send(self, asked: Mapping[str, Any]) -> None:
-        """An object with what follows, then the stream in pieces."""
+        """Returns an object with the announcement, then the stream in pieces."""
         self.before_backup()  # first: an expiry that it waits for may delete what is asked for
         version = max(1, min(int(asked.get("stream", 1)), newest_stream()))
         with self._naming_unreadable(asked):
@@ -206,8 +207,8 @@ class BackupSender:
 
     @contextmanager
     def _naming_unreadable(self, asked: Mapping[str, Any]) -> Iterator[None]:
-        """Raises SendRefused, with a code, when the disk cannot read the backup that is asked for, or its parent: the other
-        side then takes another one.
+        """Raises SendRefused, with a code, if the disk cannot read the requested backup, or its parent: the other server then
+        chooses another one.
         """
         try:
             yield
@@ -221,7 +222,7 @@ class BackupSender:
             raise SendRefused(message, code=UNREADABLE_PARENT if is_parent else UNREADABLE) from error
 
     def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
-        """Returns the requested backup, the one that the other server has already, and the answer about it. Raises SendRefused."""
+        """Returns the requested backup, the one that the other server already has, and the answer about it. Raises SendRefused."""
         host = str(asked["host"])
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)
@@ -241,7 +242,7 @@ class BackupSender:
         return read_notes(self.pool.host(host))
 
     def _backup(self, host: str, name: str, uuid: str, notes: Notes) -> FinalBackup:
-        """The backup, if it is the very one. Raises SendRefused."""
+        """Returns the backup if it is exactly the listed one. Raises SendRefused."""
         path = self.pool.host(host) / name
         final_backup = read_if_ours(path, host) if parse_backup_name(name) else None
         if not final_backup or not final_backup[0].read_only or final_backup[1].uuid != uuid:
@@ -255,12 +256,11 @@ class BackupSender:
         return FinalBackup(path, *final_backup)
 
     def _stream(self, path: Path, parent: int | None, version: int) -> None:
-        """The kernel writes into a pipe, and the pieces go out of it.
+        """Lets the kernel write into a pipe, and yields the pieces from it. Raises NoThread, and SendRefused if the kernel ends
+        with an error.
 
-        Raises NoThread, and SendRefused when the kernel ends with an error.
-
-        It writes command by command. A reader of each command is woken for each, and so is the other server: a moment's worth
-        goes together.
+        The kernel writes command by command, and would wake this process and the other server for each: what arrives within a
+        moment is sent together.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         widen_pipe(reading)
@@ -303,7 +303,7 @@ class BackupSender:
             raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}") from failed[0]
 
     def beat(self) -> None:
-        """Says in a stream that more is to come: where the connection ends, a dead line may not be noticed."""
+        """Sends signs of life in a stream: where the connection ends, a dead line may not be noticed."""
         write_all(self.out, frame(PIECE, b""))
 
     def _may_know(self, host: str) -> bool:
@@ -320,9 +320,8 @@ class BackupSender:
         self.after_common()
 
     def _fetched(self, asked: Mapping[str, Any]) -> datetime | None:
-        """Returns the time of the fetch of which was told; None if nothing was fetched, as by `demote`, or when every host failed.
-
-        The other server's clock is not believed but in rehearsals.
+        """Returns the time of the reported fetch; None if nothing was fetched, as by `demote`, or if every host failed. The other
+        server's clock is trusted only in rehearsals.
         """
         fetch = asked["fetch"]
         if fetch is None:
@@ -331,7 +330,7 @@ class BackupSender:
         return remote_time or datetime.now(UTC)
 
     def _merged(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the announced hosts that the other server may know, and all others as they were recorded."""
+        """Returns the announced hosts that the other server may see, and all others as recorded."""
         others = {host: copies for host, copies in ours.items() if not self._may_know(host)}
         return others | {host: copies for host, copies in theirs.items() if self._may_know(host)}
 
@@ -347,7 +346,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
-    """Yields the requests that come, each a line, until `is_over`, which is asked now and then. Raises SendRefused for one that is
+    """Yields the requests, each a line, until `is_over`, which is called from time to time. Raises SendRefused for a line that is
     too long.
     """
     kept, looked = bytearray(), 0

@@ -1,9 +1,9 @@
-"""What comes from another machine as a stream of `btrfs send`, looked at before `btrfs receive` sees it.
+"""Checks a stream of `btrfs send` from another machine before `btrfs receive` reads it.
 
-Each command is a length, a number, a checksum and so many bytes (fs/btrfs/send.h, Documentation/dev/dev-send-stream). One stream
-is one subvolume, which gets our name for what is not whole yet; it is the one that was asked for, a difference to the one that was
-named; it has no second subvolume, and nothing follows its end. What is in between `btrfs receive` understands, within its cell. If
-it would find another parent than the one that is meant, each command that names the parent gets another UUID.
+Each command is a length, a number, a checksum and its data (fs/btrfs/send.h, Documentation/dev/dev-send-stream). One stream is one
+subvolume, which gets our temporary name; it is the requested one, as a difference to the named parent; it has no second subvolume,
+and nothing follows its end. `btrfs receive` parses the commands in between, within its cell. If it would find another parent than
+the intended one, each command that names the parent gets another UUID.
 """
 
 import struct
@@ -24,21 +24,21 @@ _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 _LONGEST_KEPT = 1 << 16  # of one that is changed: its paths are two at most, of 4096 bytes
 
 _ASLEEP = "it was damaged in transit, or the other server was stopped or suspended during it: it is sent again next time"
-"""A `btrfs send` that was stopped is begun anew by the kernel, behind what it had written."""
+"""The kernel restarts a `btrfs send` that was stopped, after the data that it had written."""
 
 
 class BadStream(OperatorError):
-    """The stream is not what was asked for, or none at all."""
+    """The stream is not the requested one, or not a stream at all."""
 
 
 @dataclass(slots=True)
 class StreamGuard:
-    """Checks one stream piece by piece, and passes on what may go on."""
+    """Checks one stream piece by piece, and passes on the permitted parts."""
 
     uuid: str
     """Of the requested subvolume."""
     parent: str | None
-    """The UUID of the subvolume that the stream is a difference to; None: it has all of it."""
+    """The UUID of the parent of the difference; None: the stream is complete."""
     name: bytes
     """The name of the subvolume here."""
     newest: int
@@ -53,7 +53,7 @@ class StreamGuard:
     _named: bool = False
 
     def filter(self, piece: bytes) -> Iterator[bytes]:
-        """Yields what of the stream may go on, in order. Raises BadStream."""
+        """Yields the permitted parts of the stream, in order. Raises BadStream."""
         data = self._left + piece if self._left else piece
         at = 0
         if not self._begun:
@@ -101,9 +101,8 @@ class StreamGuard:
         self._begun = True
 
     def _changed(self, number: int, payload: bytes, checksum: int) -> bytes:
-        """The command with our name, if it is the first one, and with the parent as it is found here. Raises BadStream.
-
-        A command whose checksum was wrong keeps a wrong one.
+        """Returns the first command with our name, and with the parent as it is found here. Raises BadStream. A wrong checksum
+        stays wrong.
         """
         attributes = _attributes(payload)
         if not self._named:
@@ -117,7 +116,7 @@ class StreamGuard:
         return _COMMAND.pack(len(content), number, checksum) + content
 
     def _require_subvolume(self, number: int, attributes: Mapping[int, bytes]) -> None:
-        """Raises BadStream unless it is the subvolume that was asked for."""
+        """Raises BadStream unless it is the requested subvolume."""
         if number != (_SNAPSHOT if self.parent else _SUBVOL):
             raise BadStream("the stream does not begin with the requested subvolume")
         if _is_not(attributes.get(_UUID), self.uuid):
@@ -147,7 +146,7 @@ def _attributes(payload: bytes) -> dict[int, bytes]:
 
 
 def _checksum(number: int, payload: bytes) -> int:
-    """The command's crc32c, Castagnoli's, as btrfs has it: it begins with 0 and is not inverted."""
+    """Returns the command's crc32c, Castagnoli's, as in btrfs: it starts with 0 and is not inverted."""
     crc = 0
     for byte in _COMMAND.pack(len(payload), number, 0) + payload:
         crc = crc >> 8 ^ _CRCS[(crc ^ byte) & 0xFF]

@@ -1,9 +1,8 @@
-"""What the two sides of a replication say to each other: requests are lines of JSON, answers are frames.
+"""The protocol of a replication: requests are lines of JSON, answers are frames.
 
-A frame is its kind, its length, and so many bytes: an object of JSON, a piece of a stream, or the end of an answer. An answer is
-objects or pieces, and then END with an object: {} or what went wrong. A piece of no bytes says that more is to come. Hosts,
-backups, sizes and times are read from such objects here. Nothing that the other server says is believed before it has been checked,
-and nothing is longer than it may be.
+A frame is its kind, its length, and its data: an object of JSON, a piece of a stream, or the end of an answer. An answer is objects
+or pieces, and then END with an object: {} or an error. An empty piece is a sign of life. Hosts, backups, sizes and times are parsed
+from such objects here. Nothing from the other server is trusted before it has been checked, and everything has a maximum length.
 """
 
 import fcntl
@@ -42,15 +41,15 @@ _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
 
 
 class ConnectionBroken(OperatorError):
-    """The other server is gone, or sends an unexpected message."""
+    """The other server has disconnected, or sent an unexpected message."""
 
 
 class OtherAsks(ConnectionBroken):
-    """The other server asks where it should answer: the key reaches `receive-only` there."""
+    """The other server sends a request instead of answering: the key reaches `receive-only` there."""
 
 
 class RemoteRefused(OperatorError):
-    """The other server does not do what it was asked for, and says why."""
+    """The other server refused the request, with a reason."""
 
 
 class UnreadableThere(RemoteRefused):
@@ -62,7 +61,7 @@ class UnreadableThere(RemoteRefused):
 
 
 UNREADABLE, UNREADABLE_PARENT = "unreadable", "unreadable-parent"
-"""What END says as its `code` beside the error, for UnreadableThere."""
+"""The `code` beside the error in END, for UnreadableThere."""
 
 
 def frame(kind: bytes, content: bytes) -> bytes:
@@ -71,7 +70,7 @@ def frame(kind: bytes, content: bytes) -> bytes:
 
 
 def object_frame(document: Mapping[str, Any], kind: bytes = OBJECT) -> bytes:
-    """A frame of an object."""
+    """Returns a frame with an object."""
     return frame(kind, json.dumps(document).encode())
 
 
@@ -87,12 +86,13 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 class AnswerReader:
-    """Answers, read from a descriptor: each byte must come within `patience` seconds, and in each span of `_SPAN` seconds at least
-    `_LEAST` bytes: a server that sends a byte now and then would hold the host's lock for years. A piece of no bytes counts for
-    neither. With a `pulse`, something must come within that many seconds, be it such a piece.
+    """Reads answers from a descriptor: each byte must arrive within `patience` seconds, and in each span of `_SPAN` seconds at
+    least `_LEAST` bytes: a server that sends a byte now and then would hold the host's lock for years. An empty piece counts for
+    neither.
 
-    `on_read` is told of each count of bytes that came, and of 0 now and then while none does; it may raise. `why_ended` is asked
-    when the connection has ended.
+    With a `pulse`, something, even an empty piece, must arrive within that many seconds. `on_read` is called with the number of
+    bytes received, and with 0 from time to time while none arrive; it may raise. `why_ended` is called when the connection has
+    ended.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class AnswerReader:
         self.pulse: float | None = None
         self.begin_span()
         self.is_open, self.is_torn = False, False
-        """True if the end of an answer is still to come; and whether part of a frame was read and not the rest."""
+        """Returns whether the end of an answer is still missing; and whether a frame was read only in part."""
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
 
@@ -119,11 +119,11 @@ class AnswerReader:
         return self.rest()
 
     def begin_span(self) -> None:
-        """Begins to measure a span: the other server had a reason to send little."""
+        """Starts a new span: the other server had a reason to send little."""
         self._since, self._read, self._waited = time.monotonic(), 0, 0.0
 
     def rest(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the rest of the answer, which is not read yet, in the same way."""
+        """Yields the unread rest of the answer in the same way."""
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size, counts=False))
             if kind == _REQUEST:
@@ -191,7 +191,7 @@ def _silent(seconds: float) -> ConnectionBroken:
 
 
 def is_unread(pipe: int) -> bool:
-    """Returns True if the pipe has data that its reader has not read yet. Raises BrokenPipeError if it has no reader."""
+    """Returns True if the pipe has unread data. Raises BrokenPipeError if it has no reader."""
     poll = select.poll()
     poll.register(pipe, 0)
     if poll.poll(0):
@@ -200,7 +200,7 @@ def is_unread(pipe: int) -> bool:
 
 
 def write_all(fd: int, content: bytes | memoryview) -> None:
-    """Writes all of it. Raises OSError; BrokenPipeError too when writes do not wait and nothing was read for a day."""
+    """Writes everything. Raises OSError; BrokenPipeError also if writes do not wait and nothing was read for a day."""
     left = memoryview(content)
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -213,7 +213,9 @@ def write_all(fd: int, content: bytes | memoryview) -> None:
 
 
 def write_watched(pipe: int, content: bytes | memoryview, look: Callable[[], None]) -> None:
-    """The same into a pipe whose writes do not wait. `look` is called now and then while nothing is read, and may raise."""
+    """Writes everything into a pipe whose writes do not wait. `look` is called from time to time while nothing is read, and may
+    raise.
+    """
     poll = select.poll()
     poll.register(pipe, select.POLLOUT)
     left = memoryview(content)
@@ -237,19 +239,19 @@ class RemoteHost:
     name: str
     """Its name there."""
     was: tuple[str, ...]
-    """Names that it had there earlier."""
+    """Earlier names of the host there."""
     backups: tuple[RemoteBackup, ...]
     """Its backups there."""
     held: dict[str, tuple[str | None, str]]
-    """Why and until when backups are held, by the backup's name."""
+    """Reason and end of the holds, by the backup's name."""
     copy_of: str | None = None
     """The id of the pool from which it is fetched there; None: it is backed up there."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What the other pool says of a stream before it comes. `notes`: what it notes of the backup; `bytes`: how long the stream may
-    become; `total`: of all files of the backup. None: unknown.
+    """The other pool's announcement of a stream. `notes`: its notes about the backup; `bytes`: the maximum length of the stream;
+    `total`: of all files of the backup. None: unknown.
     """
 
     notes: dict[str, dict[str, Any]]
@@ -259,7 +261,7 @@ class StreamInfo:
 
 
 def size_in(answer: Mapping[str, Any], name: str) -> int | None:
-    """Returns a number of bytes that the other server gave; None if it gave none that is possible."""
+    """Returns a number of bytes from the other server; None if it sent no valid one."""
     size = answer.get(name)
     return size if type(size) is int and 0 <= size < _LARGEST_SIZE else None
 
@@ -273,7 +275,7 @@ def time_in(answer: Mapping[str, Any]) -> datetime | None:
 
 
 def host_in(answer: dict[str, Any]) -> RemoteHost:
-    """Returns the host of which the other server tells. Raises ConnectionBroken for what names no host and no backups."""
+    """Returns the host that the other server describes. Raises ConnectionBroken if the description is invalid."""
     name, was, backups = answer.get("host"), answer.get("was"), answer.get("backups")
     if not isinstance(name, str) or name_fault(name) or not isinstance(was, list) or not isinstance(backups, list):
         raise ConnectionBroken("the other server sent an invalid host entry")
@@ -291,7 +293,7 @@ def host_in(answer: dict[str, Any]) -> RemoteHost:
 
 
 def words_of(host: RemoteHost) -> Iterator[str]:
-    """Yields what the other server has said of the host in its own words, of any length."""
+    """Yields the texts about the host that the other server sent, of any length."""
     yield from host.was
     yield host.copy_of or ""
     for until, why in host.held.values():
@@ -309,7 +311,7 @@ def _is_backup(item: Any) -> bool:
 
 
 def parse_stream_info(answer: dict[str, Any], version: int) -> StreamInfo:
-    """Returns what the other server says of a stream, of that version at most. Raises ConnectionBroken."""
+    """Returns the other server's announcement of a stream, of at most that version. Raises ConnectionBroken."""
     notes = answer.get("notes")
     if not isinstance(notes, dict) or len(json.dumps(notes)) > _KEPT_NOTES:
         raise ConnectionBroken("the other server sent an invalid description of a backup")

@@ -46,7 +46,7 @@ _ROW = 16
 
 
 class VariantLook(NamedTuple):
-    """How a variant is drawn. `colour`: its number; `dash`: of its lines; `border`: the same of CSS; `mark`: a shape."""
+    """The style of a variant. `colour`: its number; `dash`: of its lines; `border`: the same in CSS; `mark`: a shape."""
 
     colour: int
     dash: str
@@ -60,14 +60,14 @@ class VariantLook(NamedTuple):
 
 
 def look_of(number: int) -> VariantLook:
-    """Returns the look of the variant with that number. Where colours come again, lines and marks are others."""
+    """Returns the look of the variant with that number. If colours repeat, lines and marks differ."""
     colour = number % COLOURS
     other = (number + number // COLOURS) % COLOURS
     return VariantLook(colour, DASHES[other], _BORDERS[other], _MARKS[other])
 
 
 Band = Sequence[tuple[float, float, float]]
-"""Of each night the least, the median and the most."""
+"""The least, the median and the most of each night."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class Interval:
 def curves(
     bands: Mapping[str, Band], described: str, words: Callable[[float], str] | None = None, faint: Mapping[str, Band] | None = None
 ) -> str:
-    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` writes a number of the axis; None:
-    they are bytes.
+    """A line for each variant over the nights. `faint`: thin lines of the same variants. `words` formats a number of the axis;
+    None: bytes.
     """
     lines = []
     for number, (name, band) in enumerate(bands.items()):
@@ -108,7 +108,7 @@ def intervals(
     rows: Sequence[Interval], names: Sequence[str], words: Callable[[float], str], described: str, *, narrow: bool = False
 ) -> str:
     """Changes against the first variant, a row for each measure: the median, and the least to the most of all pairs. `narrow`: the
-    names of measures stand above their rows, for a screen as wide as a telephone's.
+    names of measures are above their rows, for a screen as wide as a telephone's.
     """
     look = _NARROW if narrow else _WIDE
     groups = [(name, list(of_name)) for name, of_name in groupby(rows, lambda row: row.name)]
@@ -144,7 +144,7 @@ def intervals(
 
 
 def _legend(sheet: Sheet, rows: Sequence[Interval], names: Sequence[str]) -> int:
-    """Names with their marks, above; returns the pixels that they take."""
+    """Draws the names with their marks, at the top; returns their height in pixels."""
     left, y = 8.0, 14
     for number in sorted({row.variant for row in rows}):
         wide = sheet.look.width_of(names[number]) + 46
@@ -319,7 +319,9 @@ def _bands(
     summed: bool = False,
     per: Callable[[NightReading], float] | None = None,
 ) -> dict[str, Band]:
-    """Returns for each variant and night the least, median and most of all seeds; `summed` up to the night, `per` another sum."""
+    """Returns for each variant and night the least, median and most of all seeds; `summed` adds up all nights so far, `per` divides
+    by another sum.
+    """
     bands: dict[str, Band] = {}
     for variant in result.plan.variants:
         lines = [_line(run.nights, of, per, summed=summed) for run in result.runs if run.variant == variant.name and run.nights]

@@ -1,4 +1,4 @@
-"""The words of a rehearsal, for the terminal and for the page: names, numbers, the conclusion and its limits."""
+"""The texts of a rehearsal, for the terminal and for the page: names, numbers, the conclusion and its limits."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ NAMES = {
     "night_seconds": "time of a night",
     "expiry_seconds": "time of expiry in all",
 }
-"""What each measure is called. Of all of them less is better."""
+"""The name of each measure. Less is better in all of them."""
 ASKS = {
     "holes": "Does nossd fill the holes in the free space that ssd leaves?",
     "expiry": "What does the mount option ssd save while backups are deleted?",
@@ -59,11 +59,11 @@ class RehearsalResult:
     place: Place
     """Where its pools were."""
     question: str | None
-    """The key of QUESTIONS that was asked; None: none."""
+    """The key in QUESTIONS of the question; None: none."""
     runs: tuple[RehearsedRun, ...]
     """All runs."""
     judgements: tuple[VariantJudgement, ...]
-    """Each variant against the first."""
+    """Each variant compared with the first."""
     seconds: float
     """How long it took."""
 
@@ -122,7 +122,7 @@ def settings_words(settings: VariantSettings) -> str:
 
 
 def comparison_cells(comparison: MeasureComparison) -> tuple[str, ...]:
-    """Both values, the change, its range, and how many pairs agree."""
+    """Formats both values, the change, its range, and how many pairs agree."""
     pairs = comparison.lower + comparison.higher
     return (
         amount(comparison.measure, comparison.first),
@@ -134,7 +134,7 @@ def comparison_cells(comparison: MeasureComparison) -> tuple[str, ...]:
 
 
 def amount(measure: str, value: float) -> str:
-    """A number of that measure in its unit."""
+    """Formats a number of that measure in its unit."""
     match MEASURES[measure].unit:
         case "bytes":
             return format_size(round(value))
@@ -144,7 +144,7 @@ def amount(measure: str, value: float) -> str:
 
 
 def change(share: float) -> str:
-    """A difference as a share of the larger number, as a change of the first one: -25%, +40%, x 3.2."""
+    """Formats a difference as a share of the larger number, as a change of the first one: -25%, +40%, x 3.2."""
     if abs(share) < _CHANGE:
         return "same"
     if share >= 1:
@@ -154,13 +154,13 @@ def change(share: float) -> str:
 
 
 def range_words(least: float, most: float) -> str:
-    """A range of changes; one of a single value is that."""
+    """Formats a range of changes; if both ends are equal, as one value."""
     first, last = change(least), change(most)
     return first if first == last else f"{first} to {last}"
 
 
 def conclusion(result: RehearsalResult) -> Iterator[str]:
-    """Says which settings are better, and how sure that is."""
+    """Formats which settings are better, and how certain that is."""
     for judgement in result.judgements:
         yield printable(_sentence(judgement, result.question))
     winners = best(result.judgements)
@@ -201,7 +201,7 @@ def _sentence(judgement: VariantJudgement, question: str | None) -> str:
 def _better_and_worse(
     better: Iterable[MeasureComparison], worse: Iterable[MeasureComparison], which: Callable[[MeasureComparison], bool]
 ) -> str:
-    """Names what it is better and worse in, of which `which` returns True; "" if there is nothing."""
+    """Formats the measures in which it is better and worse, of those for which `which` returns True; "" for none."""
     measures = {
         words: [
             f"{NAMES[measure_comparison.measure]} ({change(measure_comparison.median)})"
@@ -214,7 +214,7 @@ def _better_and_worse(
 
 
 def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReading], float]) -> list[float]:
-    """Returns for each night the median over the seeds of a variant, as far as all seeds came."""
+    """Returns for each night the median over the seeds of a variant, up to the last night that all seeds reached."""
     from statistics import median
 
     night_lists = [run.nights for run in runs if run.variant == variant and run.nights]
@@ -222,7 +222,7 @@ def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReadi
 
 
 def caveats(plan: RehearsalPlan, facts: ServerFacts) -> Iterator[str]:
-    """Describes assumptions in the place of what is not known."""
+    """Describes the assumptions that replace unknown facts."""
     yield from (printable(f"{why}: typical values are used instead") for why in facts.unknown)
     if plan.fleet.assumed:
         hosts = ", ".join(plan.fleet.assumed[:5]) + (", ..." if len(plan.fleet.assumed) > 5 else "")

@@ -1,4 +1,4 @@
-"""`backupd rehearse`: nights on a throwaway pool, with two or more settings side by side."""
+"""`backupd rehearse`: runs nights on a throwaway pool, with two or more settings side by side."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class RehearseOptions:
 
 
 def _complete_variant(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The keys, behind what was typed up to the last comma or colon."""
+    """Completes the keys, after the text up to the last comma or colon."""
     if "=" not in incomplete and ":" not in incomplete:
         return [setting for setting in (CONFIGURED, *(f"{key}=" for key in KEYS)) if setting.startswith(incomplete)]
     cut = max(incomplete.rfind(","), incomplete.find(":") if "=" not in incomplete else -1) + 1

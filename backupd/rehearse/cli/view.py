@@ -1,4 +1,4 @@
-"""A rehearsal in words and numbers: its plan, how far it is, and which settings are better."""
+"""A rehearsal as text and numbers: its plan, its progress, and which settings are better."""
 
 import sys
 import time
@@ -40,13 +40,13 @@ _HEIGHT, _SCALE = 6, 9
 
 
 class RehearsalMeter:
-    """A sink of progress: one line of standard error on a terminal, one for each tenth elsewhere."""
+    """Receives the progress: one line of standard error on a terminal, otherwise one for each tenth."""
 
     def __init__(self) -> None:
         self._line, self._begun, self._tenth = ProgressLine(), time.monotonic(), 0
 
     def __call__(self, event: NightDone | Notice) -> None:
-        """Shows how far it is."""
+        """Shows the progress."""
         if isinstance(event, Notice):
             return
         share = event.done / event.of
@@ -64,7 +64,7 @@ class RehearsalMeter:
 
 
 def estimated_seconds(plan: RehearsalPlan) -> float:
-    """About how long it takes."""
+    """Returns the estimated duration."""
     fleet = plan.fleet
     nights = plan.age + plan.days
     changes = sum(host.changed + host.created + host.deleted for host in fleet.hosts) * nights
@@ -75,7 +75,7 @@ def estimated_seconds(plan: RehearsalPlan) -> float:
 
 
 def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterator[str]:
-    """Describes what would be made."""
+    """Describes the planned pools."""
     yield from wrapped(f"{extent_words(plan)}, would take about {format_duration(estimated_seconds(plan))}.")
     where = (
         f"the device {place.device}" if place.device else f"an image in {place.folder}, where {format_size(place.room)} are free"
@@ -87,7 +87,7 @@ def plan_lines(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> Iterato
 
 
 def lines(result: RehearsalResult) -> list[str]:
-    """The report for a terminal."""
+    """Returns the report for a terminal."""
     return list(_lines(result))
 
 
@@ -159,14 +159,14 @@ def _of_nights(runs: Sequence[RehearsedRun], name: str) -> list[tuple[int, int, 
 
 
 def wrapped(text: str) -> list[str]:
-    """Lines as wide as the terminal, 100 columns at the most."""
+    """Returns lines as wide as the terminal, at most 100 columns."""
     import textwrap
 
     return textwrap.wrap(text, min(width(), 100)) if sys.stdout.isatty() else [text]
 
 
 def plan_fields(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[str, Any]:
-    """Describes what would be made."""
+    """Describes the planned pools."""
     return {
         "days": plan.days,
         "age": plan.age,
@@ -183,7 +183,7 @@ def plan_fields(plan: RehearsalPlan, place: Place, facts: ServerFacts) -> dict[s
 
 
 def result_fields(result: RehearsalResult) -> dict[str, Any]:
-    """Returns all that was measured and judged."""
+    """Returns all measurements and judgements."""
     return {
         **plan_fields(result.plan, result.place, result.facts),
         "question": result.question,

@@ -1,4 +1,4 @@
-"""One replication of `backupd replicate` and `receive-only`: from its locks to what is said of it."""
+"""One replication of `backupd replicate` and `receive-only`, from its locks to its report."""
 
 import platform
 import shutil
@@ -48,9 +48,8 @@ Observer = ProgressSinks[ReplicationEvent]
 
 
 def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
-    """Runs one replication; returns what is said of it as JSON.
-
-    Raises LockHeld, RemotePoolMissing, UsageError, and OperatorError of other kinds.
+    """Runs one replication; returns its result as JSON. Raises LockHeld, RemotePoolMissing, UsageError, and other kinds of
+    OperatorError.
     """
     running = RunningRecord(context.catalogue, replica.name, context.clock.now())
     with ExitStack() as held:
@@ -82,13 +81,13 @@ def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: Replicatio
 
 
 def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
-    """Returns the wanted hosts that cannot be read from the seed."""
+    """Returns the wanted hosts that the seed does not have completely."""
     unusable_by_host = unusable_hosts(wanted.seed) if wanted.seed else {}
     return [HostFailed(host, why) for host, why in unusable_by_host.items() if not wanted.hosts or host in wanted.hosts]
 
 
 def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None:
-    """Publishes what is a copy now. What went wrong before is the error to be told, and the next command publishes it, too."""
+    """Publishes which hosts are copies now. An earlier error takes precedence; then the next command publishes it."""
     try:
         publish_copies(context.pool, context.catalogue)
     except (OSError, CatalogueBusy, CatalogueUnusable) as error:
@@ -97,7 +96,7 @@ def _tell_dashboard(context: PoolContext, notice: Callable[[str], None]) -> None
 
 
 def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStack) -> Observer:
-    """Takes what happens: bars on a terminal, otherwise lines, on stderr with JSON; and what the dashboard is told."""
+    """Shows the events: bars on a terminal, otherwise lines, on stderr with JSON; and updates the catalogue for the dashboard."""
     if wanted.as_json:
         return ProgressSinks(notices_on_stderr, running)
     if wanted.dry_run or not has_live_terminal():
@@ -117,7 +116,7 @@ def _begun(
     held: ExitStack,
     connect: Connect,
 ) -> tuple[ReplicationContext, RemotePool]:
-    """Connects, until `held` ends. Over a connection that the other server has begun this program itself keeps to the bandwidth."""
+    """Connects, until `held` ends. Over a connection that the other server opened, this program itself limits the bandwidth."""
     far = held.enter_context(connect(lambda: None))
     replication = ReplicationContext(
         context.config,
@@ -141,7 +140,7 @@ def _begun(
 def _lock_and_reconcile(
     context: PoolContext, replica: ReplicaSettings, held: ExitStack, notice: Callable[[str], None], *, damaged: bool
 ) -> None:
-    """Takes the locks of a replication until `held` ends, and brings the catalogue up to date. Raises LockHeld, PoolUnusable."""
+    """Takes the locks of a replication until `held` ends, and reconciles the catalogue. Raises LockHeld, PoolUnusable."""
     since = format_time(context.clock.now())
     held.enter_context(take_lock(context.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
     if damaged:  # what is known of a copy goes with it
@@ -172,8 +171,8 @@ def _session(
     summary: ReplicationSummary,
     begun: float,
 ) -> ReplicaSession:
-    """Returns the record of a replication of all hosts. `times`: when it began and ended; `listed`: without hosts that the other
-    pool fetches from here.
+    """Returns the record of a replication of all hosts. `times`: of its start and end; `listed`: without hosts that the other pool
+    fetches from here.
     """
     why = {host_fetches.host: obstacle_words(host_fetches) for host_fetches in plan.unwanted} | {
         host_failed.host: host_failed.error for host_failed in summary.failed
@@ -197,8 +196,8 @@ def _session(
 
 
 def _is_confined(*, may_do_without: bool) -> bool:
-    """Returns True if `btrfs receive` runs in a cell, which it always does where it can. Raises OperatorError if it cannot, and may
-    not do without: on a disk that an attacker made, names lead out of the folder as well as in a stream from another machine.
+    """Returns True if `btrfs receive` runs in a cell, which it does if possible. Raises OperatorError if it is impossible and
+    required: on an attacker's disk, names can lead out of the folder just as in a stream from another machine.
     """
     is_known = seccomp_filter(receives=True) is not None
     if is_known and shutil.which(PROGRAM, path=environment()["PATH"]):

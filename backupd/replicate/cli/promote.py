@@ -1,4 +1,4 @@
-"""`backupd promote` takes over hosts whose backups were fetched from another pool; `backupd demote` has them fetched again."""
+"""`backupd promote` takes over hosts whose backups were fetched from another pool; `backupd demote` fetches them again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -177,14 +177,14 @@ def _print_demoted(
 
 
 def _not_theirs(host: str, far: RemoteHost | None) -> str:
-    """Returns why the other pool does not back the host up; "" if it does."""
+    """Returns the reason why the other pool does not back the host up; "" if it does."""
     if not far or not far.backups:
         return obstacle_words(HostFetches(host, obstacle=Obstacle.NOT_THERE))
     return "the other pool has copies of it, and does not back it up" if far.copy_of else ""
 
 
 def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[str]) -> str:
-    """Returns how many backups the retention that holds from then on would not keep; "" if it keeps all."""
+    """Formats how many backups the new retention would not keep; "" if it keeps all."""
     zone, moment = context.config.pool.zone, context.clock.now()
     explained_hosts = [
         explain(host_backups, replica.retention, zone, moment)
@@ -198,9 +198,8 @@ def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[st
 
 
 def _require_demotable(context: PoolContext, host: str, far: RemoteHost | None) -> tuple[list[str], str]:
-    """Backups that only this pool has, oldest first, and the newest that both have, by name.
-
-    Raises OperatorError when the host has to stay as it is.
+    """Returns the backups that only this pool has, oldest first, and the newest common one, by name. Raises OperatorError if the
+    host cannot be demoted.
     """
     if context.pool.working(host).exists():
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")

@@ -1,5 +1,5 @@
-"""`backupd replicate`: backups of another pool fetched into this one; and `backupd receive-only`: this end of a connection that
-another backup server has begun; a forced command of ssh.
+"""`backupd replicate`: fetches backups of another pool into this one; and `backupd receive-only`: this end of a connection that
+another backup server opened, a forced command of ssh.
 """
 
 import os
@@ -32,7 +32,7 @@ from btrkeep.units import format_time
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The configured replicas and servers that are sent to, for a completion."""
+    """The configured replicas, and the servers to which backups are sent, for a completion."""
     config = completing_config(ctx)
     return [name for name in (*config.replicas, *config.pushes) if name.startswith(incomplete)] if config else []
 
@@ -132,7 +132,7 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
 
 
 def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions) -> dict[str, Any]:
-    """Fetches once; returns what is said of it as JSON. Raises what `fetch_one` raises."""
+    """Fetches once; returns the result as JSON. Raises what `fetch_one` raises."""
     command = replica_command(context.config, context.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
     with Connections(command, replica.stall) as connections:
         from backupd.replicate.cli.fetching import fetch_one  # while the other server imports, too
@@ -141,7 +141,7 @@ def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOp
 
 
 def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[ReplicaSettings | PushSettings]:
-    """Returns the section with that name, or all that this side can update. Raises UsageError."""
+    """Returns the section with that name, or all that this server can update. Raises UsageError."""
     pushes = context.config.pushes
     if name is not None and name in pushes:
         return [pushes[name]]
@@ -158,7 +158,7 @@ def _chosen(context: PoolContext, name: str | None, *, is_asked: bool) -> list[R
 
 
 def chosen_replicas(context: PoolContext, name: str | None, *, is_asked: bool = True) -> list[ReplicaSettings]:
-    """Returns the replica of that name, or all. Raises UsageError as `chosen_copies` does."""
+    """Returns the replica with that name, or all. Raises UsageError as `chosen_copies` does."""
     return chosen_copies(context, REPLICA, context.config.replicas, name, is_asked=is_asked)
 
 

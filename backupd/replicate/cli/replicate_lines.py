@@ -1,4 +1,4 @@
-"""The lines that are printed of a replication, with a terminal and without one."""
+"""The printed lines of a replication, with and without a terminal."""
 
 from backupd.replicate.outcome import FetchedBackup, HostFailed, ReplicationEvent, ReplicationPlan, ReplicationProgress
 from btrkeep.cli.output import SaidOnce, print_wrapped, say_wait
@@ -7,18 +7,18 @@ from btrkeep.units import counted, format_duration, format_size, printable
 
 
 def plan_line(plan: ReplicationPlan) -> str:
-    """Describes what is to be fetched."""
+    """Formats the planned backups."""
     return f"{counted(plan.count, 'backup')} of {counted(len(plan.hosts), 'host')} to fetch"
 
 
 def fetched_line(done: FetchedBackup) -> str:
-    """A backup that has come."""
+    """Formats a fetched backup."""
     how = f"after {done.parent}" if done.parent else "whole"
     return f"{done.host}@{done.name}: {format_size(done.bytes)} in {format_duration(done.seconds)}, {how}"
 
 
 class ReplicationLines:
-    """A line for each backup, where there is no terminal."""
+    """Prints a line for each backup, if there is no terminal."""
 
     def __init__(self) -> None:
         self._waits = SaidOnce(say_wait)

@@ -16,7 +16,7 @@ _MOST_HOSTS = 5
 
 
 class ReplicationDisplay(LiveDisplay):
-    """A bar of backups with the time left, one of the bytes that are announced, and the hosts that are being fetched."""
+    """Shows a bar of the backups with the time left, one of the announced bytes, and the hosts that are being fetched."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class ReplicationDisplay(LiveDisplay):
         self._waits = SaidOnce(lambda text: self.line(text, "yellow"))
 
     def __call__(self, event: ReplicationEvent) -> None:
-        """Draws it anew, below what is printed for good."""
+        """Redraws the display below the printed lines."""
         match event:
             case ReplicationPlan():
                 if event.count:

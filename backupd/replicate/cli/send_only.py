@@ -72,7 +72,9 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
 
 
 def _tell(state: Path, pool: Pool) -> None:
-    """Publishes what both servers have. The other one's request is done: what goes wrong here is for the next `backupd sample`."""
+    """Publishes the common backups. The request of the other server is already done, so errors here are left to the next `backupd
+    sample`.
+    """
     try:
         with Catalogue.open(state) as catalogue:
             if catalogue.pool_id() == pool.id:
@@ -82,7 +84,7 @@ def _tell(state: Path, pool: Pool) -> None:
 
 
 def _catalogue(held: ExitStack, state: Path, pool: str) -> Catalogue | None:
-    """The catalogue, if it can be read and is this pool's; without it the pool itself is read."""
+    """Returns the catalogue if it can be read and is this pool's; otherwise the pool itself is read."""
     try:
         catalogue = held.enter_context(Catalogue.open_readonly(state))
         return catalogue if catalogue.pool_id() == pool else None

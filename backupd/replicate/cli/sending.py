@@ -1,6 +1,6 @@
-"""`backupd replicate` in the other direction: this pool's backups sent to a server that cannot reach it, or written to a disk.
+"""`backupd replicate` in the other direction: sends this pool's backups to a server that cannot reach it, or writes them to a disk.
 
-A [push] section has the server; with --seed-to the newest backup of each host goes to a disk that is carried there.
+A [push] section names the server; with --seed-to the newest backup of each host goes to a disk that is carried to it.
 """
 
 import errno
@@ -38,7 +38,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 
 
 def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions) -> dict[str, Any]:
-    """Sends once; the other server requests what it wants. The window limits when it begins, not when it ends."""
+    """Sends once; the other server requests the backups that it wants. The window limits when it starts, not when it ends."""
     if wanted.hosts:
         raise UsageError(
             f"that server chooses which hosts {push.name} receives", "name no hosts; `hosts` in [push] limits those that it sees"
@@ -79,7 +79,7 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
 
 
 def _session(before: ReplicaSession | None, began: datetime, now: datetime, done: PushSummary, seconds: float) -> ReplicaSession:
-    """Returns the record of the session. Its age is that of its begin, unless nothing could be sent."""
+    """Returns the record of the session. Its age counts from its start, unless nothing could be sent."""
     behind = tuple(HostBehind(host, None, done.common.get(host), why) for host, why in sorted(done.failed.items()))
     moments = [moment for name in done.common.values() if (moment := parse_backup_name(name)) and moment <= latest(now)]
     at = began if not done.error else before.at if before else None
@@ -121,7 +121,7 @@ _LEAST = 1 << 16  # bytes
 
 
 def parse_part_size(text: str) -> int:
-    """The length of a part, bytes. Raises ValueError."""
+    """Parses the length of a part, in bytes. Raises ValueError."""
     size = parse_size(text)
     if size < _LEAST:
         raise ValueError(f"a part needs at least {format_size(_LEAST)}")
@@ -129,7 +129,7 @@ def parse_part_size(text: str) -> int:
 
 
 def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: int, wanted: ReplicationOptions) -> int:
-    """Writes it. `name`: what this server calls the copy; the exit status: 1 when some host could not be sent."""
+    """Writes the seed. `name`: this server's name for the copy. Returns the exit status: 1 if a host could not be sent."""
     if name is None or name_fault(name):
         raise UsageError(
             "give this server's name for the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
@@ -178,7 +178,7 @@ def _begin(folder: Path, pool: str) -> None:
 
 
 def _newest(host: RemoteHost) -> RemoteBackup:
-    """The newest complete one; without one the newest."""
+    """Returns the newest complete backup; without one, the newest."""
     return max(host.backups, key=lambda backup: (backup.state == COMPLETE, backup.name))
 
 
