@@ -29,7 +29,7 @@ def _seed_seeds() -> Seeds:
 
 def _seed() -> Callable[[bytes], object]:
     """The input is the seed's file, a host's, and a part of that. What the sender answers goes into a file."""
-    from backupd.replicate.seed import SEED, SeedSender, has_host, part_file, unusable_hosts
+    from backupd.replicate.initial_copy import DESCRIPTION, InitialCopySender, has_host, part_file, unusable_hosts
 
     folder = scratch_folder()
     host = folder / "web1"
@@ -39,14 +39,14 @@ def _seed() -> Callable[[bytes], object]:
     def run(data: bytes) -> None:
         whole, _, rest = data.partition(b"\0")
         of_host, _, part = rest.partition(b"\0")
-        (folder / SEED).write_bytes(whole)
-        (host / SEED).write_bytes(of_host)
+        (folder / DESCRIPTION).write_bytes(whole)
+        (host / DESCRIPTION).write_bytes(of_host)
         part_file(host, 1).write_bytes(part)
         os.ftruncate(out, 0)
         unusable_hosts(folder)
         has_host(host, _ID)
         try:
-            sender = SeedSender(folder, out)
+            sender = InitialCopySender(folder, out)
             sender.verbs["hello"]({})
             sender.verbs["list"]({})
             sender.verbs["send"]({"host": "web1", "uuid": _ID})

@@ -41,7 +41,7 @@ def policy_of(config: Config, host: str, notes: Notes) -> Retention:
 
 def read_hosts(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
     """Yields every host of the pool, or these, by name. If the row of a backup is sufficient, only the backup's name is read."""
-    common = common_backups(pool, with_seeds=True)
+    common = common_backups(pool, with_initial_copies=True)
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
         rows.setdefault(row.host, {})[row.name or WORKING] = row
@@ -213,7 +213,7 @@ def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str
         if final:
             backups[name] = FinalBackup(folder / name, *final)
             candidates.append(_with_seal(candidate_of(final[1], notes, base), backups[name], seals))
-    candidates = _with_common(candidates, common_backups(pool, with_seeds=True).get(host, {}))
+    candidates = _with_common(candidates, common_backups(pool, with_initial_copies=True).get(host, {}))
     facts = HostBackups(host, candidates, policy_of(config, host, notes), rows, forgotten_at(notes))
     return HostOnPool(facts, notes, backups, unreadable, base)
 

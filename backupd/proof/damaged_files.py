@@ -122,7 +122,7 @@ def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedF
 
 def _common(context: PoolContext) -> CommonBackups:
     try:
-        return common_backups(context.pool, with_seeds=False)
+        return common_backups(context.pool, with_initial_copies=False)
     except UnreadableRecord:  # expiry says so
         return {}
 

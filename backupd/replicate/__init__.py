@@ -4,5 +4,5 @@
   `host_copies` one host. `receiver` takes a stream that `stream_guard` has checked, `naming` checks the result and gives it its
   name, `finisher` does the rest while the next one is fetched. `outcome` has the plan and the results.
 - There: `sender` lists and sends. `remote_pool` is the connection to it, `wire` the format of its messages.
-- `push` connects from the sending server. `seed` is the newest backups as files on a disk.
+- `push` connects from the sending server. `initial_copy` writes the newest backups as files to a disk, and reads them there.
 """

@@ -29,8 +29,8 @@ class ReplicationOptions:
     """Names; empty: all."""
     end: datetime | None = None
     """No backup starts after it; None: no limit."""
-    seed: Path | None = None
-    """The folder of a seed that is read instead of the other pool; None: the other pool."""
+    initial_copy: Path | None = None
+    """The folder of an initial copy that is read instead of the other pool; None: the other pool."""
     damaged: bool = False
     """True if damaged copies are fetched again."""
     dry_run: bool = False
@@ -40,10 +40,10 @@ class ReplicationOptions:
 
     @property
     def is_session(self) -> bool:
-        """Returns True if it shows how current the copy is: a replication of only some hosts does not; a seed does with its next
-        fetch.
+        """Returns True if it shows how current the copy is: a replication of only some hosts does not; an initial copy does with
+        its next fetch.
         """
-        return not self.hosts and not self.seed
+        return not self.hosts and not self.initial_copy
 
 
 @dataclass(frozen=True, slots=True)

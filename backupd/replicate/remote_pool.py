@@ -284,13 +284,13 @@ def replica_buckets(config: Config, pool: Pool, replica: ReplicaSettings) -> lis
 
 
 def replica_command(
-    config: Config, pool: Pool, replica: ReplicaSettings, *, seed: Path | None = None, is_limited: bool = True
+    config: Config, pool: Pool, replica: ReplicaSettings, *, initial_copy: Path | None = None, is_limited: bool = True
 ) -> tuple[str, ...]:
-    """Returns the command that answers for the source of a replica: the other pool, within the budgets if it `is_limited`, or a
-    seed.
+    """Returns the command that answers for the source of a replica: the other pool, within the budgets if it `is_limited`, or an
+    initial copy.
     """
-    if seed:
-        return seed_command(seed)
+    if initial_copy:
+        return initial_copy_command(initial_copy)
     return send_command(config, replica, replica_buckets(config, pool, replica) if is_limited else [])
 
 
@@ -302,8 +302,8 @@ def send_command(config: Config, replica: ReplicaSettings, buckets: Sequence[Buc
     return (*relay_command(buckets, remote_shell(config, replica)), replica.address or "", remote)
 
 
-def seed_command(folder: Path) -> tuple[str, ...]:
-    """The command that answers for a seed."""
+def initial_copy_command(folder: Path) -> tuple[str, ...]:
+    """The command that answers for an initial copy."""
     return (sys.executable, "-m", "backupd", "send-only", "--seed", str(folder))
 
 

@@ -84,7 +84,7 @@ def serve(lines: Iterator[bytes], verbs: Verbs, out: int) -> None:
             problem = f"not a request: {error!r}"
         except BrokenPipeError:
             raise
-        except OSError as error:  # of the pool or the seed: read-only, full, damaged
+        except OSError as error:  # of the pool or the initial copy: read-only, full, damaged
             problem = f"{error.filename or 'its source'}: {error.strerror}"
         end = ({"error": problem} if problem else {}) | ({"code": code} if code else {})
         write_all(out, object_frame(end, END))

@@ -47,15 +47,15 @@ class _File:
 class _Record:
     hosts: dict[str, str]
     """The newest common backup of each host, by name."""
-    seeds: dict[str, list[str]]
+    initial_copies: dict[str, list[str]]
     """The backups of initial copies that are under way, by host."""
     last_told: datetime | None = None
     """When the other pool last fetched; None: never."""
 
 
 def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | None = None) -> None:
-    """Replaces what is recorded for one replica: the backup's name by host. Seeds of other hosts stay. `fetched`: when the other
-    pool has fetched; None: it has not.
+    """Replaces what is recorded for one replica: the backup's name by host. Initial copies of other hosts stay. `fetched`: when the
+    other pool has fetched; None: it has not.
 
     Raises OperatorError for invalid data.
     """
@@ -66,18 +66,18 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
     record = _Record({}, {})
     with suppress(UnreadableRecord):  # then it is replaced
         record = _record(pool, replica)
-    _write_common(pool, replica, _Record(hosts, record.seeds, fetched or record.last_told))
+    _write_common(pool, replica, _Record(hosts, record.initial_copies, fetched or record.last_told))
 
 
-def keep_seed(pool: Pool, replica: str, host: str, name: str) -> None:
+def keep_initial_copy(pool: Pool, replica: str, host: str, name: str) -> None:
     """Keeps a backup until the replica has it, unless both pools have one in common already. Raises UnreadableRecord, OSError."""
     record = _record(pool, replica)
-    seeds = record.seeds | {host: sorted({*record.seeds.get(host, ()), name})}
-    _write_common(pool, replica, replace(record, seeds=seeds))
+    initial_copies = record.initial_copies | {host: sorted({*record.initial_copies.get(host, ()), name})}
+    _write_common(pool, replica, replace(record, initial_copies=initial_copies))
 
 
 def _write_common(pool: Pool, replica: str, record: _Record) -> None:
-    left = {host: names for host, names in record.seeds.items() if host not in record.hosts}
+    left = {host: names for host, names in record.initial_copies.items() if host not in record.hosts}
     fields = {"told": format_time(record.last_told)} if record.last_told else {}
     _write(pool.path / MARKER / _FOLDER, replica, {"hosts": record.hosts} | ({"seeds": left} if left else {}) | fields)
 
@@ -126,20 +126,20 @@ def last_told_by_pools(pool: Pool) -> dict[str, datetime]:
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
     """Ends keeping backups of these hosts for that replica. Raises UnreadableRecord."""
     record = _record(pool, replica)
-    if record.hosts or record.seeds:
+    if record.hosts or record.initial_copies:
         kept = {host: name for host, name in record.hosts.items() if host not in hosts}
-        seeds = {host: names for host, names in record.seeds.items() if host not in hosts}
-        _write_common(pool, replica, replace(record, hosts=kept, seeds=seeds))
+        initial_copies = {host: names for host, names in record.initial_copies.items() if host not in hosts}
+        _write_common(pool, replica, replace(record, hosts=kept, initial_copies=initial_copies))
 
 
 def rename_common(pool: Pool, old: str, new: str) -> None:
     """Renames a host in the record of what replicas have in common with this pool. Raises UnreadableRecord."""
     for file in _files(pool):
         record = _read(file.path)
-        if old in record.hosts or old in record.seeds:
+        if old in record.hosts or old in record.initial_copies:
             hosts = {new if host == old else host: name for host, name in record.hosts.items()}
-            seeds = {new if host == old else host: names for host, names in record.seeds.items()}
-            _write_common(pool, file.replica, replace(record, hosts=hosts, seeds=seeds))
+            initial_copies = {new if host == old else host: names for host, names in record.initial_copies.items()}
+            _write_common(pool, file.replica, replace(record, hosts=hosts, initial_copies=initial_copies))
         if old in (copied := copied_to(pool, file.replica)):
             write_copied(pool, file.replica, {new if host == old else host: names for host, names in copied.items()})
 
@@ -154,16 +154,16 @@ def _is_named(host: Any, name: Any) -> bool:
     return isinstance(host, str) and not name_fault(host) and isinstance(name, str) and parse_backup_name(name) is not None
 
 
-def common_backups(pool: Pool, *, with_seeds: bool) -> CommonBackups:
-    """Returns what all replicas have, `with_seeds` also what is on its way to them.
+def common_backups(pool: Pool, *, with_initial_copies: bool) -> CommonBackups:
+    """Returns what all replicas have, `with_initial_copies` also what is on its way to them.
 
     Raises UnreadableRecord: it is unknown then what may be deleted.
     """
     common: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in _files(pool):
         record = _read(file.path)
-        seeds = [(host, name) for host, names in record.seeds.items() for name in names]
-        for host, name in [*record.hosts.items(), *(seeds if with_seeds else ())]:
+        initial_copies = [(host, name) for host, names in record.initial_copies.items() for name in names]
+        for host, name in [*record.hosts.items(), *(initial_copies if with_initial_copies else ())]:
             of_host = common.setdefault(host, {})
             of_host[name] = (*of_host.get(name, ()), file.replica)
     return common
@@ -189,8 +189,8 @@ def _read(path: Path) -> _Record:
         content = json.loads(text_of_file(path))
         if content["format"] > FORMAT:
             raise ValueError(f"it has format {content['format']}, this program reads {FORMAT}")
-        seeds = {host: list(names) for host, names in content.get("seeds", {}).items()}
-        return _Record(dict(content["hosts"]), seeds, parse_time(content["told"]) if "told" in content else None)
+        initial_copies = {host: list(names) for host, names in content.get("seeds", {}).items()}
+        return _Record(dict(content["hosts"]), initial_copies, parse_time(content["told"]) if "told" in content else None)
     except (OSError, *NOT_UNDERSTOOD) as error:
         raise UnreadableRecord(
             f"{path} cannot be read: {error}", "correct it, or delete it if the replica was retired; until then nothing expires"

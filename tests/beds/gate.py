@@ -190,7 +190,7 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "btrfs/test_replicate_damaged.py::test_what_is_damaged_here_comes_again_and_takes_its_place",
         "btrfs/test_replicate_damaged.py::test_a_kill_leaves_one_of_the_two_copies_and_the_next_time_the_good_one",
         "btrfs/test_promote.py::test_a_promote_that_was_killed_pins_nothing_and_can_be_given_again",
-        "btrfs/test_seeds.py::test_a_seed_becomes_a_copy_and_the_next_fetch_is_a_difference_to_it",
+        "btrfs/test_initial_copies.py::test_a_seed_becomes_a_copy_and_the_next_fetch_is_a_difference_to_it",
         "btrfs/test_push.py::test_what_is_sent_is_whole_the_next_time_a_difference_and_both_sides_tell_of_it",
         "btrfs/test_push.py::test_a_line_that_is_cut_or_garbled_leaves_nothing_and_the_next_sending_is_whole[flip-400000]",
         "btrfs/test_push.py::test_a_line_that_is_cut_or_garbled_leaves_nothing_and_the_next_sending_is_whole[cut-1000]",
@@ -203,7 +203,7 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "btrfs/test_push.py::test_a_hostile_other_side_gets_and_changes_nothing[asked0]",
         "btrfs/test_push.py::test_a_hostile_other_side_gets_and_changes_nothing[asked3]",
         "btrfs/test_push.py::test_a_hostile_other_side_gets_and_changes_nothing[asked6]",
-        "btrfs/test_seeds_hostile.py::test_of_a_disk_that_somebody_has_changed_nothing_is_believed",
+        "btrfs/test_initial_copies_hostile.py::test_of_a_disk_that_somebody_has_changed_nothing_is_believed",
     ),
     "an offsite repository gives back what the host had": (
         "btrfs/test_offsite.py::test_plain_restic_gets_back_what_the_host_had_with_time_and_host",

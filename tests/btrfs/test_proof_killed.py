@@ -13,7 +13,7 @@ from tests.beds.nights import Nights
 from tests.beds.two_pools import TwoPools
 from tests.beds.watch import checkpoints, disagreements, killed, rows, writable_finals
 from tests.beds.work import work
-from tests.btrfs.test_seeds import disk, filled, seed_from, seed_to, two
+from tests.btrfs.test_initial_copies import disk, filled, seed_from, seed_to, two
 from tests.btrfs.test_verify import verify
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.slow, pytest.mark.timeout(400)]

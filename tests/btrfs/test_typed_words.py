@@ -97,7 +97,7 @@ ROWS: dict[str, dict[str, tuple[Kind, str] | Kind]] = {
     "import": {"place": (FILE, "import tree {} --host web2 --dry-run")}
     | dict.fromkeys(("kind", "hosts", "path", "verify", "jobs"), REST),
     "replicate": {"name": (CONFIGURED, "replicate {}")}
-    | dict.fromkeys(("hosts", "seed_to", "part_size", "seed"), REST),  # hosts: of the other pool
+    | dict.fromkeys(("hosts", "seed_to", "part_size", "initial_copy"), REST),  # hosts: of the other pool
     "promote": {"hosts": (HOST, "promote {} --dry-run"), "name": REST},
     "demote": {"name": (CONFIGURED, "demote {} web1 --dry-run"), "hosts": (HOST, "demote office {} --dry-run")},
     "offsite check": {"name": (CONFIGURED, "offsite check {}"), "sample": REST, "files": REST},

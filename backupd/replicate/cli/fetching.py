@@ -12,6 +12,7 @@ from backupd.cli.copy_commands import left_words
 from backupd.replicate.cli.replicate_lines import ReplicationLines
 from backupd.replicate.fetch_hosts import replicate
 from backupd.replicate.fetch_plan import make_plan
+from backupd.replicate.initial_copy import unusable_hosts
 from backupd.replicate.outcome import (
     Connect,
     HostFailed,
@@ -23,7 +24,6 @@ from backupd.replicate.outcome import (
     RunningRecord,
 )
 from backupd.replicate.remote_pool import RemotePool, replica_buckets
-from backupd.replicate.seed import unusable_hosts
 from backupd.replicate.wire import RemoteHost, RemoteRefused
 from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies
@@ -81,8 +81,8 @@ def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: Replicatio
 
 
 def _unusable(wanted: ReplicationOptions) -> list[HostFailed]:
-    """Returns the wanted hosts that the seed does not have completely."""
-    unusable_by_host = unusable_hosts(wanted.seed) if wanted.seed else {}
+    """Returns the wanted hosts that the initial copy does not have completely."""
+    unusable_by_host = unusable_hosts(wanted.initial_copy) if wanted.initial_copy else {}
     return [HostFailed(host, why) for host, why in unusable_by_host.items() if not wanted.hosts or host in wanted.hosts]
 
 
@@ -127,11 +127,11 @@ def _begun(
         connect,
         observer,
         confined=_is_confined(
-            may_do_without=context.config.backup.confine == "never" and not (replica.folder is None or wanted.seed)
+            may_do_without=context.config.backup.confine == "never" and not (replica.folder is None or wanted.initial_copy)
         ),
         seconds_left=(wanted.end - context.clock.now()).total_seconds() if wanted.end else None,
     )
-    if replica.is_pushed and not wanted.seed:
+    if replica.is_pushed and not wanted.initial_copy:
         buckets = replica_buckets(context.config, context.pool, replica)
         far.pace = BudgetPace(buckets, replication.cancellation.sleep, lambda: bool(replication.cancellation))
     return replication, far

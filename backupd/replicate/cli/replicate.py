@@ -15,7 +15,7 @@ import click
 
 from backupd.cli.command_context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copy_commands import chosen_copies, closing_time, is_copy_due, report_unreached
-from backupd.replicate.cli.sending import make_seed, parse_part_size, push_to
+from backupd.replicate.cli.sending import parse_part_size, push_to, write_initial_copy
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.replicate.remote_pool import Connections, OwnStreams, RemotePool, RemotePoolMissing, replica_command
 from backupd.repo.pool_context import PoolContext
@@ -59,7 +59,7 @@ def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: st
 )
 @click.option(
     "--seed-from",
-    "seed",
+    "initial_copy",
     type=GivenPath(path_type=Path),
     metavar="FOLDER",
     help="On the second server: fetch from such a disk instead.",
@@ -86,16 +86,16 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
     pool is unusable.
     """
     status, wanted = int(Exit.OK), ReplicationOptions(**options)
-    if (seed_to or wanted.seed) and (due or (seed_to and wanted.seed)):
+    if (seed_to or wanted.initial_copy) and (due or (seed_to and wanted.initial_copy)):
         raise UsageError("--seed-to, --seed-from and --due exclude each other")
-    if wanted.damaged and (seed_to or wanted.seed or due):
+    if wanted.damaged and (seed_to or wanted.initial_copy or due):
         raise UsageError("--damaged excludes --due, --seed-to and --seed-from", "`backupd replicate NAME [HOST...] --damaged`")
     with opened(ctx, writes=not wanted.dry_run) as context:
         if seed_to:
-            return make_seed(context, seed_to, name, part_size, wanted)
-        if wanted.seed:
+            return write_initial_copy(context, seed_to, name, part_size, wanted)
+        if wanted.initial_copy:
             if name is None:
-                raise UsageError("name the replica of the seed", "`replicate NAME --seed-from FOLDER`")
+                raise UsageError("name the replica of the initial copy", "`replicate NAME --seed-from FOLDER`")
             results = [_fetch(context, chosen_replicas(context, name)[0], wanted)]
             print_answer(results, (), as_json=wanted.as_json)
             return int(results[0]["status"] if not wanted.dry_run else Exit.OK)
@@ -133,7 +133,9 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
 
 def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions) -> dict[str, Any]:
     """Fetches once; returns the result as JSON. Raises what `fetch_one` raises."""
-    command = replica_command(context.config, context.pool, replica, seed=wanted.seed, is_limited=not wanted.dry_run)
+    command = replica_command(
+        context.config, context.pool, replica, initial_copy=wanted.initial_copy, is_limited=not wanted.dry_run
+    )
     with Connections(command, replica.stall) as connections:
         from backupd.replicate.cli.fetching import fetch_one  # while the other server imports, too
 

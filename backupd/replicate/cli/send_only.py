@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from backupd.cli.command_context import load_config
-from backupd.replicate.seed import SeedSender
+from backupd.replicate.initial_copy import InitialCopySender
 from backupd.replicate.sender import BackupSender, request_lines, serve
 from backupd.repo.pool_context import open_configured
 from backupd.repo.publish import publish_copies
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 @click.option("--replica", metavar="NAME", help="This server's name for the copy; the other server may have another.")
 @click.option("--host", "hosts", metavar="PATTERN", multiple=True, help="Show only these hosts to the other server.")
 @click.option("--path", type=GivenPath(path_type=Path), help="The pool in this folder, instead of a configured one.")
-@click.option("--seed", type=GivenPath(path_type=Path), help="A seed in this folder, instead of a pool.")
+@click.option("--seed", "initial_copy", type=GivenPath(path_type=Path), help="An initial copy in this folder, instead of a pool.")
 @click.pass_context
-def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, seed: Path | None) -> int:
+def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], path: Path | None, initial_copy: Path | None) -> int:
     """List and send backups to another backup server, and do nothing else.
 
     It is the forced command for the key of a server that fetches. In authorized_keys of this server:
@@ -53,9 +53,9 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
     out = os.dup(1)
     os.dup2(2, 1)  # whatever else prints must not end up among the answers
     with ExitStack() as held:
-        sender: BackupSender | SeedSender
-        if seed:
-            sender = SeedSender(seed, out)
+        sender: BackupSender | InitialCopySender
+        if initial_copy:
+            sender = InitialCopySender(initial_copy, out)
         elif path:
             sender = BackupSender(open_pool(path), None, out, replica, hosts)
         else:

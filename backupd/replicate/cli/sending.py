@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from backupd.replicate.initial_copy import DESCRIPTION, STREAM, begin_initial_copy, end_host, has_host, write_parts
 from backupd.replicate.outcome import ReplicationOptions
 from backupd.replicate.push import Push, PushSummary, SentBackup
 from backupd.replicate.remote_pool import RemotePool, RemotePoolMissing, connected, own_modules, push_command, unreached_hint
-from backupd.replicate.seed import SEED, STREAM, begin_seed, end_host, has_host, write_parts
 from backupd.replicate.sender import BackupSender
 from backupd.replicate.wire import RemoteHost, RemoteRefused
-from backupd.repo.common_backups import keep_seed
+from backupd.repo.common_backups import keep_initial_copy
 from backupd.repo.pool_context import PoolContext
 from backupd.repo.publish import publish_copies
 from backupd.rsync.bandwidth import prepare
@@ -128,8 +128,8 @@ def parse_part_size(text: str) -> int:
     return size
 
 
-def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: int, wanted: ReplicationOptions) -> int:
-    """Writes the seed. `name`: this server's name for the copy. Returns the exit status: 1 if a host could not be sent."""
+def write_initial_copy(context: PoolContext, folder: Path, name: str | None, part_size: int, wanted: ReplicationOptions) -> int:
+    """Writes the initial copy. `name`: this server's name for the copy. Returns the exit status: 1 if a host could not be sent."""
     if name is None or name_fault(name):
         raise UsageError(
             "give this server's name for the copy", "`replicate --seed-to FOLDER NAME`, as in `send-only --replica NAME`"
@@ -148,7 +148,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
             newest = _newest(host)
             is_there = has_host(folder / host.name, newest.uuid)
             if not wanted.dry_run:
-                keep_seed(context.pool, name, host.name, newest.name)
+                keep_initial_copy(context.pool, name, host.name, newest.name)
             fields: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
                 if wanted.dry_run:
@@ -172,7 +172,7 @@ def make_seed(context: PoolContext, folder: Path, name: str | None, part_size: i
 
 def _begin(folder: Path, pool: str) -> None:
     try:
-        begin_seed(folder, pool)
+        begin_initial_copy(folder, pool)
     except OSError as error:
         raise OperatorError(f"{error.filename or folder}: {error.strerror}", "check that the disk is mounted") from None
 
@@ -186,7 +186,7 @@ def _write(far: RemotePool, folder: Path, host: RemoteHost, newest: RemoteBackup
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link", str(folder))
-    (folder / SEED).unlink(missing_ok=True)  # of an older backup, whose parts are written over
+    (folder / DESCRIPTION).unlink(missing_ok=True)  # of an older backup, whose parts are written over
     announced, pieces = far.fetch(host.name, Fetch(newest, None), STREAM)
     with ProgressLine(is_shown=not as_json) as line:
         parts = write_parts(folder, pieces, part_size, lambda size: line.go_on(lambda: f"{host.name}: {format_size(size)}"))

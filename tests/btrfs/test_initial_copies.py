@@ -171,7 +171,7 @@ def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
 
 @pytest.fixture(scope="module")
 def written(no_leftovers: None) -> Iterator[tuple[TwoPools, Path]]:
-    """Two pools, and a seed that nobody has received: tests take a copy of it, and leave no backup in the second pool."""
+    """Two pools, and an initial copy that nobody has received: tests take a copy of it, and leave no backup in the second pool."""
     points = [btrfs.make(), btrfs.make()]
     two = TwoPools(*points)
     two.over_ssh('exec "$@"')
@@ -255,7 +255,7 @@ def test_a_disk_that_is_full_is_told_and_a_larger_one_takes_it(two: TwoPools, di
 
 def test_what_is_no_seed_or_of_another_pool_is_refused(two: TwoPools, disk: Path) -> None:
     filled(two)
-    assert "is not a seed" in str(two.fetch("office", "--seed-from", str(disk.parent), status=1))
+    assert "is not an initial copy" in str(two.fetch("office", "--seed-from", str(disk.parent), status=1))
     (disk.parent / "mine").write_text("a letter")
     assert "has other files in it" in seed_to(two, disk.parent, "backup2", status=1)
     seed_to(two, disk, "backup2")

@@ -1,7 +1,7 @@
-"""A seed: the newest backup of each host as files on a disk that is carried to the second server.
+"""An initial copy: the newest backup of each host as files on a disk that is carried to the second server.
 
 FOLDER/seed.json names the pool; FOLDER/HOST/seed.json, written last, lists the parts beside it: a stream of `btrfs send` in pieces,
-each with its length and its SHA-256. An interrupted seed is continued: existing parts are compared with the stream, and written
+each with its length and its SHA-256. An interrupted one is continued: existing parts are compared with the stream, and written
 only from the first difference.
 """
 
@@ -22,19 +22,19 @@ from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically
 
-SEED = "seed.json"
+DESCRIPTION = "seed.json"
 STREAM = 1
 """The version of the kernel's stream that every receiving kernel supports."""
 _FORMAT = 1
-_LONGEST = 16 << 20  # bytes of a seed.json
+_LONGEST = 16 << 20  # bytes of an initial copy.json
 
 
-class SeedDamaged(OperatorError):
-    """A seed differs from what was written."""
+class InitialCopyDamaged(OperatorError):
+    """An initial copy differs from what was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeedPart:
+class InitialCopyPart:
     """One file of an initial copy. Its name is its number, from 1."""
 
     length: int
@@ -48,21 +48,21 @@ def part_file(folder: Path, number: int) -> Path:
     return folder / f"{number:06}.part"
 
 
-def read_seed(folder: Path) -> dict[str, Any]:
-    """Reads a seed.json. Raises SeedDamaged, FileNotFoundError."""
-    path = folder / SEED
+def read_description(folder: Path) -> dict[str, Any]:
+    """Reads an initial copy.json. Raises InitialCopyDamaged, FileNotFoundError."""
+    path = folder / DESCRIPTION
     try:
         with _opened(path) as file:
             document = json.loads(file.read(_LONGEST))
         if document["format"] > _FORMAT:
-            raise SeedDamaged(f"{path} was written by a newer btrkeep", "use the same version on both servers")
+            raise InitialCopyDamaged(f"{path} was written by a newer btrkeep", "use the same version on both servers")
         return dict(document)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise SeedDamaged(f"{path}: {error.strerror}") from None
+        raise InitialCopyDamaged(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise SeedDamaged(f"{path} is invalid: {error!r}", "write the seed again") from None
+        raise InitialCopyDamaged(f"{path} is invalid: {error!r}", "write the initial copy again") from None
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -77,23 +77,23 @@ def _opened(path: Path) -> BinaryIO:
 # --- written on the first server
 
 
-def begin_seed(folder: Path, pool: str) -> None:
-    """Creates the folder, or continues in it. Raises SeedDamaged for one of another pool, OSError."""
+def begin_initial_copy(folder: Path, pool: str) -> None:
+    """Creates the folder, or continues in it. Raises InitialCopyDamaged for one of another pool, OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        before = read_seed(folder)
+        before = read_description(folder)
     except FileNotFoundError:
         if any(folder.iterdir()):
-            raise SeedDamaged(f"{folder} has other files in it", "name a new folder") from None
-        write_atomically(folder / SEED, json.dumps({"format": _FORMAT, "pool": pool, "version": __version__}) + "\n")
+            raise InitialCopyDamaged(f"{folder} has other files in it", "name a new folder") from None
+        write_atomically(folder / DESCRIPTION, json.dumps({"format": _FORMAT, "pool": pool, "version": __version__}) + "\n")
         return
     if before.get("pool") != pool:
-        raise SeedDamaged(f"{folder} has a seed of another pool", "name a new folder")
+        raise InitialCopyDamaged(f"{folder} has an initial copy of another pool", "name a new folder")
 
 
-def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callable[[int], None]) -> list[SeedPart]:
+def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callable[[int], None]) -> list[InitialCopyPart]:
     """Writes a stream in parts of at most that many bytes; `tell` is called with the number of parts so far. Raises OSError."""
-    parts, done = list[SeedPart](), 0
+    parts, done = list[InitialCopyPart](), 0
     part: _Part | None = None
     try:
         for piece in pieces:
@@ -140,13 +140,13 @@ class _Part:
             write_all(self._fd, piece)
         self.length += len(piece)
 
-    def whole(self) -> SeedPart:
+    def whole(self) -> InitialCopyPart:
         """Ends the part: nothing follows the added data, and all of it is on the disk."""
         if os.fstat(self._fd).st_size != self.length:
             os.ftruncate(self._fd, self.length)
         os.fsync(self._fd)
         self.close()
-        return SeedPart(self.length, self._digest.hexdigest())
+        return InitialCopyPart(self.length, self._digest.hexdigest())
 
     def close(self) -> None:
         """Closes the file; may be called more than once."""
@@ -155,12 +155,12 @@ class _Part:
             self._fd = -1
 
 
-def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, Any], parts: Iterable[SeedPart]) -> None:
+def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, Any], parts: Iterable[InitialCopyPart]) -> None:
     """Writes the list of a host's parts, once they are complete: `listed` as the sender lists the host, `announced` its
     announcement.
     """
     document = {"format": _FORMAT, "listed": listed, "announced": announced, "parts": [asdict(part) for part in parts]}
-    write_atomically(folder / SEED, json.dumps(document) + "\n")
+    write_atomically(folder / DESCRIPTION, json.dumps(document) + "\n")
 
 
 def has_host(folder: Path, uuid: str) -> bool:
@@ -170,33 +170,33 @@ def has_host(folder: Path, uuid: str) -> bool:
         return bool(document["listed"]["backups"][0][1] == uuid) and all(
             part_file(folder, number).stat().st_size == part["length"] for number, part in enumerate(document["parts"], 1)
         )
-    except (OSError, SeedDamaged):
+    except (OSError, InitialCopyDamaged):
         return False
 
 
 def _read_host(folder: Path) -> dict[str, Any]:
-    """Reads the seed.json of a host, and checks its shape. Raises SeedDamaged, FileNotFoundError."""
-    document = read_seed(folder)
+    """Reads the initial copy.json of a host, and checks its shape. Raises InitialCopyDamaged, FileNotFoundError."""
+    document = read_description(folder)
     try:
         host, backup = dict(document["listed"]), document["listed"]["backups"][0]
         is_known = host and isinstance(backup[1], str) and dict(document["announced"])
-        parts = [SeedPart(int(part["length"]), str(part["sha256"])) for part in document["parts"]]
+        parts = [InitialCopyPart(int(part["length"]), str(part["sha256"])) for part in document["parts"]]
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise SeedDamaged(f"{folder / SEED} is invalid: {error!r}", "write the seed again") from None
+        raise InitialCopyDamaged(f"{folder / DESCRIPTION} is invalid: {error!r}", "write the initial copy again") from None
     if not (is_known and parts):
-        raise SeedDamaged(f"{folder / SEED} is invalid", "write the seed again")
+        raise InitialCopyDamaged(f"{folder / DESCRIPTION} is invalid", "write the initial copy again")
     return document
 
 
 def unusable_hosts(folder: Path) -> dict[str, str]:
-    """Returns the hosts that cannot be fetched from a seed, with the reasons: they are incomplete or damaged."""
+    """Returns the hosts that cannot be fetched from an initial copy, with the reasons: they are incomplete or damaged."""
     unusable = {}
     for host in _hosts(folder):
         try:
             _read_host(host)
         except FileNotFoundError:
             unusable[host.name] = "it is incomplete: the same `--seed-to` on the first server continues it"
-        except SeedDamaged as error:
+        except InitialCopyDamaged as error:
             unusable[host.name] = error.message
     return unusable
 
@@ -208,18 +208,20 @@ def _hosts(folder: Path) -> list[Path]:
 # --- read on the second one
 
 
-class SeedSender:
-    """Answers for a seed as `send-only` answers for a pool. `out`: a descriptor."""
+class InitialCopySender:
+    """Answers for an initial copy as `send-only` answers for a pool. `out`: a descriptor."""
 
     def __init__(self, folder: Path, out: int) -> None:
         self._folder, self._out = folder, out
         try:
-            pool_id = read_seed(folder).get("pool")
+            pool_id = read_description(folder).get("pool")
         except FileNotFoundError:
-            raise SeedDamaged(f"{folder} is not a seed", "`backupd replicate --seed-to` on the first server writes one") from None
+            raise InitialCopyDamaged(
+                f"{folder} is not an initial copy", "`backupd replicate --seed-to` on the first server writes one"
+            ) from None
         if not isinstance(pool_id, str):
-            raise SeedDamaged(
-                f"{folder / SEED} does not name a pool", "`backupd replicate --seed-to` on the first server writes a seed"
+            raise InitialCopyDamaged(
+                f"{folder / DESCRIPTION} does not name a pool", "`backupd replicate --seed-to` on the first server writes one"
             )
         self._pool = pool_id
         self.verbs: Verbs = {
@@ -242,11 +244,11 @@ class SeedSender:
     def _send(self, asked: Mapping[str, Any]) -> None:
         host = str(asked["host"])
         if name_fault(host):
-            raise SeedDamaged("there is no such host")
+            raise InitialCopyDamaged("there is no such host")
         folder = self._folder / host
         document = _read_host(folder)
         if document["listed"]["backups"][0][1] != asked["uuid"] or asked.get("parent"):
-            raise SeedDamaged(f"the seed has another backup of {host}")
+            raise InitialCopyDamaged(f"the initial copy has another backup of {host}")
         write_all(self._out, object_frame(document["announced"]))
         for number, part in enumerate(document["parts"], 1):
             for piece in _checked(part_file(folder, number), part):
@@ -254,7 +256,7 @@ class SeedSender:
 
 
 def _checked(path: Path, part: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yields the part's bytes. Raises SeedDamaged at its end if they differ from the written ones."""
+    """Yields the part's bytes. Raises InitialCopyDamaged at its end if they differ from the written ones."""
     digest, length = hashlib.sha256(), 0
     try:
         with _opened(path) as file:
@@ -263,6 +265,8 @@ def _checked(path: Path, part: Mapping[str, Any]) -> Iterator[bytes]:
                 length += len(piece)
                 yield piece
     except OSError as error:
-        raise SeedDamaged(f"{path}: {error.strerror}", "copy it again from the first server") from None
+        raise InitialCopyDamaged(f"{path}: {error.strerror}", "copy it again from the first server") from None
     if (length, digest.hexdigest()) != (part["length"], part["sha256"]):
-        raise SeedDamaged(f"{path} is damaged: copy it again, or remove {path.parent.name} from the seed and write it again")
+        raise InitialCopyDamaged(
+            f"{path} is damaged: copy it again, or remove {path.parent.name} from the initial copy and write it again"
+        )

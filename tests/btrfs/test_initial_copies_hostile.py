@@ -1,4 +1,4 @@
-"""Seeds whose seed.json somebody else wrote, and disks that changed what was written."""
+"""Initial copies whose seed.json somebody else wrote, and disks that changed what was written."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.beds.two_pools import TwoPools
-from tests.btrfs.test_seeds import disk, filled, seed_from, seed_to, two
+from tests.btrfs.test_initial_copies import disk, filled, seed_from, seed_to, two
 
 pytestmark = pytest.mark.btrfs
 __all__ = ["disk", "two"]
@@ -80,7 +80,7 @@ def test_a_folder_whose_seed_is_nonsense_is_told_in_one_line(two: TwoPools, disk
 
 
 def with_hosts(two: TwoPools, disk: Path, *names: str) -> None:
-    """A seed of these hosts, which have one small file each."""
+    """An initial copy of these hosts, which have one small file each."""
     source = two.first.source / "small"
     source.mkdir()
     (source / "file").write_text("x")
@@ -151,7 +151,7 @@ def test_a_part_that_the_disk_changed_is_named_with_what_to_do(two: TwoPools, di
     part.write_bytes(content)
     (failed,) = seed_from(two, disk, status=1)["failed"]
     assert "000003.part" in failed["error"]
-    assert "remove web1 from the seed" in failed["error"]
+    assert "remove web1 from the initial copy" in failed["error"]
     shutil.rmtree(disk / "web1")
     seed_to(two, disk, "backup2")
     seed_from(two, disk)

@@ -1,4 +1,4 @@
-"""The files of a seed on a carried disk: what was cut off goes on, and nothing else than what was written is received."""
+"""The files of an initial copy on a carried disk: what was cut off goes on, and nothing else than what was written is received."""
 
 import hashlib
 import json
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from backupd.replicate.seed import (
-    SeedDamaged,
-    SeedSender,
-    begin_seed,
+from backupd.replicate.initial_copy import (
+    InitialCopyDamaged,
+    InitialCopySender,
+    begin_initial_copy,
     end_host,
     has_host,
     part_file,
-    read_seed,
+    read_description,
     unusable_hosts,
     write_parts,
 )
@@ -37,22 +37,22 @@ def parts_of(folder: Path) -> list[bytes]:
 
 
 @pytest.fixture
-def seed(tmp_path: Path) -> Path:
-    """A seed with one host, web1, in three parts."""
+def initial_copy(tmp_path: Path) -> Path:
+    """An initial copy with one host, web1, in three parts."""
     folder = tmp_path / "seed"
-    begin_seed(folder, POOL)
+    begin_initial_copy(folder, POOL)
     (folder / "web1").mkdir()
     parts = write_parts(folder / "web1", pieces(), PART, lambda _: None)
     end_host(folder / "web1", {"backups": [[NAME, UUID, "complete"]]}, {"notes": {}, "bytes": 25_000}, parts)
     return folder
 
 
-def answer(seed: Path, verb: str, asked: dict[str, Any] | None = None) -> list[tuple[bytes, bytes]]:
-    """The frames that a seed answers, read from a real pipe."""
+def answer(initial_copy: Path, verb: str, asked: dict[str, Any] | None = None) -> list[tuple[bytes, bytes]]:
+    """The frames that an initial copy answers, read from a real pipe."""
     reading, writing = os.pipe()
     try:
         os.set_blocking(writing, False)  # it fits into a pipe
-        SeedSender(seed, writing).verbs[verb](asked or {})
+        InitialCopySender(initial_copy, writing).verbs[verb](asked or {})
         os.write(writing, object_frame({}, END))
         return list(AnswerReader(reading, patience=5).answer())
     finally:
@@ -63,8 +63,8 @@ def answer(seed: Path, verb: str, asked: dict[str, Any] | None = None) -> list[t
 SEND = {"host": "web1", "uuid": UUID}
 
 
-def stream_of(seed: Path) -> bytes:
-    return b"".join(content for kind, content in answer(seed, "send", SEND) if kind == PIECE)
+def stream_of(initial_copy: Path) -> bytes:
+    return b"".join(content for kind, content in answer(initial_copy, "send", SEND) if kind == PIECE)
 
 
 # Written
@@ -118,35 +118,35 @@ def test_a_part_is_never_written_through_a_symlink(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
-def test_a_folder_with_other_files_or_another_pool_is_not_used(tmp_path: Path, seed: Path) -> None:
+def test_a_folder_with_other_files_or_another_pool_is_not_used(tmp_path: Path, initial_copy: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "holiday").touch()
-    with pytest.raises(SeedDamaged, match="has other files"):
-        begin_seed(tmp_path / "photos", POOL)
+    with pytest.raises(InitialCopyDamaged, match="has other files"):
+        begin_initial_copy(tmp_path / "photos", POOL)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["holiday"]
-    begin_seed(seed, POOL)  # goes on
-    with pytest.raises(SeedDamaged, match="of another pool"):
-        begin_seed(seed, "another")
+    begin_initial_copy(initial_copy, POOL)  # goes on
+    with pytest.raises(InitialCopyDamaged, match="of another pool"):
+        begin_initial_copy(initial_copy, "another")
 
 
-def test_a_host_is_there_only_with_all_parts_of_that_very_backup(seed: Path) -> None:
-    assert has_host(seed / "web1", UUID)
-    assert not has_host(seed / "web1", "3" * 36)
-    assert not has_host(seed / "web2", UUID)
-    os.truncate(part_file(seed / "web1", 2), PART - 1)
-    assert not has_host(seed / "web1", UUID)
-    part_file(seed / "web1", 2).unlink()
-    assert not has_host(seed / "web1", UUID)
+def test_a_host_is_there_only_with_all_parts_of_that_very_backup(initial_copy: Path) -> None:
+    assert has_host(initial_copy / "web1", UUID)
+    assert not has_host(initial_copy / "web1", "3" * 36)
+    assert not has_host(initial_copy / "web2", UUID)
+    os.truncate(part_file(initial_copy / "web1", 2), PART - 1)
+    assert not has_host(initial_copy / "web1", UUID)
+    part_file(initial_copy / "web1", 2).unlink()
+    assert not has_host(initial_copy / "web1", UUID)
 
 
 # Read
 
 
-def test_a_whole_seed_is_sent_as_it_was_written(seed: Path) -> None:
-    assert stream_of(seed) == STREAM
-    assert [json.loads(content)["pool"] for _, content in answer(seed, "hello")] == [POOL]
-    assert [json.loads(content)["host"] for _, content in answer(seed, "list")] == ["web1"]
-    announced = next(content for kind, content in answer(seed, "send", SEND) if kind == OBJECT)
+def test_a_whole_seed_is_sent_as_it_was_written(initial_copy: Path) -> None:
+    assert stream_of(initial_copy) == STREAM
+    assert [json.loads(content)["pool"] for _, content in answer(initial_copy, "hello")] == [POOL]
+    assert [json.loads(content)["host"] for _, content in answer(initial_copy, "list")] == ["web1"]
+    announced = next(content for kind, content in answer(initial_copy, "send", SEND) if kind == OBJECT)
     assert json.loads(announced)["bytes"] == len(STREAM)
 
 
@@ -180,13 +180,13 @@ def replace_by_pipe(part: Path) -> None:
 )
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_part_that_is_not_what_was_written_ends_the_receiving_with_its_name(
-    seed: Path, harm: Callable[[Path], object], number: int
+    initial_copy: Path, harm: Callable[[Path], object], number: int
 ) -> None:
     """The kernel would receive a damaged stream as a whole backup."""
-    part = part_file(seed / "web1", number)
+    part = part_file(initial_copy / "web1", number)
     harm(part)
-    with pytest.raises(SeedDamaged) as refused:
-        answer(seed, "send", SEND)
+    with pytest.raises(InitialCopyDamaged) as refused:
+        answer(initial_copy, "send", SEND)
     assert str(part) in refused.value.message
 
 
@@ -195,36 +195,36 @@ def test_a_part_that_is_not_what_was_written_ends_the_receiving_with_its_name(
     [{**SEND, "uuid": "3" * 36}, {**SEND, "parent": UUID}, {**SEND, "host": "../web1"}, {**SEND, "host": ".."}],
     ids=["another backup", "a difference", "a path", "the folder above"],
 )
-def test_only_the_backups_of_the_seed_are_sent(seed: Path, asked: dict[str, Any]) -> None:
-    with pytest.raises(SeedDamaged):
-        answer(seed, "send", asked)
+def test_only_the_backups_of_the_seed_are_sent(initial_copy: Path, asked: dict[str, Any]) -> None:
+    with pytest.raises(InitialCopyDamaged):
+        answer(initial_copy, "send", asked)
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "[]", '{"format": 1}', '{"format": 2}', '{"format": 1, "listed": {"backups": []}, "announced": {}, "parts": []}'],
 )
-def test_a_host_whose_seed_is_not_understood_is_named_and_costs_no_other(seed: Path, text: str) -> None:
-    (seed / "web2").mkdir()
-    (seed / "web2" / "seed.json").write_text(text)
-    (seed / "web3").mkdir()  # was not written to its end
-    assert sorted(unusable_hosts(seed)) == ["web2", "web3"]
-    assert [json.loads(content)["host"] for _, content in answer(seed, "list")] == ["web1"]
-    with pytest.raises(SeedDamaged):
-        answer(seed, "send", {"host": "web2", "uuid": UUID})
+def test_a_host_whose_seed_is_not_understood_is_named_and_costs_no_other(initial_copy: Path, text: str) -> None:
+    (initial_copy / "web2").mkdir()
+    (initial_copy / "web2" / "seed.json").write_text(text)
+    (initial_copy / "web3").mkdir()  # was not written to its end
+    assert sorted(unusable_hosts(initial_copy)) == ["web2", "web3"]
+    assert [json.loads(content)["host"] for _, content in answer(initial_copy, "list")] == ["web1"]
+    with pytest.raises(InitialCopyDamaged):
+        answer(initial_copy, "send", {"host": "web2", "uuid": UUID})
 
 
 def test_a_folder_that_is_no_seed_names_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(SeedDamaged, match="is not a seed") as refused:
-        SeedSender(tmp_path, 1)
+    with pytest.raises(InitialCopyDamaged, match="is not an initial copy") as refused:
+        InitialCopySender(tmp_path, 1)
     assert "`backupd replicate --seed-to`" in (refused.value.hint or "")
     (tmp_path / "seed.json").write_text('{"format": 1, "pool": 5}')
-    with pytest.raises(SeedDamaged, match="does not name a pool"):
-        SeedSender(tmp_path, 1)
+    with pytest.raises(InitialCopyDamaged, match="does not name a pool"):
+        InitialCopySender(tmp_path, 1)
     (tmp_path / "seed.json").write_text('{"format": 2, "pool": "x"}')
-    with pytest.raises(SeedDamaged, match="newer btrkeep"):
-        read_seed(tmp_path)
+    with pytest.raises(InitialCopyDamaged, match="newer btrkeep"):
+        read_description(tmp_path)
     (tmp_path / "seed.json").unlink()
     os.mkfifo(tmp_path / "seed.json")
-    with pytest.raises(SeedDamaged, match="not a plain file"):
-        read_seed(tmp_path)
+    with pytest.raises(InitialCopyDamaged, match="not a plain file"):
+        read_description(tmp_path)
