@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from backupd.rsync.host_answers import is_expected
 from btrkeep.config import HostConfig
+from btrkeep.config.self_exclusion import below
 from btrkeep.errors import OperatorError
 from btrkeep.procfs import Mount
 
@@ -42,10 +43,10 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
 
     order = {str(mount.target): number for number, mount in enumerate(mounts)}
     for place, mount in seen.items():
-        if not is_fetched(place) and not any(_is_below(path, place) for path in host.paths):
+        if not is_fetched(place) and not any(below(path, place) for path in host.paths):
             continue
         for target, other in seen.items():
-            if target == place or other.device != mount.device or not _is_below(mount.root, other.root):
+            if target == place or other.device != mount.device or not below(mount.root, other.root):
                 continue
             same = _moved(mount.root, other.root, target)
             is_later = other.root == mount.root and order[target] > order[place]
@@ -53,7 +54,7 @@ def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwic
                 continue
             if is_fetched(place) and is_fetched(same):
                 is_view = f"subvol={mount.root}" in mount.super_options and other.root == "/" != mount.root and target != "/"
-                is_source = any(_is_below(path, place) for path in host.paths)
+                is_source = any(below(path, place) for path in host.paths)
                 pair = MountedTwice(place, same) if is_view or is_source else MountedTwice(same, place)
                 pairs.append(pair)
                 if len(pairs) >= _MOST:
@@ -86,9 +87,9 @@ def hidden_mounts(mounts: Sequence[Mount], host: HostConfig) -> list[HiddenMount
         place = str(mount.target)
         if mount.id not in above or mount.filesystem in _NO_FILES:
             continue
-        if any(_is_below(mount.root, root) for root in reachable[mount.device]):
+        if any(below(mount.root, root) for root in reachable[mount.device]):
             continue
-        source = next((source for source in host.paths if _is_below(place, source)), None)
+        source = next((source for source in host.paths if below(place, source)), None)
         if source and place != "/" and not is_expected(place, source) and not is_excluded(place, source, host.exclude):
             hidden.append(HiddenMount(place, above[mount.id]))
     return hidden[:_MOST]
@@ -120,9 +121,9 @@ def places_of(folder: str, own: Mount, mounts: Sequence[Mount], host: HostConfig
     for target, mount in seen.items():
         if mount.device != own.device:
             continue
-        if _is_below(within, mount.root):
+        if below(within, mount.root):
             places.append(_moved(within, mount.root, target))
-        elif _is_below(mount.root, within):
+        elif below(mount.root, within):
             places.append(target)
     return [place for place in dict.fromkeys(places) if _is_fetched(place, seen, host)]
 
@@ -155,7 +156,7 @@ def _at(seen: dict[str, Mount], path: str) -> Mount | None:
 
 
 def _is_fetched(path: str, seen: dict[str, Mount], host: HostConfig) -> bool:
-    source = next((source for source in host.paths if _is_below(path, source)), None)
+    source = next((source for source in host.paths if below(path, source)), None)
     if source is None or is_expected(path, source) or is_excluded(path, source, (*host.exclude, *host.left_out)):
         return False
     return not host.one_file_system or _device(_at(seen, path)) == _device(_at(seen, source))
@@ -172,11 +173,7 @@ def _device(mount: Mount | None) -> tuple[str, str]:
 def _outermost(pairs: Sequence[MountedTwice]) -> list[MountedTwice]:
     """Returns the pairs without those that lie in the second place of another pair."""
     again = {pair.again for pair in pairs}
-    return [pair for pair in pairs if not any(other != pair.again and _is_below(pair.again, other) for other in again)]
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return [pair for pair in pairs if not any(other != pair.again and below(pair.again, other) for other in again)]
 
 
 def _moved(path: str, above: str, to: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 from backupd.hosts.assigning import AddedValues
 from btrkeep.config import Config, load, load_usable
+from btrkeep.config.config_model import not_configured
 from btrkeep.config.documents import documents
 from btrkeep.config.problems import Problems
 from btrkeep.config.sources import require_host_name
 from btrkeep.descriptors import ClosingFd
-from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError, did_you_mean, quoted
+from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError
 from btrkeep.process.proc import flock_holders
 from btrkeep.procfs import privilege_hint
 from btrkeep.units import printable
@@ -264,8 +265,7 @@ def _file_of(files: Files, name: str, places: Mapping[str, Path] | None = None) 
     hosts = files.hosts() if places is None else places
     if name not in hosts:
         _require_declared(files, name)
-        hint = did_you_mean(name, hosts, "`backupd host list` shows the configured hosts")
-        raise UsageError(f"no host {quoted(name)} is configured", hint)
+        raise not_configured(name, hosts)
     return hosts[name]
 
 

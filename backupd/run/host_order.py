@@ -10,8 +10,9 @@ from backupd.run.verdict import is_timeout
 from btrkeep.backup_states import CauseCode
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import Config, HostConfig
+from btrkeep.config.config_model import not_configured
 from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
-from btrkeep.errors import UsageError, did_you_mean, quoted
+from btrkeep.errors import UsageError
 from btrkeep.units import local_time
 
 _TRIED = frozenset({"failed", "partial", "suspect", "skipped"})
@@ -71,8 +72,7 @@ def _named(config: Config, name: str) -> PlannedHost:
     if name in config.excluded:
         raise UsageError(f"{name} cannot be backed up: {config.excluded[name].fault}", "correct that line of its configuration")
     if name not in config.hosts:
-        hint = did_you_mean(name, config.hosts, "`backupd host list` shows the configured hosts")
-        raise UsageError(f"no host {quoted(name)} is configured", hint)
+        raise not_configured(name, config.hosts)
     return PlannedHost(config.hosts[name], True, "requested by name")
 
 

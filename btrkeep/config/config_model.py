@@ -4,7 +4,7 @@ Sizes are bytes, durations seconds, shares fractions of one. Each field that a k
 Retention derive the keys of [retention], what decisions/retention keeps, its words, and the letters of the calendars.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
@@ -14,7 +14,7 @@ from btrkeep.config import settings
 from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import EVERY_HOST, HOST, OFFSITE, PUSH, REPLICA, RETENTION, SHARED, ConfigKey, entry, filled_by
 from btrkeep.config.values import SizeOrShare, Window
-from btrkeep.errors import ConfigError
+from btrkeep.errors import ConfigError, UsageError, did_you_mean, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,3 +409,9 @@ class Config:
     def copies(self) -> Mapping[str, CopySettings]:
         """Replicas, servers that are sent to, pools that fetch and offsite repositories by name; no two have the same."""
         return {**self.replicas, **self.pushes, **self.fetched_by, **self.offsites}
+
+
+def not_configured(name: str, hosts: Iterable[str]) -> UsageError:
+    """Returns the error for a host that is not among the configured ones."""
+    hint = did_you_mean(name, hosts, "`backupd host list` shows the configured hosts")
+    return UsageError(f"no host {quoted(name)} is configured", hint)

@@ -225,6 +225,15 @@ def forecast(moments: Sequence[datetime], values: Sequence[int], size: int) -> F
     return FullForecast(now, size, fitted, usual, earliest, latest)
 
 
+def forecasts(daily: Sequence[Point]) -> tuple[FullForecast | TooLittleHistory, FullForecast | TooLittleHistory]:
+    """Forecasts from one point per day when nothing is left to allocate, and when everything is used."""
+    size, moments = (daily[-1].size if daily else 0), [point.taken for point in daily]
+    allocated, used = (forecast(moments, [getattr(point, field) for point in daily], size) for field in ("allocated", "used"))
+    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
+        allocated = bounded(allocated, used)
+    return allocated, used
+
+
 def bounded(allocated: FullForecast, used: FullForecast) -> FullForecast:
     """Allocated is full when used is, at the latest: balance may have made it shrink, but it cannot go on so for ever."""
     pairs = (allocated.usual, used.usual), (allocated.earliest, used.earliest), (allocated.latest, used.latest)

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Job, Sample, SampleMark
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
-from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, bounded, forecast, metadata_share, points, step_for
+from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, forecasts, metadata_share, points, step_for
 from web.mapping import from_row
 from web.running import is_alive
 from web.source import RequestContext, stale_after
@@ -214,10 +214,7 @@ def outlooks(catalogue: Catalogue, filesystem: str, now: datetime) -> tuple[Outl
     since = now - timedelta(days=USUAL)
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     daily = points(catalogue.samples_by_id(_last_of_each(marks, since, _DAY)), since, _DAY)
-    size, moments = (daily[-1].size if daily else 0), [point.taken for point in daily]
-    allocated, used = (forecast(moments, [getattr(point, field) for point in daily], size) for field in ("allocated", "used"))
-    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
-        allocated = bounded(allocated, used)
+    allocated, used = forecasts(daily)
     return _outlook("allocated", allocated), _outlook("used", used)
 
 

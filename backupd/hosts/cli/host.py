@@ -21,10 +21,11 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.listings import Column
 from btrkeep.cli.output import print_wrapped
 from btrkeep.config import Config, HostConfig
+from btrkeep.config.config_model import not_configured
 from btrkeep.config.problems import show
 from btrkeep.config.value_types import FLAG
 from btrkeep.decisions.findings import Finding
-from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError, did_you_mean, quoted
+from btrkeep.errors import ConfigError, Exit, OperatorError, UsageError
 from btrkeep.units import counted, printable
 
 if TYPE_CHECKING:
@@ -239,8 +240,7 @@ def test_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> i
         if name in config.excluded:
             raise ConfigError([config.excluded[name].fault], "correct that line")
         if name not in config.hosts:
-            hint = did_you_mean(name, config.hosts, "`backupd host list` shows the configured hosts")
-            raise UsageError(f"no host {quoted(name)} is configured", hint)
+            raise not_configured(name, config.hosts)
     from backupd.doctor.cli.check import report
 
     return report(try_hosts(config, [config.hosts[name] for name in hosts]), as_json)

@@ -9,7 +9,7 @@ import click
 from backupd.cli.command_context import opened, pass_context
 from backupd.observe.cli.trend import width
 from btrkeep.cli import json_option, print_answer
-from btrkeep.decisions.trend import FullForecast, TooLittleHistory, bounded, forecast, points
+from btrkeep.decisions.trend import FullForecast, TooLittleHistory, forecasts, points
 from btrkeep.units import format_size, local_day
 
 _DAY = timedelta(days=1)
@@ -34,10 +34,7 @@ def command(ctx: click.Context, days: int, as_json: bool) -> int:
     daily = points(samples, until - timedelta(days=days), _DAY)
     size = daily[-1].size if daily else 0
     moments = [point.taken for point in daily]
-    allocated, used = (forecast(moments, [getattr(point, field) for point in daily], size) for field in ("allocated", "used"))
-    if isinstance(allocated, FullForecast) and isinstance(used, FullForecast):
-        allocated = bounded(allocated, used)
-    answers = {"allocated": allocated, "used": used}
+    answers = dict(zip(("allocated", "used"), forecasts(daily), strict=True))
     first, last = (moments[0], moments[-1]) if moments else (None, None)
     head = {"since": first, "until": last, "size": size if daily else None}
     fields = head | {name: _fields(answer) for name, answer in answers.items()}
