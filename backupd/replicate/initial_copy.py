@@ -26,7 +26,7 @@ DESCRIPTION = "seed.json"
 STREAM = 1
 """The version of the kernel's stream that every receiving kernel supports."""
 _FORMAT = 1
-_LONGEST = 16 << 20  # bytes of an initial copy.json
+_LONGEST = 16 << 20  # bytes of a seed.json
 
 
 class InitialCopyDamaged(OperatorError):
@@ -49,7 +49,7 @@ def part_file(folder: Path, number: int) -> Path:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Reads an initial copy.json. Raises InitialCopyDamaged, FileNotFoundError."""
+    """Reads a seed.json. Raises InitialCopyDamaged, FileNotFoundError."""
     path = folder / DESCRIPTION
     try:
         with _opened(path) as file:
@@ -175,7 +175,7 @@ def has_host(folder: Path, uuid: str) -> bool:
 
 
 def _read_host(folder: Path) -> dict[str, Any]:
-    """Reads the initial copy.json of a host, and checks its shape. Raises InitialCopyDamaged, FileNotFoundError."""
+    """Reads the seed.json of a host, and checks its shape. Raises InitialCopyDamaged, FileNotFoundError."""
     document = read_description(folder)
     try:
         host, backup = dict(document["listed"]), document["listed"]["backups"][0]

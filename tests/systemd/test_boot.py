@@ -135,7 +135,7 @@ def test_jobs_that_are_due_at_once_run_one_after_the_other_and_the_sample_meanwh
 
 
 def test_systemd_is_told_how_far_a_job_is(night: Booted, rights: Booted) -> None:
-    assert night.fields("status-meanwhile")["StatusText"] == "0 of 1 host done, under way: here"
+    assert night.fields("status-meanwhile")["StatusText"] == "0 of 1 host done, running: here"
     assert re.match(r"1 backup to delete|1 of 1 deleted", rights.fields("expire-status")["StatusText"])
 
 

@@ -40,7 +40,7 @@ touch -d '3 days ago' /var/lib/systemd/timers/stamp-btrkeep-backup@main.timer
 touch /var/lib/systemd/timers/stamp-btrkeep-expire@main.timer
 ended() { ! is "btrkeep-$1@main.service" ExecMainExitTimestampMonotonic 0; }
 systemctl start btrkeep-backup@main.timer btrkeep-expire@main.timer
-until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, under way: here"
+until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, running: here"
 show btrkeep-backup@main.service StatusText >status-meanwhile
 touch /srv/go
 until_true 20 ended backup
@@ -70,7 +70,7 @@ sed -i 's/^before/every = "1s"\nbefore/' /etc/btrkeep/main.toml
 cut -d' ' -f1 /proc/uptime >night-began
 queued() { systemctl list-jobs | grep -q "btrkeep-$1@main.service .* waiting"; }
 systemctl start btrkeep-backup@main.timer
-until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, under way: here"
+until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, running: here"
 for job in heatmap balance expire; do
     systemctl start "btrkeep-$job@main.timer"
     until_true 20 queued "$job"
@@ -101,7 +101,7 @@ rm /srv/go
 mv told told-of-failure
 systemctl reset-failed
 systemctl start --no-block btrkeep-backup@main.service
-until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, under way: here"
+until_true 20 is btrkeep-backup@main.service StatusText "0 of 1 host done, running: here"
 systemctl stop btrkeep-backup@main.service
 show btrkeep-backup@main.service Result ExecMainStatus ActiveState >stopped
 journalctl --no-pager -o cat -u btrkeep-backup@main.service | tail -20 >journal
