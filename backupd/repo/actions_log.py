@@ -1,7 +1,6 @@
-"""POOL/.btrkeep/actions.jsonl: what users did to backups and hosts, one line each, appended.
-
-notes.json of a host has the actions on its backups too; here are those of all hosts, also of deleted ones, and restores. It is a
-record for people: nothing is decided by it, and a command whose action cannot be recorded goes on and reports that.
+"""POOL/.btrkeep/actions.jsonl: what users did to backups and hosts, one line each, appended. notes.json of a host also has the
+actions on its backups; this file has those of all hosts, also of deleted ones, and restores. It is a record for people: no program
+decides by it, and a command whose action cannot be recorded continues and reports that.
 """
 
 import errno
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ACTIONS = "actions.jsonl"
 LARGEST = 1 << 20
-"""Bytes, about 5,000 actions; then they are moved to the former file, which is as large."""
+"""Maximum bytes of the file, about 5,000 actions. A full file is moved to the former file, which has the same maximum."""
 PATIENCE = 5.0
 """Seconds to wait for another process that records an action."""
 LONGEST = 300
@@ -50,9 +49,9 @@ class UserAction:
     by: str
     """The user's name."""
     host: str | None = None
-    """None: it concerned more than one host."""
+    """None: it is about several hosts."""
     backup: str | None = None
-    """The backup's name; None: it concerned more than one backup."""
+    """The backup's name; None: the action is about several backups."""
     why: str = ""
     """The reason that the user gave."""
 
@@ -69,7 +68,7 @@ class UserAction:
 
 
 def record_action(pool: Pool, action: UserAction) -> str:
-    """Appends the action. Returns why it could not be recorded, "" if it was. Waits for a lock at most PATIENCE seconds."""
+    """Appends the action. Returns the reason if it could not be recorded, else "". Waits for a lock at most PATIENCE seconds."""
     path = pool.path / MARKER / ACTIONS
     try:
         with ClosingFd(os.open(path, _OPEN, 0o600)) as fd:
@@ -84,8 +83,8 @@ def record_action(pool: Pool, action: UserAction) -> str:
 
 
 def _is_locked(fd: int, path: Path) -> bool:
-    """Locks the file. False if another process holds the lock for too long; for a minute no caller waits for it again then, because
-    a command may record many actions.
+    """Locks the file. False if another process holds the lock for too long; then no caller waits for it for a minute, because a
+    command may record many actions.
     """
     now = time.monotonic()
     deadline = now if now - _held.get(path, -_HELD_FOR) < _HELD_FOR else now + PATIENCE
@@ -103,7 +102,9 @@ def _is_locked(fd: int, path: Path) -> bool:
 
 
 def _shorten(fd: int, path: Path) -> None:
-    """Moves the lines of the full file to the former one, as far as they fit with those that are there, and empties the file."""
+    """Moves the lines of the full file to the former one, together with those already there, and empties the file. Drops the oldest
+    lines if not all fit.
+    """
     present = os.pread(fd, 2 * LARGEST, 0).splitlines()
     former = _former(path)
     again = set(present)  # a crash after the former file was replaced, and before this one was emptied
@@ -113,8 +114,8 @@ def _shorten(fd: int, path: Path) -> None:
 
 
 def fair_share(lines: Sequence[bytes], size: int) -> list[bytes]:
-    """Returns the lines, oldest first, that are kept in a file of so many bytes: while they do not fit, the user with the most
-    bytes loses the oldest line. So no user can push out the actions of others.
+    """Returns the lines, oldest first, that are kept in a file of that many bytes. As long as they do not fit, the user with the
+    most bytes loses the oldest line, so no user can remove the actions of others by adding many.
     """
     users = [action.by if (action := action_of(line)) else "" for line in lines]
     theirs: dict[str, deque[int]] = {user: deque() for user in users}

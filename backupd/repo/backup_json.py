@@ -1,6 +1,5 @@
-"""backup.json: the description of a backup, inside its subvolume.
-
-It is final together with the subvolume, and every later version reads it. Later changes are in notes.json (notes_json.py).
+"""backup.json: the description of a backup, inside its subvolume. It becomes final together with the subvolume, and every later
+version of btrkeep reads it. Later changes are in notes.json (notes_json.py).
 """
 
 import errno
@@ -23,7 +22,7 @@ FORMAT = 1
 RECORD = "backup.json"
 DATA = "data"
 ROOM = "room"
-"""The reason of a stopped run: it grew fastest while the pool had too little free space."""
+"""The reason of a run that was stopped because it grew fastest while the pool had too little free space."""
 
 _FEW, _SHORT = 100, 1000  # texts, and letters of each, of a record that would be too large
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)  # missing; a symlink; a socket; a folder or fifo
@@ -54,16 +53,16 @@ class PathOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathResult:
-    """One source path of a run, as backup.json has it."""
+    """One source path of a run, as in backup.json."""
 
     path: str
     """The source path."""
     outcome: PathOutcome
     """How its transfer ended."""
     reason: str = ""
-    """Why it is not complete; "" if it is."""
+    """Why the path is not complete; "" if it is."""
     exit_code: int | None = None
-    """rsync's; None: it was not started."""
+    """The exit code of rsync; None: rsync was not started."""
     meaning: str = ""
     """What `exit_code` means."""
     numbers: Mapping[str, int] = field(default_factory=dict)
@@ -81,13 +80,13 @@ class PathResult:
     warnings: tuple[str, ...] = ()
     """One line each."""
     samples: tuple[str, ...] = ()
-    """Some of the files that `reason` and `warnings` are about."""
+    """Examples of the files that `reason` and `warnings` are about."""
     cause: Cause | None = None
     """`reason` as data; None if it has only a text."""
     exit_cause: str = ""
-    """`meaning` as data, an ExitCause; "": there is none."""
+    """`meaning` as data, an ExitCause; "": none."""
     left_out: tuple[str, ...] | None = None
-    """Folders of the host whose content `one_file_system` leaves out; None, and not in the file: not known."""
+    """Folders of the host whose content `one_file_system` leaves out; None, and missing in the file: unknown."""
 
 
 _LEFT_OUT = {"omitted": True}  # of a field that the file has only if it is not the default
@@ -95,24 +94,24 @@ _LEFT_OUT = {"omitted": True}  # of a field that the file has only if it is not 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One backup.json. A field whose text says "only then in the file" is missing there while it has its default."""
+    """One backup.json. A field described as "only if set" is missing in the file while it has its default."""
 
     host: str
     """The host's name."""
     uuid: str
-    """It identifies the backup, also in copies of it."""
+    """Identifies the backup and all copies of it."""
     state: str
-    """Its state when it was written; the effective one takes the notes into account."""
+    """The state when the record was written; the effective state also depends on the notes."""
     started: datetime
     """When its run began."""
     name: str | None = None
-    """None until it is final."""
+    """When the backup became final; None until then."""
     base: str | None = None
-    """The name of the backup that it began as a snapshot of; None: a first copy."""
+    """The name of the backup of which it started as a snapshot; None: a first copy."""
     base_uuid: str | None = None
     """The `uuid` of that."""
     finished: datetime | None = None
-    """When its run ended; None: it runs."""
+    """When its run ended; None: the run is in progress."""
     duration: float | None = None
     """Seconds that the run took."""
     attempts: int = 0
@@ -124,58 +123,61 @@ class Record:
     error: str | None = None
     """Why it is not complete; None if it is."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Those of its host that a continued run must share."""
+    """Settings of its host that must be the same for a run to be continued."""
     rsync_version: str | None = None
     """Of rsync on this server."""
     protocol: int | None = None
-    """Of rsync, which both sides used."""
+    """Version of the rsync protocol that both sides used."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """How long its other steps took, by name."""
+    """Duration of its other steps in seconds, by name."""
     version: str = ""
     """Of btrkeep."""
     links_split: bool = False
-    """True if no file had more than one link before the run's rsync (hardlinks.py), so all its links are younger than the
-    subvolume. Earlier versions wrote `split`, which is ignored: it was wrong after a `promote`."""
+    """True if no file had more than one link before rsync was started in the run (hardlinks.py), so all links are newer than the
+    subvolume. Earlier versions wrote `split`, which is ignored: it was wrong after a `promote`.
+    """
     doubted: bool = field(default=False, metadata=_LEFT_OUT)
     """True if files with the time UNSYNCED_TIME (run/finalisation.py) may not be on the disk; only then in the file."""
     stopped_for: str | None = field(default=None, metadata=_LEFT_OUT)
-    """ROOM if it was stopped because of that; only then in the file."""
+    """ROOM if the run was stopped for that reason; only if set."""
     written: int | None = field(default=None, metadata=_LEFT_OUT)
-    """Bytes of rsync's output that are data on the disk, if the others became holes; only then in the file."""
+    """Bytes of rsync's output that are data on the disk, if the rest became holes; only if set."""
     cause: Cause | None = field(default=None, metadata=_LEFT_OUT)
-    """`error` as data; only then in the file."""
+    """`error` as data; only if set."""
     confined: bool | None = field(default=None, metadata=_LEFT_OUT)
-    """Whether rsync was confined (rsync/confined.py); None, and not in the file, for this machine."""
+    """Whether rsync was confined (rsync/confined.py); None, and missing in the file, if this server is the source."""
     imported: str | None = field(default=None, metadata=_LEFT_OUT)
-    """The folder of another program's history from which it was made; only then in the file."""
+    """The folder of another program's history from which the backup was made; only if set."""
     repaired: Mapping[str, Any] | None = field(default=None, metadata=_LEFT_OUT)
-    """Of which backup it is the repaired copy: {"of": name, "of_uuid", "files": number of replaced files, "unproven": number of
-    those whose content is not proven}; only then in the file."""
+    """The backup of which this is the repaired copy: {"of": name, "of_uuid", "files": number of replaced files, "unproven": number
+    of those whose content is not proven}; only if set.
+    """
     shared_with: str | None = field(default=None, metadata=_LEFT_OUT)
-    """The backup whose data it shares (`share_with`), HOST@NAME; only then in the file."""
+    """The backup with which it shares data (`share_with`), HOST@NAME; only if set."""
     shared_bytes: int | None = field(default=None, metadata=_LEFT_OUT)
-    """Bytes that share that data; only then in the file."""
+    """Bytes that share data with that backup; only if set."""
     unread_bases: tuple[str, ...] = field(default=(), metadata=_LEFT_OUT)
-    """Newer complete backups that could not be read as a whole, so that an older one or none became its base; only then in the
-    file."""
+    """Newer complete backups that could not be read completely, so that the base became an older one or none; only if set."""
     ancestors: Mapping[str, int] = field(default_factory=dict, metadata=_LEFT_OUT)
-    """The existing backups that it grew from, each with the pool's generation in which the snapshot of it was made: all older
-    metadata is shared with it. Only for the pool that made it, not for copies."""
+    """The existing backups from which it was made, each with the pool's generation when that snapshot was made: all older metadata
+    is shared with that backup. Valid only in the pool that made it, not in copies.
+    """
     lasting: tuple[Condition, ...] = field(default=(), metadata=_LEFT_OUT)
-    """What could not be fetched or deleted, was left out or fetched twice, each with the first of the successive backups with
-    it; only then in the file."""
+    """Problems with files: what could not be fetched or deleted, was left out, or was fetched twice, each with the first of the
+    successive backups that had it; only if set.
+    """
     address: str | None = field(default=None, metadata=_LEFT_OUT)
-    """How ssh reached the host; None, and not in the file, for this machine."""
+    """How ssh reached the host; None, and missing in the file, if this server is the source."""
 
     def total(self, key: str) -> int | None:
-        """Returns the sum of one of rsync's numbers over all paths, bounded like them; None if no path has it."""
+        """Returns the sum of one of rsync's numbers over all paths, limited like each of them; None if no path has it."""
         numbers = [result.numbers[key] for result in self.paths if key in result.numbers]
         return bounded(sum(numbers)) if numbers else None
 
     @property
     def skipped_deletions(self) -> tuple[Condition, ...]:
-        """Returns the source paths in which files that the host has deleted may still be, and since when. A record of an earlier
-        version has only its own night.
+        """Returns the source paths that may still contain files which the host has deleted, with the time since when. A record of
+        an earlier version knows only its own night.
         """
         conditions = {
             condition.key.path: condition for condition in self.lasting if condition.kind is ConditionKind.DELETIONS_SKIPPED
@@ -187,7 +189,7 @@ class Record:
 
     @property
     def left_out(self) -> tuple[Condition, ...]:
-        """Returns the folders whose content `one_file_system` leaves out, and since when."""
+        """Returns the folders whose content `one_file_system` leaves out, with the time since when."""
         standing = {condition.key.name: condition for condition in self.lasting if condition.kind is ConditionKind.LEFT_OUT}
         for result in self.paths:
             for folder in result.left_out or ():
@@ -208,7 +210,7 @@ class Record:
 
     @property
     def files(self) -> int | None:
-        """Returns the number of regular files. rsync gives no types for an empty list."""
+        """Returns the number of regular files. rsync reports no types for an empty list."""
         regular = self.total("regular")
         return self.total("files") if regular is None else regular
 
@@ -217,8 +219,8 @@ class Record:
         return next((result for result in self.paths if result.path == name), None)
 
     def to_fields(self) -> dict[str, Any]:
-        """Returns the content of the file as JSON values. (dataclasses.asdict copies deeply, which is half of a small host's
-        CPU time.)
+        """Returns the content of the file as JSON values. (dataclasses.asdict copies every object, which takes half of the CPU time
+        of a small host's run.)
         """
         fields: dict[str, Any] = {"format": FORMAT, **{name: getattr(self, name) for name in _FIELDS}}
         for name, default in _UNSET.items():
@@ -250,7 +252,7 @@ _CHECKED: Mapping[type[Any], tuple[tuple[str, ...], ...]] = {
     )
     for of in (Record, PathResult)
 }
-"""Of each class the fields that are texts, those that are texts or None, and those that are numbers."""
+"""For each class: the fields that are texts, those that are texts or None, and those that are numbers."""
 
 
 def _path_fields(result: PathResult) -> dict[str, Any]:
@@ -286,7 +288,7 @@ def parse(text: str) -> Record:
 
 
 def _checked(record: Record) -> Record:
-    """Returns the record if its fields fit a catalogue's row. Raises TypeError, ValueError."""
+    """Returns the record if its fields fit a row of the catalogue. Raises TypeError, ValueError."""
     texts: list[Any] = [*record.warnings, *record.unread_bases, *(text for path in record.paths for text in path.left_out or ())]
     numbers: list[Any] = [number for path in record.paths for number in path.numbers.values()]
     for part in (record, *record.paths):
@@ -319,7 +321,7 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
 
 
 def read(subvolume: Path) -> Record | None:
-    """Reads the record of a subvolume; None if there is none. Never follows a symlink. Raises UnreadableRecord: its cause is the
+    """Reads the record of a subvolume; None if there is none. Never follows a symlink. Raises UnreadableRecord; its cause is the
     OSError if the file cannot be read.
     """
     path = subvolume / RECORD
@@ -331,7 +333,7 @@ def read(subvolume: Path) -> Record | None:
 
 
 def _text_of(path: Path) -> str | None:
-    """Returns the content; None if it is missing or no file."""
+    """Returns the content; None if the file is missing or not a regular file."""
     try:
         return text_of_file(path)
     except OSError as error:
@@ -342,9 +344,8 @@ def _text_of(path: Path) -> str | None:
 
 @Checkpoint("backup.json replaced")
 def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
-    """Replaces the record of a writable subvolume. What makes that durable is the sync that follows.
-
-    With `durable` the new one is on the disk before it has the name: a power cut leaves one of the two, never an empty file.
+    """Replaces the record of a writable subvolume. The sync that follows makes it durable. With `durable`, the new record is
+    written to the disk before it gets the name: after a power cut there is the old or the new one, never an empty file.
     """
     text = _bounded_text(record)
     temporary = subvolume / (RECORD + ".new")
@@ -366,7 +367,7 @@ def _text_of_record(record: Record) -> str:
 
 
 def _bounded_text(record: Record) -> str:
-    """Returns the content of the file: the first of these that can be read again, or the shortest."""
+    """Returns the content of the file: the first variant that is small enough to be read again, or the shortest."""
     text = _text_of_record(record)
     if has_room(text):
         return text
@@ -378,8 +379,8 @@ def _bounded_text(record: Record) -> str:
 
 
 def _shorter(record: Record) -> Iterator[Record]:
-    """Yields the record with fewer and fewer of the texts that a host can make long. What later nights go on from comes last:
-    the folders that are left out, then the conditions that last.
+    """Yields the record with fewer and fewer of the texts that a host can make long. What later nights need is removed last: first
+    the folders that are left out, then the lasting conditions.
     """
     paths = tuple(replace(path, warnings=(), samples=()) for path in record.paths)
     warnings = (

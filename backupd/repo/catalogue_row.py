@@ -1,4 +1,4 @@
-"""From a backup's record to its row in the catalogue."""
+"""Makes a row of the catalogue from a backup's record."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -38,12 +38,12 @@ def backup_row(pool: Pool, record: Record, state: str, subvolume_id: int | None 
 
 
 def _column(value: Any) -> Any:
-    """Returns the value, a whole number limited to the range of a column of the catalogue."""
+    """Returns the value as an integer within the limits of a column of the catalogue."""
     return min(value, LARGEST_NUMBER) if isinstance(value, int) else value
 
 
 def row_by_notes(row: Backup, notes: Notes) -> Backup:
-    """Returns the row as the host's notes are now, for a backup whose record cannot be read."""
+    """Returns the row according to the host's present notes, for a backup whose record cannot be read."""
     assert row.name is not None
     hold, state = hold_of(notes, row.name), EXPIRED if notes.note(row.name, EXPIRED) else row.outcome or row.state
     row = replace(row, state=state, expired=notes.expired_at(row.name))
@@ -51,10 +51,8 @@ def row_by_notes(row: Backup, notes: Notes) -> Backup:
 
 
 def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:
-    """Returns True if the row of a backup agrees with the host's notes; None: by its row it is neither held, marked, being deleted
-    nor suspect.
-
-    Marks are compared to the second, the precision of the notes.
+    """Returns True if the row of a backup agrees with the host's notes; None: the row shows a backup that is not held, marked,
+    being deleted or suspect. Marks are compared to the second, the precision of the notes.
     """
     expired = notes.expired_at(name)
     if row is None:

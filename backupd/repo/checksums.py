@@ -1,12 +1,11 @@
-"""`checksums` of a host: the content of each of its files when it was read, for all of its backups in one file.
+"""`checksums` of a host: the SHA-256 of each of its files when it was last read, for all of its backups in one file. A file is
+identified by inode number, time of its last change on this server (ctime) and size. No host can choose these, and a snapshot keeps
+them, so one record is valid for every backup that has the file. The records are sorted, and found in the mapped file without
+reading all of it: a host may have ten million. Each record has its own checksum; an invalid record is ignored.
 
-A file is identified by inode number, time of its last change on this server (ctime) and size. No host chooses these, and a snapshot
-keeps them, so one record covers every backup that has the file. The records are sorted, and found in the mapped file without
-reading all of it: a host may have ten million. Each has its own checksum; an invalid one is ignored.
-
-SHA256SUMS, beside backup.json, has the checksums of some files of a backup, made when they had just been fetched. As `sha256sum`
-writes it, so `sha256sum -c SHA256SUMS` in the backup's folder compares without us. It lies in the subvolume, and so travels with it
-to another pool, where inode numbers are others.
+SHA256SUMS, beside backup.json, has the checksums of some files of a backup, made right after they were fetched. It has the format
+of `sha256sum`, so `sha256sum -c SHA256SUMS` in the backup's folder compares without btrkeep. It is in the subvolume, and so is
+copied with it to another pool, where inode numbers differ.
 """
 
 import os
@@ -33,14 +32,13 @@ _MEANT = {escaped: plain for plain, escaped in _ESCAPES.items()}
 _LARGEST = 64 << 20  # bytes; ours has 100,000 lines at the most
 
 LONGEST_HOLE = 64 << 20
-"""Bytes of holes that a file may have to be among them: reading zeros has an end, even with a hostile list."""
+"""Maximum bytes of holes in one of these files: reading zeros must end, even with a hostile list."""
 
 
 @Checkpoint("SHA256SUMS replaced")
 def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
-    """Replaces the file inherited from the base. Paths are absolute, as on the host. Raises OSError.
-
-    Not synced, which would cost more than computing the sums: after a power cut within seconds it may be empty, which is harmless.
+    """Replaces the file inherited from the base. Paths are absolute, as on the host. Raises OSError. Not synced, because a sync
+    would take longer than computing the checksums: after a power cut within seconds the file may be empty, which is harmless.
     """
     (subvolume / SUMS).unlink(missing_ok=True)
     if not sums:
@@ -57,7 +55,7 @@ def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
 
 
 def read_sums(subvolume: Path) -> dict[bytes, bytes]:
-    """Returns SHA-256 by path; nothing if the file is missing or cannot be read. Skips invalid lines."""
+    """Returns SHA-256 by path; empty if the file is missing or cannot be read. Skips invalid lines."""
     sums: dict[bytes, bytes] = {}
     with suppress(OSError):
         fd = os.open(subvolume / SUMS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -98,10 +96,9 @@ NO_DIGEST = bytes(32)
 
 
 class ReadBefore(NamedTuple):
-    """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256.
-
-    The digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: it is damaged because
-    its content was not what the run recorded that fetched it. Only the backup of that run can say that it is right again.
+    """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256. The
+    digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: its content was not what the
+    run recorded that fetched it. Only the backup of that run can prove that it is correct again.
     """
 
     at: int
@@ -116,16 +113,16 @@ def key_of(inode: int, changed: int, size: int) -> Key:
 
 
 def changed_of(key: Key) -> int:
-    """Returns when the file was changed last, in nanoseconds."""
+    """Returns the time of the file's last change, in nanoseconds."""
     changed: int = _KEY.unpack(key)[1]
     return changed
 
 
 class Checksums:
-    """The records of the host whose folder that is, as they were when this was opened."""
+    """The records of the host with that folder, as they were when this object was opened."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError. A file that is none of ours counts as empty, and is replaced; so does the part that cannot be read."""
+        """Raises OSError. A file in another format counts as empty and is replaced; so does the part that cannot be read."""
         self._folder, self._fd, count = folder, -1, 0
         with suppress(FileNotFoundError):
             self._fd = os.open(folder / CHECKSUMS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -159,10 +156,9 @@ class Checksums:
         return _parsed(record) if record[: _KEY.size] == key else None
 
     def write(self, results: Mapping[Key, ReadBefore], now: int | None) -> None:
-        """Adds these records; they are on disk when this returns. This open reader stays unchanged.
-
-        Replaces a small file, or one with a long log, by one that has all records. Drops records that are too old at `now`
-        (microseconds since 1970); None: drops nothing.
+        """Adds these records; they are on disk when this returns. This open reader remains unchanged. A small file, or one with a
+        long log, is replaced by one with all records. Drops records that are too old at `now` (microseconds since 1970); None:
+        drops nothing.
         """
         if self._count > _FEW and len(self._logged) + len(results) <= _LONGEST_LOG:
             _add(self._folder / CHECKSUMS_LOG, results)
@@ -185,7 +181,7 @@ class Checksums:
 
 
 def _logged(path: Path) -> dict[Key, ReadBefore]:
-    """Returns the added records, the last of each. Ignores one that a kill or a full pool truncated."""
+    """Returns the added records, only the last of each file. Ignores a record that a kill or a full pool truncated."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -224,9 +220,8 @@ def _parsed(record: bytes) -> ReadBefore | None:
 
 
 def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since: int) -> Iterator[bytes]:
-    """Yields the file, a block at a time: all new records, and the old ones that are not replaced.
-
-    Leaves out an old record that fails its check or is older than `since`.
+    """Yields the file in blocks: all new records, and the old ones that are not replaced. Leaves out an old record with an invalid
+    checksum or older than `since`.
     """
     yield _MAGIC
     keys, start = sorted(new), 0

@@ -1,14 +1,12 @@
-"""Which backup of each host two pools have in common: the newest, which the next difference is to.
+"""Which backup of each host two pools have in common: the newest one, against which the next difference is made.
+POOL/.btrkeep/common/NAME.json is written on both sides at the end of a replication; expiry on both sides keeps these backups. An
+administrator who gives up a replica deletes the file.
 
-POOL/.btrkeep/common/NAME.json, written on both sides at the end of a replication; expiry on either side leaves these alone. An
-administrator who gives a replica up deletes the file.
+{"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
-    {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
-
-`seeds`: what was written to disks that are on their way. All of a host are kept until both pools have one in common: it is unknown
-which of them arrives. `last_told`: when the pool that fetches from this one has fetched last, which it then said.
-
-POOL/.btrkeep/copied/NAME.json names all backups that both had by then, for the dashboard alone.
+`seeds`: what was written to disks that are being transported. All of a host are kept until both pools have one in common, because
+it is unknown which of them will arrive. `told`: when the pool that fetches from this one has last fetched, as it reported.
+POOL/.btrkeep/copied/NAME.json names all backups that both pools had by then, only for the dashboard.
 """
 
 import json
@@ -32,7 +30,7 @@ _FOLDER = "common"
 _COPIED = "copied"
 _MOST = 100  # replicas of one pool
 CommonBackups = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""By host and backup, the names of the replicas that have it in common with this pool."""
+"""By host and backup: the names of the replicas that have the backup in common with this pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +38,15 @@ class _File:
     replica: str
     """The replica's name."""
     path: Path
-    """The file of its record."""
+    """The file with the record of a replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
     hosts: dict[str, str]
-    """The newest common backup of each host, by name."""
+    """The newest common backup of each host."""
     initial_copies: dict[str, list[str]]
-    """The backups of initial copies that are under way, by host."""
+    """The backups of initial copies that are being transported, by host."""
     last_told: datetime | None = None
     """When the other pool last fetched; None: never."""
 
@@ -70,7 +68,7 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
 
 
 def keep_initial_copy(pool: Pool, replica: str, host: str, name: str) -> None:
-    """Keeps a backup until the replica has it, unless both pools have one in common already. Raises UnreadableRecord, OSError."""
+    """Keeps a backup until the replica has it, unless both pools already have one in common. Raises UnreadableRecord, OSError."""
     record = _record(pool, replica)
     initial_copies = record.initial_copies | {host: sorted({*record.initial_copies.get(host, ()), name})}
     _write_common(pool, replica, replace(record, initial_copies=initial_copies))
@@ -83,7 +81,9 @@ def _write_common(pool: Pool, replica: str, record: _Record) -> None:
 
 
 def write_copied(pool: Pool, replica: str, hosts: Any) -> None:
-    """Replaces the names of all backups that both this pool and the replica have, by host. Raises OperatorError for bad data."""
+    """Replaces the names of all backups that both this pool and the replica have, by host. Raises OperatorError for
+    invalid data.
+    """
     if name_fault(replica):
         raise OperatorError("this is not a valid name for a replica")
     if not _is_copied(hosts):
@@ -101,7 +101,7 @@ def copied_to(pool: Pool, replica: str) -> dict[str, list[str]]:
 
 
 def copied_text(pool: Pool, replica: str) -> str | None:
-    """Returns the same as it is written, a JSON object with the key `hosts`; None if there is none. Raises OSError, ValueError."""
+    """Returns the file's content, a JSON object with the key `hosts`; None if there is no file. Raises OSError, ValueError."""
     try:
         return text_of_file(pool.path / MARKER / _COPIED / f"{replica}.json")
     except FileNotFoundError:
@@ -119,12 +119,12 @@ def common_of_all(pool: Pool) -> dict[str, dict[str, str]]:
 
 
 def last_told_by_pools(pool: Pool) -> dict[str, datetime]:
-    """Returns when pools that fetch from this one have done so last, by replica. Raises UnreadableRecord."""
+    """Returns when each replica that fetches from this pool has last fetched. Raises UnreadableRecord."""
     return {file.replica: last_told for file in _files(pool) if (last_told := _read(file.path).last_told)}
 
 
 def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
-    """Ends keeping backups of these hosts for that replica. Raises UnreadableRecord."""
+    """Stops keeping backups of these hosts for that replica. Raises UnreadableRecord."""
     record = _record(pool, replica)
     if record.hosts or record.initial_copies:
         kept = {host: name for host, name in record.hosts.items() if host not in hosts}

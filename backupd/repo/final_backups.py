@@ -1,4 +1,6 @@
-"""The backups of a host as they lie in the pool: which are ours, which is the newest complete one, and `latest`, which names it."""
+"""The final backups of a host in the pool: which ones btrkeep made, which is the newest complete one, and `latest`, which points to
+it.
+"""
 
 import errno
 import logging
@@ -32,12 +34,12 @@ from btrkeep.units import backup_name, parse_backup_name, parse_time
 log = logging.getLogger(__name__)
 
 LATEST = "latest"
-"""The newest complete backup of a host: the name of a symlink in its folder, and in commands."""
+"""The name of the symlink to the newest complete backup of a host, in its folder and in commands."""
 _CALENDAR = re.compile(r"\d{4}-\d\d(-\d\d)?", re.ASCII)
 
 
 def name_meant(text: str) -> str:
-    """Returns the name of the backup that started at a time with an offset, as `list` shows it; other text unchanged."""
+    """Returns the name of the backup that started at a time with an offset, as in the output of `list`; other text unchanged."""
     if ":" not in text:
         return text
     try:
@@ -47,7 +49,7 @@ def name_meant(text: str) -> str:
 
 
 def is_meant(name: str, beginning: str, zone: tzinfo) -> bool:
-    """True for a backup's name that begins so. A day or a month is one of the zone, though names are in UTC."""
+    """True for a backup whose name starts with that. A day or a month is one of the time zone, though names are in UTC."""
     started = parse_backup_name(name) if _CALENDAR.fullmatch(beginning) else None
     return (str(started.astimezone(zone).date()) if started else name).startswith(beginning)
 
@@ -56,7 +58,7 @@ _STUB = 2  # BTRFS_EMPTY_SUBVOL_DIR_OBJECTID: inode number of the folder that a 
 
 
 class FinalBackup(NamedTuple):
-    """A final backup of ours, as it lies in the pool."""
+    """A final backup that btrkeep made."""
 
     path: Path
     subvolume: Subvolume
@@ -64,21 +66,23 @@ class FinalBackup(NamedTuple):
 
 
 class SnapshotOfPool(PoolUnusable):
-    """The pool's folder came into a snapshot of the subvolume that it lies in. No subvolume does, so it has no backups."""
+    """The pool's folder was included in a snapshot of the subvolume that contains it. A snapshot contains no subvolumes, so it has
+    no backups.
+    """
 
 
 class ForeignData(OperatorError):
-    """Something that btrkeep did not make lies where a backup should be; it is left alone."""
+    """Something that btrkeep did not make is in the place of a backup; it is not touched."""
 
 
 def read_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
     """Returns the subvolume and record of a backup that btrkeep made, else None: its name, and the record's host, name and UUID,
-    must agree.
+    must agree. A snapshot of a backup that a user made also contains backup.json; its UUID is different. A copy from another pool
+    has the UUID of the original subvolume as its source.
 
-    A snapshot that a user made of a backup carries our backup.json too; its UUID tells it apart. A copy from another pool has the
-    UUID of the subvolume that it is a copy of. One that was made writable and changed is ours too, *altered* (seals.py): its seal
-    names the subvolume, as `btrfs property set` may have removed its mark as a copy. A backup made under an earlier name of the
-    host counts, and its record comes with today's name. Raises UnreadableRecord, SnapshotOfPool.
+    A backup that was made writable and changed is also accepted, *altered* (seals.py): its seal names the subvolume, because `btrfs
+    property set` may have removed the UUID of its source. A backup made under an earlier name of the host counts, and the returned
+    record has today's name. Raises UnreadableRecord, SnapshotOfPool.
     """
     subvolume = describe(path)
     if subvolume is None:
@@ -94,7 +98,7 @@ def read_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
 
 
 def _is_sealed(path: Path, subvolume: Subvolume) -> bool:
-    """Returns True if there is a seal of this very subvolume, by that name."""
+    """Returns True if this subvolume has a seal with that name."""
     seal = read_seals(path.parent).get(path.name) if path.name != WORKING else None
     return seal is not None and seal.subvolume == subvolume.id
 
@@ -110,7 +114,9 @@ def _require_no_stub(path: Path) -> None:
 
 
 def read_final_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:
-    """Returns the same of a final backup of ours, None if it is none. An altered one may be writable. Raises UnreadableRecord."""
+    """Returns the same for a final backup; None if btrkeep did not make it. An altered one may be writable. Raises
+    UnreadableRecord.
+    """
     final_backup = read_if_ours(path, host)
     if not final_backup or final_backup[1].state not in FINAL:
         return None
@@ -122,11 +128,9 @@ def read_final_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None
 
 
 def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
-    """Returns a final backup of ours whose record cannot be read because of damage; None if that is not so, or if more than the
-    record cannot be read.
-
-    Its place and its seal prove that it is ours: numbers of subvolumes are never used again. It has a stand-in record, with the
-    state `failed`, so that it counts for nothing and keeps no other backup from anything.
+    """Returns a final backup whose record is damaged; None if it is not damaged, or if more than the record cannot be read. Its
+    path and its seal prove that btrkeep made it: numbers of subvolumes are never used again. It has a substitute record with the
+    state `failed`, so it counts as no backup and protects no other one.
     """
     started = parse_backup_name(path.name)
     with suppress(OSError):
@@ -142,7 +146,7 @@ def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
 
 
 def is_lost(path: Path) -> bool:
-    """Returns True if the disk cannot read anything of a final backup of ours: its name and its seal tell what it was."""
+    """Returns True if the disk can read nothing of a final backup: its name and its seal tell what it was."""
     try:
         describe(path)
     except OSError as error:
@@ -151,17 +155,17 @@ def is_lost(path: Path) -> bool:
 
 
 def is_named(name: str, host: str, folder: Path) -> bool:
-    """Returns True if the host in that folder has that name, or had it (`backupd rename`). Raises UnreadableRecord."""
+    """Returns True if the host with that folder has or had that name (`backupd rename`). Raises UnreadableRecord."""
     return name == host or name in read_notes(folder).was
 
 
 class HostIsReplica(OperatorError):
-    """The host is a copy: it is fetched from another pool, and not backed up here."""
+    """The host is a copy: it is fetched from another pool and not backed up here."""
 
 
 def require_not_replica(pool: Pool, host: str) -> None:
-    """Raises HostIsReplica for a host that is fetched from another pool, because a backup made here would begin a separate history.
-    One of which nothing has come, because the replication was killed, is not a copy any more. Needs the host's lock.
+    """Raises HostIsReplica for a host that is fetched from another pool, because a backup made here would start a separate history.
+    A host of which nothing has arrived, because the replication was killed, is no copy any more. The caller holds the host's lock.
     """
     drop_empty_mark(pool, host)
     if fetched := read_notes(pool.host(host)).replica:
@@ -172,10 +176,10 @@ def require_not_replica(pool: Pool, host: str) -> None:
 
 
 def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may_be_newer: bool = True) -> Iterator[FinalBackup]:
-    """Yields the host's final backups, newest name first; skips what is not ours, or has a record that cannot be read.
-
-    Skips those of a newer btrkeep, too, or raises NewerRecord if none `may_be_newer`. Adds those that the disk cannot read
-    to `unread`. Without it, raises OSError for them, since they are there; skips those of which only the record is lost.
+    """Yields the host's final backups, newest name first. Skips subvolumes that btrkeep did not make, and those with an unreadable
+    record. Skips backups of a newer btrkeep, or raises NewerRecord unless one `may_be_newer`. Adds backups that the disk cannot
+    read to `unread`; without `unread`, raises OSError for them, because they exist, and skips those of which only the record is
+    lost.
     """
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
@@ -201,15 +205,13 @@ def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may
 
 
 def records_newest_first(pool: Pool, host: str, now: datetime, unread: list[str]) -> list[Record]:
-    """Returns the records of the final backups, newest first; those stamped in the future come last. `unread` as above."""
+    """Returns the records of the final backups, newest first; those with a time in the future come last. `unread` as above."""
     return sorted((backup.record for backup in final_backups(pool, host, unread)), key=lambda record: record.started > latest(now))
 
 
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
-    """Returns the newest complete backup, from the pool itself. One with a timestamp in the future is a base only if there is no
-    other.
-
-    Without `now`, in a rehearsal, no timestamp is in the future. Raises UnreadableRecord if the notes cannot be read.
+    """Returns the newest complete backup, read from the pool. One with a time in the future is the base only if there is no other.
+    Without `now`, in a rehearsal, no time is in the future. Raises UnreadableRecord if the notes cannot be read.
     """
     return newest_base(pool, host, now, read_notes(pool.host(host)))
 
@@ -221,9 +223,7 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 
 def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
     """Yields the host's complete backups, the best base first, without altered ones. Adds those that the disk cannot read to
-    `unread`.
-
-    Raises NewerRecord: it may be complete, and a newer btrkeep knows.
+    `unread`. Raises NewerRecord: only a newer btrkeep knows whether that backup is complete.
     """
     future = []
     for backup in final_backups(pool, host, [] if unread is None else unread, may_be_newer=False):
@@ -246,9 +246,7 @@ def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: lis
 
 
 def is_unreadable(subvolume: Path) -> bool:
-    """Returns True if the disk cannot read some of the metadata of a subvolume. Raises OSError for an error that is no
-    damage.
-    """
+    """Returns True if the disk cannot read some of the metadata of a subvolume. Raises OSError for an error that is not damage."""
     try:
         with opened(subvolume) as fd:
             return not has_readable_tree(fd)
@@ -259,10 +257,9 @@ def is_unreadable(subvolume: Path) -> bool:
 
 
 def recover(pool: Pool, host: str) -> Record | None:
-    """Finishes a `.working` that was final except for its name; returns the record of the backup, None if there was none.
-
-    A read-only `.working` was synced with its record before it became read-only, so its record is true. The record of a writable
-    one is not even read here: a power cut may have left it empty.
+    """Finishes a `.working` that is final except for its name. Returns the record of the backup, None if there was no such
+    subvolume. A read-only `.working` was synced with its record before it became read-only, so its record is correct. The record of
+    a writable one is not read: after a power cut it may be empty.
     """
     path = pool.working(host)
     subvolume = describe(path)
@@ -288,9 +285,8 @@ def rename_to_final(pool: Pool, path: Path, name: str) -> Path:
 
 
 def sync_names(pool: Pool) -> None:
-    """Writes the newest names of backups to the disk, before they are reported.
-
-    A power cut before takes the name alone, and the next run of the host gives it again; so an error is only logged.
+    """Writes the names of the newest backups to the disk before they are reported. A power cut before that loses only the name, and
+    the next run of the host gives it again; so an error is only logged.
     """
     try:
         commit(pool.path)
@@ -299,16 +295,17 @@ def sync_names(pool: Pool) -> None:
 
 
 def newest_complete(pool: Pool, host: str) -> str | None:
-    """Returns the backup that `latest` names and the next one is based on, None if none is complete. Raises UnreadableRecord."""
+    """Returns the backup to which `latest` points and on which the next one is based, None if none is complete. Raises
+    UnreadableRecord.
+    """
     final_backup = find_base(pool, host, None if pool.rehearsal else datetime.now(UTC))
     return final_backup.path.name if final_backup else None
 
 
 def point_latest(pool: Pool, host: str) -> None:
-    """Makes the symlink `latest` point to the newest complete backup; removes it if there is none.
-
-    Called after any change to complete backups, under the host's lock. It is a convenience for people; we never rely on it, so an
-    error is ignored.
+    """Makes the symlink `latest` point to the newest complete backup; removes it if there is none. Called after every change to
+    complete backups, under the host's lock. The link is a convenience for people; btrkeep never relies on it, so an error is
+    ignored.
     """
     link = pool.host(host) / LATEST
     try:
@@ -318,9 +315,8 @@ def point_latest(pool: Pool, host: str) -> None:
 
 
 def unfinished(path: Path, host: str) -> Subvolume | None:
-    """Returns the `.working` at `path` if it is one of ours, in any state that a run or a power cut has left; else None.
-
-    Raises UnreadableRecord for a read-only one whose record cannot be read: that was finished, and is damaged.
+    """Returns the `.working` at `path` if btrkeep made it, in any state that a run or a power cut may have left; else None. Raises
+    UnreadableRecord for a read-only one whose record cannot be read: it was finished, and is damaged.
     """
     subvolume = describe(path)
     if subvolume is None:
@@ -331,7 +327,7 @@ def unfinished(path: Path, host: str) -> Subvolume | None:
 
 
 def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
-    """Returns True for a `.working` of ours: its record names it, or is damaged (a power cut). Or it is empty."""
+    """Returns True for a `.working` that btrkeep made: it is empty, or its record names it or is damaged (by a power cut)."""
     names = {entry.name for entry in os.scandir(path)}
     if not names <= {records.RECORD, records.RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False
@@ -360,7 +356,9 @@ def delete_working(path: Path, subvolume: Subvolume) -> None:
 
 
 def _has_base(folder: Path, subvolume: Subvolume) -> bool:
-    """Returns True if that of which it is a snapshot is there, unchanged: all metadata from before is that one's, too."""
+    """Returns True if the backup of which it is a snapshot exists and is unchanged: then all older metadata belongs to that backup
+    too.
+    """
     for entry in os.scandir(folder):
         with suppress(OSError):
             base = describe(Path(entry)) if parse_backup_name(entry.name) else None

@@ -1,13 +1,14 @@
-"""The hard link guard: before rsync runs, every name of a linked file gets an inode of its own.
+"""The hard link guard: before rsync runs, every name of a linked file gets its own inode.
 
-rsync into a snapshot changes a file through whatever inode its name has. When the source broke a hard link since the base, the
-names are still one inode here, and what is new of one name becomes the other's too: its content with --inplace, its owner, mode,
-ACL and xattrs in any case. rsync exits 0, and every following night flips which one is wrong. Splitting first ends right: rsync
-sees independent files, and -H makes those links again that still hold. Data is not copied, the copies are reflinks; the cost is
-metadata: 90 microseconds a name on an idle machine, three times that where every name is in another folder.
+rsync into a snapshot changes a file through the inode of its name. If the source has broken a hard link since the base, the names
+are still one inode here, and what rsync writes for one name changes the other too: the content with --inplace, and owner, mode, ACL
+and xattrs in any case. rsync exits with 0, and every following night another one of the names is wrong. After the split the result
+is correct: rsync sees independent files, and -H restores the links that still exist.
 
-The tree is hostile ground, so folders are opened as btrkeep.fs.openat says, and the copy is made under a name beside `data`, where
-no name of the host's can be. Killed at any moment it leaves at most that one copy; the next split removes it first, and goes on.
+Data is not copied, because the copies are reflinks; the cost is metadata: 90 microseconds a name on an idle machine, three times
+that if every name is in another folder. The tree is hostile, so folders are opened as described in btrkeep.fs.openat, and the copy
+gets a name beside `data`, where no name of the host can be. A kill leaves at most that one copy; the next split removes it first
+and continues.
 """
 
 import errno
@@ -33,7 +34,7 @@ STAGING = b".split"
 
 _FOLDERS_OPEN = 64
 POOL_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""The errors that say that the pool cannot be written. EIO is not among them: it is of the subvolume that was read."""
+"""The errors that mean that the pool cannot be written. EIO is not one of them: it is about the subvolume that was read."""
 UNREADABLE_HINT = "run `backupd verify` with that host: the next run fetches damaged files again"
 
 
@@ -48,21 +49,18 @@ class SplitResult:
 
 @Checkpoint("hard links split")
 def split_hard_links(subvolume: Path, under: str = "/", *, since: int = 0, cancelled: Cancellation | None = None) -> SplitResult:
-    """Leaves no file with more than one link in `subvolume`/data, each name with the content and attributes that it had.
-
-    With `under`, only names below that source path: what another path's rsync has just linked stays linked.
-
-    With `since`, a generation: when no file had more than one link then, only what was written since has to be looked at. A file
-    has at most one name that is older, so one of those found is always enough to tell it from the others.
+    """Leaves no file with more than one link in `subvolume`/data; each name keeps its content and attributes. With `under`, only
+    names below that source path are split: what rsync has just linked for another path remains linked. `since`, a generation: no
+    file had more than one link then, so only what was written later is examined. At most one name of a file is older, so splitting
+    the names that are found is enough.
 
     Regular files become reflink copies; symlinks, fifos, sockets and device nodes are made again. Folders keep their times. The
-    subvolume is writable, no other process writes in it, and what was changed in it before is committed (a snapshot that was
-    just made is; one that is continued needs the SYNC ioctl). Can be repeated, also after it was killed.
+    subvolume is writable, no other process writes in it, and earlier changes in it are committed (those of a new snapshot are; a
+    continued one needs the SYNC ioctl). Can be repeated, also after a kill.
 
-    When it is `cancelled`, which is looked at before every name, it returns what was done until then: some files still have several
-    links, so no rsync may run then.
-
-    Raises PoolUnusable when the pool is full or cannot be written, OperatorError when a name cannot be copied for another reason.
+    `cancelled` is examined before every name; if it is true, this returns what was done so far: some files still have several
+    links, so no rsync may be started. Raises PoolUnusable if the pool is full or cannot be written, OperatorError if a name cannot
+    be copied for another reason.
     """
     started = time.monotonic()
     root = os.open(subvolume, FOLDER)
@@ -101,7 +99,7 @@ class _Folder:
     fd: int
     """The open folder."""
     times: tuple[int, int]
-    """Of the last access and modification, nanoseconds."""
+    """Times of the last access and change, in nanoseconds."""
     changed: bool = False
     """True if a name in it was replaced, so that its times must be restored."""
 
@@ -114,7 +112,7 @@ class _Folder:
 
 
 class _Folders:
-    """Folders below `top`, a bounded number of them open. Each gets its times back when it is closed."""
+    """Folders below `top`, a limited number of them open. The times of each are restored when it is closed."""
 
     def __init__(self, root: int, top: tuple[bytes, ...]) -> None:
         self._root = root
@@ -156,7 +154,7 @@ def _close(folder: _Folder | None) -> None:
 
 
 def _split_name(root: int, folders: _Folders, inode: LinkedInode, folder_ino: int, name: bytes) -> bool:
-    """Returns True if the name got its own inode. The last remaining name keeps the old one."""
+    """Returns True if the name got its own inode. The last of the names keeps the old one."""
     try:
         folder = folders.get(folder_ino)
         if folder is None or not _is_linked(folder.fd, name, inode.ino):

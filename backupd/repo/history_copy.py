@@ -1,7 +1,6 @@
-"""The copy of the history on the pool: the part of a lost catalogue that no backup.json can restore. See docs/decisions/0023.
-
-The nightly commands replace POOL/.btrkeep/history.jsonl.gz as a whole once a day. Its first line describes it, each further one is
-a row, the last one has their number. It never replaces a copy whose rows are not in the catalogue: they are restored first.
+"""The copy of the history on the pool: the part of a lost catalogue that no backup.json can restore. See docs/decisions/0023. The
+nightly commands replace the whole POOL/.btrkeep/history.jsonl.gz once a day. Its first line describes it, each following line is a
+row, the last line has their number. A copy with rows that are missing in the catalogue is never replaced: they are restored first.
 """
 
 import gzip
@@ -43,7 +42,7 @@ class UnusableCopy(OperatorError):
 
 
 class NewerCopy(UnusableCopy):
-    """A later version wrote it, so it stays as it is."""
+    """A later version wrote it, so it is not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,8 @@ _NOUNS = {"run": "run", "expiry": "deletion run", "balance": "balance", "score":
 
 
 def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
-    """Restores the rows of the pool's copy into the catalogue, unless that has written or read it. Returns the result.
-
-    A damaged copy, or one of another pool, is set aside. Raises only errors of the catalogue.
+    """Restores the rows of the pool's copy into the catalogue, unless this catalogue has written or read that copy. Returns the
+    result. A copy that is damaged or of another pool is set aside. Raises only errors of the catalogue.
     """
     path = pool.path / MARKER / FILE
     try:
@@ -118,7 +116,7 @@ def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
 
 
 def _set_aside(path: Path) -> str:
-    """Sets an unusable copy aside and returns what was done. A full or read-only pool may refuse the rename."""
+    """Sets an unusable copy aside and returns a message about it. A full or read-only pool may refuse the rename."""
     try:
         path.replace(path.with_name(ASIDE))
     except OSError as error:
@@ -127,10 +125,9 @@ def _set_aside(path: Path) -> str:
 
 
 def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
-    """Replaces the copy by the catalogue's present history. Returns why not, "" if it was. With `daily` a copy younger than 20
-    hours stays.
-
-    A failure is not an error: the copy may not use the pool's reserve, and releases the room it took of a full pool.
+    """Replaces the copy by the present history of the catalogue. Returns the reason if it could not, else "". With `daily`, a copy
+    younger than 20 hours is kept. A failure is not an error: the copy may not use the pool's reserve, and its space on a full pool
+    is freed.
     """
     path = pool.path / MARKER / FILE
     try:
@@ -163,7 +160,7 @@ def _is_of_today(path: Path, pool: Pool, catalogue: Catalogue, now: datetime) ->
 
 
 def _text(pool: Pool, catalogue: Catalogue, copy: str, now: datetime) -> bytes:
-    """The whole file. When it would become too large the oldest runs are not in it."""
+    """Yields the whole file. If it would become too large, the oldest runs are left out."""
     made, size, count = io.BytesIO(), 0, 0
     head = {"format": FORMAT, "pool": pool.id, "id": copy, "written": format_time(now), "columns": COLUMNS}
     with gzip.GzipFile(fileobj=made, mode="wb", compresslevel=5, mtime=0) as file:
@@ -186,7 +183,7 @@ def _line(value: Any) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Replaces the file. On OSError, removes what was written, because others need the room on a full pool."""
+    """Replaces the file. On OSError, removes what was written, because others need the space on a full pool."""
     try:
         write_atomically(path, content)
     except OSError:
@@ -196,7 +193,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 class _CopyReader:
-    """The lines of a copy. Raises OSError; UnusableCopy if it is no gzip file or too long."""
+    """Yields the lines of a copy. Raises OSError; UnusableCopy if it is no gzip file or too long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -234,7 +231,7 @@ def _head(file: "_CopyReader", pool: Pool) -> Head:
 
 
 def _rows(file: "_CopyReader", head: Head) -> tuple[dict[str, list[dict[str, Any]]], int]:
-    """The rows by table, and how many there were that could not be one. Raises UnusableCopy when the end is missing."""
+    """Returns the rows by table, and the number of invalid ones. Raises UnusableCopy if the end is missing."""
     rows: dict[str, list[dict[str, Any]]] = {table: [] for table in COLUMNS}
     passed_over, lines = 0, iter(file)
     for count, line in enumerate(lines):

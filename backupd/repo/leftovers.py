@@ -1,7 +1,6 @@
-"""What a killed replication or drill leaves in the pool, and how it is deleted.
-
-Everything in the scratch folder of drills may be deleted: a killed drill left it. A drill holds the lock `drill` while it works
-there; the next holder of that lock may delete the contents.
+"""What a killed replication or drill leaves in the pool, and its deletion. Everything in the scratch folder of drills is from a
+killed drill and may be deleted. A drill holds the lock `drill` while it works there; the next holder of that lock may delete the
+contents.
 """
 
 import errno
@@ -22,8 +21,8 @@ from btrkeep.units import printable
 
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
-    """Removes a folder with all in it, by rm: who fills it nests folders deeper than a function may call itself or a process may
-    have descriptors. It follows no symlink and enters neither a subvolume nor a mount; raises OSError when there is one.
+    """Deletes a folder and everything in it with rm: folders may be nested deeper than a function can call itself or a process can
+    open. Follows no symlink and enters neither a subvolume nor a mount; raises OSError if there is one.
     """
     from btrkeep.process.programs import ProgramFailed, run  # with subprocess, which few commands need
 
@@ -36,16 +35,18 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
 
 RECEIVING = ".receiving"
 REPLACED = ".replaced"
-"""The copy that is to take the place of a damaged one, or that one, when they have changed names: the other has the name."""
+"""The path of the copy that will replace a damaged backup, or, after the exchange of their names, of the damaged one."""
 
 
 def has_received(pool: Pool, host: str) -> bool:
-    """Returns True if something is left that `discard_received` would delete: a power cut may restore it."""
+    """Returns True if something is there that `discard_received` would delete: after a power cut it may be back."""
     return any(is_there(pool.host(host) / name) for name in (RECEIVING, REPLACED))
 
 
 def discard_received(pool: Pool, host: str) -> bool:
-    """Deletes what a replication that was cut off has left of a backup; whether there was something. Needs the host's lock."""
+    """Deletes the parts of a backup that an interrupted replication left. Returns True if there were any. The caller holds the
+    host's lock.
+    """
     discard_replaced(pool, host)
     folder = pool.host(host) / RECEIVING
     if not is_there(folder):
@@ -59,7 +60,7 @@ def discard_received(pool: Pool, host: str) -> bool:
 
 
 def discard_replaced(pool: Pool, host: str) -> None:
-    """Deletes the one of two copies that has not the backup's name. Needs the host's lock."""
+    """Deletes the one of two copies that does not have the backup's name. The caller holds the host's lock."""
     path = pool.host(host) / REPLACED
     if left := describe(path):
         with Checkpoint("replaced copy deleted"):
@@ -67,10 +68,9 @@ def discard_replaced(pool: Pool, host: str) -> None:
 
 
 def drop_empty_mark(pool: Pool, host: str) -> None:
-    """Takes the mark of a host back of which nothing came: it would keep its first backup from being made here. Needs its lock.
-
-    A copy whose record cannot be read is one all the same. A host that was demoted stays one without any: another server backs it
-    up. Raises UnreadableRecord.
+    """Removes the mark as a copy from a host of which nothing has arrived: the mark would prevent the first backup here. The caller
+    holds its lock. A copy whose record cannot be read is still a copy. A host that was demoted remains one even without copies,
+    because another server backs it up. Raises UnreadableRecord.
     """
     folder = pool.host(host)
     with suppress(OSError):  # it stays marked
@@ -89,7 +89,7 @@ def drill_folder(pool: Pool) -> Path:
 
 
 def clear_drills(pool: Pool) -> bool:
-    """Deletes everything in it; returns True if there was something. Needs the lock. Raises OSError."""
+    """Deletes everything in it; returns True if there was something. The caller holds the lock. Raises OSError."""
     folder = drill_folder(pool)
     try:
         paths = [Path(entry) for entry in os.scandir(folder)]
@@ -107,7 +107,7 @@ def clear_drills(pool: Pool) -> bool:
 
 
 def clear_left_drills(pool: Pool, since: str) -> bool:
-    """Like `clear_drills`, for callers without the lock: takes it, and does nothing while a drill is in progress."""
+    """Like `clear_drills`, for callers without the lock: takes the lock, and does nothing while a drill is in progress."""
     try:
         if not any(os.scandir(drill_folder(pool))):
             return False

@@ -1,16 +1,13 @@
-"""notes.json: changes to a host's backups after they are final (accepted, held, expired), and to the host itself.
+"""notes.json: changes to a host's backups after they are final (accepted, held, expired), and to the host itself. It is beside the
+backups and is authoritative; the rows of the catalogue follow it. It is always replaced completely, and is on disk before any
+action that depends on it. If it cannot be read, nothing of this host is deleted.
 
-It lies beside the backups and is authoritative; the catalogue's rows follow it. It is replaced as a whole, and is on disk before
-any action that depends on it. If it cannot be read, nothing of this host is deleted.
+{"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"}, "expired": {"at", "why", "rules"},
+"altered": {"at", "subvolume", "accepted"}}}, "was": [OLDER NAMES], "forgotten": {"at"}, "deleted": {NAME: {"asked", "at", "why"}},
+"replica": {"pool", "name", "at", "demoted"}, "machine": ID, "actions": [{"at", "what", "by", "host", "backup", "why"}]}
 
-    {"format": 1, "backups": {NAME: {"accepted": {"at", "why"}, "hold": {"at", "until", "why"},
-     "expired": {"at", "why", "rules"}, "altered": {"at", "subvolume", "accepted"}}}, "was": [OLDER NAMES], "forgotten": {"at"},
-     "deleted": {NAME: {"asked", "at", "why"}}, "replica": {"pool", "name", "at", "demoted"}, "machine": ID,
-     "actions": [{"at", "what", "by", "host", "backup", "why"}]}
-
-"by" in a note is the login name of the user who asked for it. "actions" are what users did,
-the newest ones, so a hold leaves a trace after its release. A backup whose deletion was requested also has
-{"asked": {"last", "at_once"}} in its `expired`.
+"by" in a note is the login name of the user who requested it. "actions" are the newest actions of users, so a hold is still
+recorded after its release. A backup whose deletion was requested also has {"asked": {"last", "at_once"}} in its `expired`.
 """
 
 import json
@@ -49,17 +46,16 @@ _log = logging.getLogger(__name__)
 
 
 class NotesFull(OperatorError):
-    """The notes of a host would be larger than what is read again."""
+    """The notes of a host would be larger than the maximum that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: names that the host had before it was renamed.
-
-    `forgotten`: the host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
-    was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
-    id, the replica's name, and since when. `machine`: what copies offsite are marked with, which another machine of that name later
-    on does not have; None before the first one. `actions`: what users did to the host's backups, oldest first, bounded.
+    """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: earlier names of the host. `forgotten`: the
+    host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that was requested, when
+    it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's id, the replica's
+    name, and since when. `machine`: the id that marks its copies offsite, so that another machine which gets the same name later is
+    distinguished; None before the first copy. `actions`: what users did to the host's backups, oldest first, limited.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -79,28 +75,30 @@ class Notes:
         return bool(self.note(name, ACCEPTED))
 
     def is_altered(self, name: str) -> bool:
-        """Returns True if the backup was changed after it was final, and that was not accepted."""
+        """Returns True if the backup was changed after it became final, and that change was not accepted."""
         note = self.note(name, ALTERED_NOTE)
         return note is not None and not note.get(ACCEPTED)
 
     def is_original(self, name: str) -> bool:
-        """Returns True unless the backup was changed after it was final, accepted or not: then it is no copy of its original."""
+        """Returns True unless the backup was changed after it became final, accepted or not: a changed one is no copy of its
+        original.
+        """
         return self.note(name, ALTERED_NOTE) is None
 
     def expired_at(self, name: str) -> datetime | None:
-        """Returns when retention marked the backup as expired, None if it did not."""
+        """Returns when expiry marked the backup, None if it did not."""
         return _moment(self.note(name, EXPIRED), "at")
 
     def held_until(self, name: str) -> datetime | None:
-        """Returns the end of a hold; None without a hold, and for one without end: ask `note(name, HOLD)` first."""
+        """Returns the end of a hold; None without a hold, and for a hold without end: check `note(name, HOLD)` first."""
         return _moment(self.note(name, HOLD), "until")
 
     def with_note(self, name: str, key: str, value: Mapping[str, Any]) -> "Notes":
-        """Returns the notes with one more."""
+        """Returns the notes with one added."""
         return replace(self, backups={**self.backups, name: {**self.backups.get(name, {}), key: value}})
 
     def without(self, name: str, key: str | None = None) -> "Notes":
-        """Returns the notes without that one; without a key, without any of that backup."""
+        """Returns the notes without that note; without a key, without all notes of that backup."""
         left = {} if key is None else {note_key: value for note_key, value in self.backups.get(name, {}).items() if note_key != key}
         others = {other: notes for other, notes in self.backups.items() if other != name}
         return replace(self, backups={**others, name: left} if left else others)
@@ -110,7 +108,7 @@ class Notes:
         return replace(self, actions=(*self.actions, action.as_json())[-_ACTIONS:])
 
     def gone(self, name: str, at: str) -> "Notes":
-        """Returns the notes after that backup is deleted for good. A requested deletion is remembered."""
+        """Returns the notes after that backup was deleted for good. A requested deletion is remembered."""
         note, left = self.note(name, EXPIRED), self.without(name)
         if not note or not note.get(ASKED):
             return left
@@ -159,16 +157,15 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
 
 
 def write_notes(folder: Path, notes: Notes) -> None:
-    """Replaces the notes as a whole, on disk before this returns. On a full pool they take the reserve.
-
-    Raises OSError, and NotesFull if they would be larger than what is read again.
+    """Replaces the notes; they are on disk when this returns. On a full pool the reserve is used. Raises OSError, and NotesFull if
+    they would be larger than the maximum that is read.
     """
     pool, text = folder.parent.parent, bounded_text(folder, notes)
     with_reserve(pool, lambda: write_atomically(folder / NOTES, text))
 
 
 def bounded_text(folder: Path, notes: Notes) -> str:
-    """Returns the content of the file in that folder. Raises NotesFull."""
+    """Returns the content of notes.json for that folder. Raises NotesFull."""
     text = text_of(notes)
     if not has_room(text):
         raise NotesFull(
@@ -179,14 +176,13 @@ def bounded_text(folder: Path, notes: Notes) -> str:
 
 
 def has_room_for_foreign(notes: Notes) -> bool:
-    """Returns True if notes with what another pool sent leave half of the file to this pool's own notes."""
+    """Returns True if notes with the data that another pool sent leave half of the file to this pool's own notes."""
     return len(text_of(notes)) <= LARGEST // 2  # json.dumps writes ASCII
 
 
 def write_with_action(pool: Pool, notes: Notes, action: UserAction) -> None:
-    """Replaces the notes of the action's host, with the action, and then appends it to the pool's record. Raises OSError.
-
-    A failure of the latter is only logged: the notes have the action.
+    """Replaces the notes of the action's host, with the action, and then appends it to the pool's record. Raises OSError. An error
+    while appending is only logged: the notes contain the action.
     """
     assert action.host is not None
     write_notes(pool.host(action.host), notes.with_action(action))
@@ -213,7 +209,7 @@ def text_of(notes: Notes) -> str:
 
 
 def hold_of(notes: Notes, name: str) -> "Hold | None":
-    """Returns the hold of a backup, even if it has ended."""
+    """Returns the hold of a backup, even if it has expired."""
     from btrkeep.decisions.retention import Hold  # what reads backups has no use for it
 
     note = notes.note(name, HOLD)
@@ -221,14 +217,14 @@ def hold_of(notes: Notes, name: str) -> "Hold | None":
 
 
 def effective_state(record: Record, notes: Notes) -> str:
-    """Returns the effective state: an expired backup is expired, an accepted suspect one complete."""
+    """Returns the effective state: `expired` if it is marked, `complete` if it is suspect and was accepted."""
     if record.name and notes.note(record.name, EXPIRED):
         return EXPIRED
     return accepted_state(record, notes)
 
 
 def accepted_state(record: Record, notes: Notes) -> str:
-    """Returns the state without expiry, which holds as long as the backup can be restored."""
+    """Returns the state as if the backup was not marked as expired; it applies as long as the backup can be restored."""
     if record.name and notes.is_altered(record.name):
         return ALTERED
     if record.state == SUSPECT and record.name and notes.accepted(record.name):

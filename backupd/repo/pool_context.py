@@ -31,16 +31,16 @@ class PoolContext:
     clock: Clock
     """The clock."""
     problem: OperatorError | None = None
-    """Why the catalogue is one in memory, for this command only; None: it is not."""
+    """Why the catalogue exists only in memory, for this command; None: it is a file."""
     lost: bool = False
-    """True if the catalogue has none of the pool's backups."""
+    """True if the catalogue knows no backup of the pool."""
     clock_doubt: str | None = None
-    """Why the clock is doubted; None: it is not."""
+    """Why the clock is doubted; None: it is trusted."""
 
 
 def open_configured(config: Config) -> Pool:
-    """Opens the pool. Raises PoolUnusable; for a pool that the catalogue in `state` knows, the hint is to mount it, not to
-    create it.
+    """Opens the pool. Raises PoolUnusable; for a pool that the catalogue in `state` knows, the hint is to mount it, not to create
+    one.
     """
     try:
         return open_pool(config.pool.path, config.pool.zone)
@@ -61,13 +61,13 @@ def open_configured(config: Config) -> Pool:
 
 
 def require_writable(pool: Pool) -> None:
-    """Raises PoolUnusable when the pool is mounted read-only, or has become so."""
+    """Raises PoolUnusable if the pool is or has become read-only."""
     if "ro" in mount_options(pool.path):
         raise PoolUnusable(f"{pool.path} is read-only", "check the kernel's messages (dmesg), then mount it read-write")
 
 
 def require_catalogue_of(config: Config, pool: Pool, recorded_id: str | None) -> None:
-    """Raises OperatorError when `recorded_id`, the pool that the catalogue names, is another one; None is a new catalogue."""
+    """Raises OperatorError if `recorded_id`, the pool that the catalogue names, is not this one; None: a new catalogue."""
     if recorded_id not in (None, pool.id):
         raise OperatorError(
             f"the catalogue in {config.pool.state} belongs to another pool ({recorded_id})",
@@ -77,7 +77,7 @@ def require_catalogue_of(config: Config, pool: Pool, recorded_id: str | None) ->
 
 @contextmanager
 def writing(pool: Pool) -> Iterator[None]:
-    """Turns an OSError from within into PoolUnusable: the pool is full, or has become read-only."""
+    """Turns an OSError of the block into PoolUnusable if the pool is full or has become read-only."""
     try:
         yield
     except OSError as error:
@@ -87,7 +87,7 @@ def writing(pool: Pool) -> Iterator[None]:
 
 
 def require_room(pool: Pool, config: Config) -> "Room":
-    """Returns the room of the pool. Raises PoolUnusable if it has less than `min_free`; OSError."""
+    """Returns the free space of the pool. Raises PoolUnusable if it is less than `min_free`; OSError."""
     from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room  # commands that read begin a tenth sooner without these
     from btrkeep.pool.allocation import read_room
 
@@ -98,8 +98,8 @@ def require_room(pool: Pool, config: Config) -> "Room":
 
 
 def require_privileges(names: Collection[str] | None = (SYS_ADMIN,)) -> None:
-    """Raises PoolUnusable if this process lacks one of these capabilities, for None one without which no backup can be made as it
-    should. Where /proc cannot be read, nothing is known.
+    """Raises PoolUnusable if this process does not have all of these capabilities; None: all that a proper backup needs. Without a
+    readable /proc nothing is checked.
     """
     from btrkeep.decisions.findings import NEEDS, missing_privileges, privilege_advice, privilege_words  # as above
 

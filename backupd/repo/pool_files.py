@@ -1,10 +1,9 @@
-"""The folders of hosts and backups by their names, and files of JSON: read within bounds, since a pool may be carried here from
-elsewhere; replaced as a whole.
+"""The folders of hosts and backups by name, and files of JSON, whose size is limited when they are read, because a pool may come
+from elsewhere, and which are replaced completely.
 
-One of them is here, POOL/.btrkeep/boot.json: the last boot of a server that used the pool, whether it ended with a shutdown, and
-the backups to be read. A crash that undoes changes in the pool undoes them in this file, too.
-
-    {"format": 1, "boot": ID, "seen": TIME, "stopped": BOOL, "unread": [[HOST, NAME], ...]}
+POOL/.btrkeep/boot.json is one of them: the last boot of a server that used the pool, whether it ended with a shutdown, and the
+backups to be read. A crash that undoes changes in the pool undoes them in this file, too. {"format": 1, "boot": ID, "seen": TIME,
+"stopped": BOOL, "unread": [[HOST, NAME], ...]}
 """
 
 import errno
@@ -33,9 +32,8 @@ def hosts_of(pool: Pool) -> list[str]:
 
 
 def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> set[str]:
-    """The names in a host's folder that may be backups, `.working` among them.
-
-    Those that are `wanted` to be such are not taken apart, which is half of the time where there are many.
+    """Returns the names in a host's folder that may be backups, including `.working`. Names that are in `wanted` are not parsed,
+    which saves half of the time if there are many.
     """
     try:
         names = [entry.name for entry in os.scandir(pool.host(host))]
@@ -49,7 +47,7 @@ LARGEST = 16 << 20
 LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
 
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-"""The exceptions for invalid JSON, endless nesting, and unexpected values."""
+"""The exceptions for invalid JSON, too deep nesting, and unexpected values."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
 _log = logging.getLogger(__name__)
@@ -58,9 +56,8 @@ T = TypeVar("T")
 
 
 def text_of_file(path: Path) -> str:
-    """Returns the text of a regular file of ours; follows no symlink, waits for no pipe.
-
-    Raises OSError if it is missing, or no file (EINVAL); ValueError if it is not text, or too large to be ours.
+    """Returns the text of a regular file; follows no symlink and does not wait for a pipe. Raises OSError if it is missing or not a
+    regular file (EINVAL); ValueError if it is not text, or larger than btrkeep writes.
     """
     with ClosingFd(os.open(path, _READ)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -73,7 +70,9 @@ def text_of_file(path: Path) -> str:
 
 
 def read_json_file(path: Path, parse: Callable[[Any], T], nothing: T) -> T:
-    """Returns what `parse` makes of the file's fields; `nothing` if there is no file, or if it cannot be read, which is logged."""
+    """Returns the result of `parse` for the file's fields; `nothing` if there is no file, or if it cannot be read,
+    which is logged.
+    """
     try:
         return parse(json.loads(text_of_file(path)))
     except FileNotFoundError:
@@ -89,9 +88,8 @@ def has_room(text: str) -> bool:
 
 
 def replace_json_file(path: Path, texts: Iterable[str], version: int) -> None:
-    """Replaces the file by the first of the texts that can be read again, or the last. `version`: their "format".
-
-    Leaves what a later version of btrkeep wrote: it may know more than we. Raises OSError.
+    """Replaces the file by the first of the texts that is small enough to be read again, or the last. `version`: their "format".
+    Does not replace a file of a later version of btrkeep, which may contain more. Raises OSError.
     """
     with suppress(OSError, *NOT_UNDERSTOOD):
         if int(json.loads(text_of_file(path))["format"]) > version:
@@ -105,14 +103,14 @@ def replace_json_file(path: Path, texts: Iterable[str], version: int) -> None:
 
 
 def number_of(value: Any) -> int:
-    """Returns a number of a file as one that a column of the catalogue takes. Raises ValueError."""
+    """Returns a number of a file, if a column of the catalogue can store it. Raises ValueError."""
     if abs(number := int(value)) > LARGEST_NUMBER:
         raise ValueError(f"{number} is too large")
     return number
 
 
 def path_of(value: Any) -> str:
-    """Returns a path of a file. Raises ValueError if no file can have it."""
+    """Returns a path of a file. Raises ValueError if it is not a possible path."""
     if b"\0" in os.fsencode(path := str(value)):
         raise ValueError(f"{path!r} is not the path of a file")
     return path
@@ -127,9 +125,8 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class BootRecord:
-    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it was `stopped`, shut down in order.
-
-    `unread`: host and name of the backups that a crash may have damaged and that have not been read since.
+    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it ended with a shutdown, `stopped`. `unread`:
+    host and name of the backups that a crash may have damaged and that have not been read since.
     """
 
     boot: str
@@ -139,12 +136,14 @@ class BootRecord:
 
 
 def read_boot(pool: Pool) -> BootRecord | None:
-    """Reads the record; None if it is missing or invalid, which is treated as a crash."""
+    """Reads the record; None if it is missing or invalid, which counts as a crash."""
     return read_json_file(_path(pool), _boot_record, None)
 
 
 def has_backups_in_doubt(pool: Pool, hosts: Collection[str] | None = None) -> bool:
-    """True if this boot was not examined yet, or a backup of these hosts (None: of any) is in doubt. A rehearsal has no boots."""
+    """True if this boot was not examined yet, or a backup of these hosts (None: of any host) is in doubt. In a rehearsal there are
+    no boots.
+    """
     if pool.rehearsal:
         return False
     previous = read_boot(pool)
@@ -159,12 +158,12 @@ def _boot_record(fields: Mapping[str, Any]) -> BootRecord:
 
 
 def note_new_pool(pool: Pool) -> None:
-    """Records that no crash before this boot can have damaged anything: what is fetched is not read before the first run."""
+    """Records that no crash before this boot can have damaged anything: fetched backups are not read before the first run."""
     write_boot(pool, BootRecord(boot_id(), datetime.now(UTC)))
 
 
 def write_boot(pool: Pool, record: BootRecord) -> None:
-    """Replaces the record. On a full pool it stays unchanged, so more than necessary is read. Raises OSError."""
+    """Replaces the record. On a full pool the old one remains, so more than necessary is read. Raises OSError."""
     fields = {
         "format": _FORMAT,
         "boot": record.boot,

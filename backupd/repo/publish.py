@@ -1,4 +1,4 @@
-"""Publishes the harmless part of the configuration to the catalogue, for the dashboard; done by programs that run as root."""
+"""Publishes the harmless part of the configuration to the catalogue, for the dashboard; called by programs that run as root."""
 
 import json
 import logging
@@ -21,9 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
-    """Publishes what has changed, and where to find it. Never fails; the next command retries.
-
-    Hosts that were not published before are recorded as existing since now.
+    """Publishes what has changed, and the paths of the data. Never fails; the next command tries again. Hosts that were not
+    published before are recorded as existing from now.
     """
     now = clock.now() if clock.tells_nights(rehearsal=pool.rehearsal) else None
     try:
@@ -36,8 +35,8 @@ def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock
 
 
 def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:
-    """Publishes the bytes that each host wrote and that still exist, which the dashboard cannot read. Raises OSError,
-    CatalogueBusy.
+    """Publishes the number of bytes that each host wrote and that still exist, because the dashboard cannot read it. Raises
+    OSError, CatalogueBusy.
     """
     sizes = quota.live_bytes(pool)
     text = json.dumps(sizes, separators=(",", ":"), sort_keys=True) if sizes else None
@@ -47,8 +46,7 @@ def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:
 
 def publish_copies(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes which hosts are copies, and the backups that replicas have in common with this pool. Raises OSError, CatalogueBusy.
-
-    Unreadable facts stay as they were published; expiry reports them.
+    What cannot be read remains as published before; expiry reports it.
     """
     before = catalogue.get_fact(COPIES)
     try:
@@ -64,9 +62,8 @@ def publish_copies(pool: Pool, catalogue: Catalogue) -> None:
 
 
 def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
-    """Returns the same as it is in the pool. `before`: as it was published, for hosts whose notes cannot be read.
-
-    Raises UnreadableRecord, OSError.
+    """Returns these facts as the pool has them. `before`: as published, for hosts whose notes cannot be read. Raises
+    UnreadableRecord, OSError.
     """
     common = common_of_all(pool)
     replicas = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}
@@ -74,8 +71,8 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
-    """Returns those of the hosts that are fetched from another pool, as published, if the pool itself says so still; by which
-    replica. One that is not known as such is found when its turn comes.
+    """Returns those hosts that, as published, are fetched from another pool, by replica, if the pool still agrees. A copy that is
+    not published yet is found at its turn.
     """
     before = copies_of(catalogue.get_fact(COPIES))
     replicas = {host: _fetched_by(pool, host, before) for host in before.fetched.keys() & hosts}
@@ -93,7 +90,9 @@ def _publish_copied(pool: Pool, catalogue: Catalogue, replica: str) -> None:
 
 
 def _fetched_by(pool: Pool, host: str, before: KnownCopies) -> str | None:
-    """The replica that fetches the host; None for one that is backed up here. One host's notes cost the others nothing."""
+    """The replica that fetches the host; None for a host that is backed up here. An error in the notes of one host affects no other
+    host.
+    """
     try:
         mark = read_notes(pool.host(host)).replica
     except UnreadableRecord as error:

@@ -1,7 +1,6 @@
-"""Protects a backup that is being restored from deletion: by a shared flock(2) on the folder of its subvolume.
-
-Nothing is written for it, so it works in a pool that is mounted read-only, and the kernel releases it if the process dies. A
-deletion checks it first, and holds the same lock exclusively meanwhile. It is taken after all other locks, and never waited for.
+"""Protects a backup that is being restored from deletion, by a shared flock(2) on the folder of its subvolume. Nothing is written,
+so it works in a pool that is mounted read-only, and the kernel releases the lock if the process dies. A deletion first takes the
+same lock exclusively and keeps it until the end. It is taken after all other locks, and nothing ever waits for it.
 """
 
 import fcntl
@@ -47,10 +46,9 @@ def lock_for_deletion(backup: Path) -> Iterator[bool]:
 
 
 def is_read_by_others(fd: int) -> bool:
-    """Returns True if another process reads the backup, too; `fd` is from `lock_for_reading`. Raises OperatorError if it is being
+    """Returns True if another process also reads the backup; `fd` is from `lock_for_reading`. Raises OperatorError if the backup is
+    being deleted. The lock is exclusive for a moment; a restore that starts in that moment reports that the backup is being
     deleted.
-
-    The lock is held alone for a moment; a restore that begins in it is told that the backup is being deleted.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +74,7 @@ def _locked(backup: Path, how: int) -> int | None:
 
 
 def _is_at(backup: Path, fd: int) -> bool:
-    """Returns True if the subvolume is still at its path: it may have been deleted between opening and locking."""
+    """Returns True if the subvolume is still at its path: it may have been deleted before it was locked."""
     try:
         return os.path.samestat(os.lstat(backup), os.fstat(fd))
     except FileNotFoundError:

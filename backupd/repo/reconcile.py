@@ -1,4 +1,4 @@
-"""The pool and the catalogue brought together: where they differ, the pool wins."""
+"""Makes the pool and the catalogue agree: if they differ, the pool is right."""
 
 import logging
 import os
@@ -54,9 +54,8 @@ _WORDS = {
 
 
 def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Backup | None:
-    """Returns the row for the backup with that name, None if it is not ours. Raises UnreadableRecord.
-
-    `notes`: the host's, for who asks for many of its backups: to read them each time takes time with the square of their number.
+    """Returns the row for the backup with that name, None if btrkeep did not make it. Raises UnreadableRecord. `notes`: those of
+    the host, for callers with many of its backups: reading them for each one would take quadratic time.
     """
     path: Path = pool.host(host) / name
     final_backup = read_if_ours(path, host)
@@ -74,13 +73,15 @@ def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Back
 
 
 def final_row(pool: Pool, host: str, record: Record, subvolume: Subvolume, notes: Notes) -> Backup:
-    """Returns the row for a final backup of ours. The record may name the host as it was called earlier."""
+    """Returns the row for a final backup. The record may have an earlier name of the host."""
     record = record if record.host == host else replace(record, host=host)
     return backup_row(pool, record, effective_state(record, notes), subvolume.id, notes)
 
 
 def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[str]) -> None:
-    """Writes the rows of these backups as the host's notes are now, and points `latest`. The caller holds the host's lock."""
+    """Writes the rows of these backups according to the host's present notes, and updates `latest`. The caller holds the host's
+    lock.
+    """
     notes = read_notes(pool.host(host))
     for name in names:
         if row := noted_row(pool, catalogue, host, name, notes):
@@ -89,7 +90,9 @@ def follow_notes(pool: Pool, catalogue: Catalogue, host: str, names: Iterable[st
 
 
 def noted_row(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Notes) -> Backup | None:
-    """Returns the row of a backup; if its record, or all of it, is damaged, the present row with what the notes have."""
+    """Returns the row of a backup. If its record or the whole backup is damaged, returns the present row with the data of the
+    notes.
+    """
     try:
         return row_of(pool, host, name, notes)
     except (UnreadableRecord, OSError) as error:
@@ -122,7 +125,7 @@ def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | No
 
 @contextmanager
 def _collecting(unread: list[tuple[str, str]] | None, host: str, name: str) -> Iterator[None]:
-    """Adds host and name to `unread` if the disk does not give the backup back. The error goes on."""
+    """Adds host and name to `unread` if the disk cannot read the backup. The error is raised again."""
     try:
         yield
     except (OperatorError, OSError) as error:
@@ -163,7 +166,7 @@ class ReconcileResult:
 
     @property
     def sentence(self) -> str:
-        """Returns what was done, as a notice."""
+        """Returns a notice of what was done."""
         return f"the catalogue was updated from the pool: {self}"
 
     def in_the_pool(self) -> "ReconcileResult":
@@ -177,10 +180,8 @@ class ReconcileResult:
 
 @Checkpoint("catalogue reconciled with the pool")
 def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
-    """Repairs differences left by a kill or by hand, cheaply: by names, and by the hosts' notes.
-
-    A locked host is left to the process that holds the lock. A host whose folder contains an obstacle is named in the result and
-    does not affect the others.
+    """Repairs differences that a kill or a person left, cheaply: by names, and by the hosts' notes. A locked host is left to the
+    process that holds the lock. A host whose folder contains an obstacle is named in the result and does not affect the others.
     """
     done = ReconcileResult()
     dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
@@ -234,7 +235,7 @@ def _mend_locked(pool: Pool, catalogue: Catalogue, host: str, since: str, done: 
 
 
 def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileResult | None = None) -> ReconcileResult:
-    """Compares every final backup with its seal, by one pass through the root tree. Only those that differ are opened."""
+    """Compares every final backup with its seal, by one pass through the root tree. Opens only those that differ."""
     done = done or ReconcileResult()
     with _collect_errors(done.problems, "seals of backups"):
         with opened(pool.path) as fd:
@@ -253,7 +254,7 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileRes
 
 
 def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, states: Mapping[str, BackupState], since: str) -> Counter[str]:
-    """Seals backups of one host, or marks them as altered, under its lock. `states`: their rows, by name."""
+    """Seals backups of one host, or marks them as altered, under its lock. `states`: by name, from their rows."""
     folder, counts = pool.host(host), Counter[str]()
     notes = notes_before = read_notes(folder)
     seals = seals_before = read_seals(folder)
@@ -311,9 +312,8 @@ def _staged_hosts(pool: Pool) -> list[str]:
 
 
 def _drop_staged(pool: Pool, host: str, since: str, done: ReconcileResult) -> None:
-    """Deletes the subvolume that a killed run of the host was creating, before it had a record or the name `.working`.
-
-    Runs hold the host's lock while they create one. Anything that does not look like a run's is left alone.
+    """Deletes the subvolume that a killed run of the host had created but not yet named `.working` or given a record. Runs hold the
+    host's lock while they create one. Anything that does not look like the subvolume of a run is not touched.
     """
     path = pool.staged(host)
     if describe(path) is None:
@@ -346,9 +346,8 @@ def _is_finished(pool: Pool, host: str) -> bool:
 
 
 def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
-    """Repairs one host under its lock, after looking again, and returns counts of the changes.
-
-    Rewrites the row of a `.working`, on which no run works any more.
+    """Repairs one host under its lock, after examining it again, and returns counts of the changes. Writes the row of a `.working`
+    again if no run is working on it.
     """
     recover(pool, host)
     in_pool, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
@@ -396,9 +395,8 @@ def point_all(pool: Pool, since: str) -> None:
 
 
 def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> None:
-    """Ends the row of a run whose process was killed; if its backup was already final, with the result of that.
-
-    `heard`: when it last reported progress.
+    """Ends the row of a run whose process was killed; if its backup was already final, with the result of that backup. `heard`: the
+    time of its last progress.
     """
     made = next((backup for backup in catalogue.backups(run.host) if backup.name and backup.started == run.started), None)
     if made is None:
@@ -417,9 +415,8 @@ _STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of its owner, an
 
 @contextmanager
 def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
-    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
-
-    The reconciling at the beginning of every run fills an empty one. Raises OperatorError for one of a newer version.
+    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason. Every run starts
+    with reconciling, which fills an empty one. Raises OperatorError for a catalogue of a newer version.
     """
     clear_dead()
     try:
@@ -437,7 +434,7 @@ def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalo
 
 
 def _why_unwritable(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
-    """Returns why the catalogue cannot be written, found by rewriting an existing value."""
+    """Returns why the catalogue cannot be written, by writing an existing value again."""
     try:
         if catalogue.pool_id() in (None, pool_id):
             catalogue.set_pool_id(pool_id)
@@ -464,7 +461,7 @@ def _memory() -> Path:
 
 
 def clear_dead() -> None:
-    """Removes what killed runs left in memory. Any user may put a file with such a name there: it is left alone."""
+    """Deletes what killed runs left in memory. A file with such a name that another user made is not touched."""
     for folder in _memory().glob(f"{_STAND_IN}*"):
         pid, _, rest = folder.name.removeprefix(_STAND_IN).partition("-")
         with suppress(OSError):

@@ -1,20 +1,15 @@
-"""Seals of final backups: what a subvolume was when it became final, so that a later change is noticed.
+"""Seals of final backups: the state of a subvolume when it became final, so that a later change is noticed. A seal is the
+subvolume's id, the transaction of its last change (ctransid), and the time in nanoseconds by this server's clock. seals.json in the
+host's folder has those of all its backups; it is replaced completely: {"format": 1, "backups": {NAME: [SUBVOLUME, CTRANSID, TIME]}}
 
-A seal is the subvolume's id, the transaction of its last change (ctransid), and the time in nanoseconds by this server's clock.
-seals.json in the host's folder has those of all its backups; it is replaced as a whole:
+The ctransid only limits the search: sharing of data (`backupd dedupe`, duperemove) raises it too. A backup is *altered* if one of
+its inodes has a later ctime than the seal. Every change by a program sets that time; sharing, balance and the read-only flag do
+not.
 
-    {"format": 1, "backups": {NAME: [SUBVOLUME, CTRANSID, TIME]}}
-
-The ctransid only says where to search:
-sharing of data (`backupd dedupe`, duperemove) raises it too. A backup is *altered* if one of its inodes has a later ctime than the
-seal. Every change by a program sets that time; sharing, balance and the read-only flag do not.
-
-A copy from another pool that has no seal has an implicit one: it was made by one snapshot, whose transaction and time it has.
-Any other backup without a seal (imported with the pool) is unknown, not altered. It gets its seal at the
-next check, so changes from then on are noticed.
-
-A seals.json that is damaged or missing is made again from the catalogue, which has the ctransid of each seal, and from the notes of
-altered backups.
+A copy from another pool without a seal has an implicit one: it was made by one snapshot, whose transaction and time are used. Any
+other backup without a seal (imported with the pool) is unknown, not altered. It gets its seal at the next check, so changes from
+then on are noticed. A seals.json that is damaged or missing is made again from the catalogue, which has the ctransid of each seal,
+and from the notes of altered backups.
 """
 
 import json
@@ -52,9 +47,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a backup was when it became final.
-
-    `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the time by this server's clock, in nanoseconds.
+    """The state of a backup when it became final. `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the
+    time by this server's clock, in nanoseconds.
     """
 
     subvolume: int
@@ -63,11 +57,13 @@ class Seal:
 
 
 Seals = Mapping[str, Seal]
-"""By the name of a host's backup."""
+"""Seals by the name of a host's backup."""
 
 
 def read_seals(folder: Path) -> Seals:
-    """Returns the seals in a host's folder. A file that cannot be read is logged and counts as none: nothing is altered by that."""
+    """Returns the seals in a host's folder. A file that cannot be read is logged and counts as empty: no backup becomes altered
+    because of it.
+    """
     return read_json_file(folder / SEALS, _parse, {})
 
 
@@ -78,7 +74,7 @@ def _parse(fields: Mapping[str, Any]) -> Seals:
 
 
 def write_seals(folder: Path, seals: Seals) -> None:
-    """Replaces the seals of a host, on the disk before this returns. On a full pool they take the reserve. Raises OSError."""
+    """Replaces the seals of a host; they are on the disk when this returns. On a full pool the reserve is used. Raises OSError."""
     rows = {name: [seal.subvolume, seal.ctransid, seal.at] for name, seal in sorted(seals.items())}
     text = json.dumps({"format": _FORMAT, "backups": rows}) + "\n"
     if has_room(text):  # of 200,000 backups it would not be
@@ -86,7 +82,9 @@ def write_seals(folder: Path, seals: Seals) -> None:
 
 
 class SealState(Enum):
-    """How a final backup compares with its seal. NEW: it had none. MOVED: its transaction is another, but no inode was changed."""
+    """The result of comparing a final backup with its seal. NEW: it had no seal. MOVED: its transaction is another, but no inode
+    was changed.
+    """
 
     UNCHANGED = auto()
     MOVED = auto()
@@ -101,7 +99,7 @@ class SealCheck:
     state: SealState
     """The result."""
     seal: Seal
-    """The seal that it should have now; of an altered one, the one that it had."""
+    """The seal that it should have now; for an altered backup, the one that it had."""
 
 
 def check_seal(path: Path, subvolume: Subvolume, seals: Seals, name: str) -> SealCheck:
@@ -127,11 +125,9 @@ def effective_seal(subvolume: Subvolume, seals: Seals, name: str) -> Seal | None
 
 
 def remembered_seal(path: Path, subvolume: Subvolume, sealed: int | None, notes: Notes) -> Seal | None:
-    """Returns the seal of a backup that seals.json lost: of an altered one by its note, else by `sealed`, the transaction in its
-    row. None if it had none.
-
-    The row has no time. If nothing was changed, it is now; else that of the backup's name, which comes right after the seal.
-    Raises OSError.
+    """Returns the seal of a backup that is missing in seals.json: for an altered one from its note, else from `sealed`, the
+    transaction in its row. None if it had no seal. The row has no time: if nothing was changed, the time is now; else that of the
+    backup's name, which is given right after the seal. Raises OSError.
     """
     note = notes.note(path.name, ALTERED_NOTE)
     if note and notes.is_altered(path.name) and note.get("subvolume") == subvolume.id and type(note.get(SEALED_AT)) is int:
@@ -142,18 +138,16 @@ def remembered_seal(path: Path, subvolume: Subvolume, sealed: int | None, notes:
 
 
 def new_seal(path: Path, subvolume: Subvolume, base: Seal | None = None) -> Seal:
-    """Returns the seal of what the subvolume is now, by the real clock, as the kernel's times are, in rehearsals too.
-
-    A clock that is behind counts as that of the moment in which the backup got its name, or in which its base was sealed: files
-    that it has from its base keep their times. Raises OSError.
+    """Returns a seal of the present state of the subvolume, by the real clock, as the kernel's times are, also in rehearsals. If
+    the clock is behind, the time is that in the backup's name or in the seal of its base, because files from the base keep their
+    times. Raises OSError.
     """
     return Seal(subvolume.id, subvolume.written, max(time.time_ns(), path.lstat().st_ctime_ns, base.at if base else 0))
 
 
 def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
-    """Returns the paths in the subvolume, relative to it, of all that was changed after its seal, sorted; b"" is its top folder.
-
-    A folder is among them if a name in it was made, deleted or changed. Raises OSError.
+    """Returns the sorted paths, relative to the subvolume, of everything that was changed after its seal; b"" is its top folder. A
+    folder is included if a name in it was made, deleted or changed. Raises OSError.
     """
     paths, seal = list[bytes](), effective_seal(subvolume, read_seals(path.parent), path.name)
     if seal is None:
@@ -173,12 +167,12 @@ def _changes(path: Path, subvolume: Subvolume, seal: Seal) -> Iterator[ChangedIn
 
 
 def _changed_at(inode: ChangedInode) -> int:
-    """Returns when it was changed. The top folder got a later ctime with the backup's name, which comes after the seal."""
+    """Returns the time of the last change. Giving the backup its name, after the seal, changes the ctime of the top folder."""
     return inode.mtime if inode.ino == ROOT_FOLDER else inode.ctime
 
 
 def is_altered(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bool:
-    """Returns True if the backup is not what it was when it became final, by its notes or as it is now. Raises OSError."""
+    """Returns True if the backup was changed since it became final, according to its notes or its present state. Raises OSError."""
     return notes.is_altered(name) or check_seal(path, subvolume, read_seals(path.parent), name).state is SealState.ALTERED
 
 
@@ -190,8 +184,8 @@ def is_original(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bo
 
 
 def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str, seal: Seal) -> Notes:
-    """Returns the notes in which that backup is altered. The time of the first notice stays, and so does that of the first `seal`:
-    what was changed later is not what was backed up.
+    """Returns the notes in which that backup is altered. The time of the first detection and the first `seal` are kept: what was
+    changed later is not what was backed up.
     """
     before = notes.note(name, ALTERED_NOTE) or {}
     sealed = before.get(SEALED_AT, seal.at) if before.get("subvolume") == subvolume.id else seal.at
@@ -200,7 +194,9 @@ def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str, seal: 
 
 
 def first_change(notes: Notes, name: str) -> int | None:
-    """Returns the time, in nanoseconds, after which files of the backup were changed by hand, accepted or not. None: none was."""
+    """Returns the time, in nanoseconds, after which files of the backup were changed by hand, accepted or not. None: no file was
+    changed.
+    """
     note = notes.note(name, ALTERED_NOTE)
     if note is None:
         return None
@@ -209,13 +205,13 @@ def first_change(notes: Notes, name: str) -> int | None:
 
 
 def with_change_accepted(notes: Notes, name: str, now: datetime, by: str) -> Notes:
-    """Returns the notes in which the changes so far are accepted; it is no copy of its original any more."""
+    """Returns the notes in which the changes so far are accepted; the backup is still no copy of its original."""
     note = dict(notes.note(name, ALTERED_NOTE) or {}) | {ACCEPTED: {"at": format_time(now), "by": by}}
     return notes.with_note(name, ALTERED_NOTE, note)
 
 
 def sealed_row(folder: Path, row: "Backup") -> "Backup":
-    """Returns the row with the transaction of its seal; without, the next check opens the backup once."""
+    """Returns the row with the transaction of its seal; without it, the next check opens the backup once."""
     seal = read_seals(folder).get(row.name or "")
     if seal and seal.subvolume == row.subvolume_id and read_notes(folder).is_original(row.name or ""):
         return replace(row, sealed=seal.ctransid)
@@ -224,9 +220,8 @@ def sealed_row(folder: Path, row: "Backup") -> "Backup":
 
 @Checkpoint("backup sealed")
 def seal_backup(path: Path, name: str) -> None:
-    """Seals the subvolume at `path`, which has that name or is about to get it.
-
-    An error of the disk is only logged: the backup is there, and the next check seals it.
+    """Seals the subvolume at `path`, which has that name or is about to get it. A disk error is only logged: the backup exists, and
+    the next check seals it.
     """
     folder = path.parent
     try:
@@ -238,10 +233,9 @@ def seal_backup(path: Path, name: str) -> None:
 
 
 def _seal_of_base(path: Path, seals: Seals) -> Seal | None:
-    """Returns the seal of the backup that this one grew from; None if it has none that can be believed.
-
-    One that is more than a day ahead is believed only if the clock is behind, so that the base itself is from the future. Else it
-    was made while the clock was ahead, and would hide all changes of all later backups.
+    """Returns the seal of the base of this backup; None if it has none that can be trusted. A seal more than a day in the future is
+    trusted only if the clock is behind, so that the base itself is from the future. Otherwise it was made while the clock was
+    ahead, and would hide all changes of all later backups.
     """
     now = time.time_ns()
     with suppress(UnreadableRecord):

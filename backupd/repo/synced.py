@@ -1,12 +1,11 @@
-"""The mark of a `.working` whose files are all on the disk, so that the next run may rely on their times and sizes.
+"""The mark of a `.working` whose files are all on the disk, so that the next run may rely on their times and sizes. It is set after
+the last rsync and all its processes have ended and a sync, which reports lost data, has returned; it is removed durably before the
+next rsync writes. So it does not depend on boots and mounts: a `.working` without it was left by a kill, a power cut, a disk that
+lost data, or a version without this mark.
 
-It is set after a sync that reports lost data has returned, after the last rsync and all its processes have ended; and it is
-removed, durably, before the next one writes. So it depends on no boot and no mount: a `.working` without it was left by a kill, a
-power cut, a disk that lost data, or a version without this mark.
-
-It is an extended attribute of the subvolume: setting one takes no room for data, so it works on a full pool, and it is either
-complete or missing. It identifies the run that set it, by the fields of backup.json: a version without this mark writes others
-there.
+It is an extended attribute of the subvolume: setting one takes no space for data, so it works on a full pool, and it is either
+complete or missing. It identifies the run that set it by fields of backup.json, because a version without this mark writes other
+values there.
 """
 
 import os

@@ -1,15 +1,15 @@
 """verified.json, compared.json and damaged.json beside a host's backups: when its files were last read, or compared with the host,
-and what is damaged, whoever found it; and what all of them put back into a lost catalogue.
+and what is damaged, whoever found it; and how all of this is restored to a lost catalogue.
 
-    {"format": 1, "backups": {NAME: {"begun", "at", "read", "compared", "bytes", "whole", "damages", "damaged": [PATHS]}}}
+{"format": 1, "backups": {NAME: {"begun", "at", "read", "compared", "bytes", "whole", "damages", "damaged": [PATHS]}}}
 
-    {"format": 1, "next": {SLICES: {"slice", "after"}},
-     "backups": {NAME: {"at", "files", "alike", "changed", "differing", "differs": [PATHS]}}}
+{"format": 1, "next": {SLICES: {"slice", "after"}}, "backups": {NAME: {"at", "files", "alike", "changed", "differing", "differs":
+[PATHS]}}}
 
-    {"format": 1, "backups": {NAME: [{"path", "start", "length", "found_by", "found_at"}]}}
+{"format": 1, "backups": {NAME: [{"path", "start", "length", "found_by", "found_at"}]}}
 
-They lie beside notes.json, which nothing here changes. One that cannot be read counts as empty: nothing is deleted or kept because
-of it, and the next verification or scrub writes it again.
+They are beside notes.json, which nothing here changes. A file that cannot be read counts as empty: nothing is deleted or kept
+because of it, and the next verification or scrub writes it again.
 """
 
 import fcntl
@@ -38,18 +38,18 @@ from btrkeep.units import format_time, parse_time
 
 VERIFIED = "verified.json"
 NAMED = 100
-"""How many damaged files of a backup it names."""
+"""Maximum number of damaged files of a backup in the file."""
 _FEWER_DAMAGED = (NAMED, 10, 1, 0)  # the first of these with which the file can be read again
 _FORMAT = 1
 
 
 def read_verified(folder: Path) -> dict[str, Verification]:
-    """Returns the records by names of backups, of the host with that folder."""
+    """Returns the records of the host with that folder, by names of backups."""
     return read_json_file(folder / VERIFIED, _verifications, {})
 
 
 def write_verified(folder: Path, verifications: Mapping[str, Verification]) -> None:
-    """Replaces the file as a whole. It names fewer damaged files if else it could not be read again. Raises OSError."""
+    """Replaces the file. If it would become too large to be read again, it names fewer damaged files. Raises OSError."""
     replace_json_file(folder / VERIFIED, (_verified_text(verifications, most) for most in _FEWER_DAMAGED), _FORMAT)
 
 
@@ -62,14 +62,14 @@ def _verified_text(verifications: Mapping[str, Verification], most: int) -> str:
 
 
 def forget_verified(folder: Path, name: str) -> None:
-    """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
+    """Deletes the result of a backup because another one has replaced it. Raises OSError."""
     verifications = read_verified(folder)
     if verifications.pop(name, None):
         write_verified(folder, verifications)
 
 
 def damages_of(host: str, verifications: Mapping[str, Verification]) -> Iterator[Damage]:
-    """Yields damages for a new catalogue: the files named here. The next verification finds the exact ranges."""
+    """Yields damages for a new catalogue: the files in verified.json. The next verification finds the exact ranges."""
     for name, verification in verifications.items():
         yield from (Damage(host, name, path, 0, 0, "verify", verification.at) for path in verification.damaged)
 
@@ -132,21 +132,21 @@ class Comparison:
     alike: int
     """Number of files with the same content."""
     changed: int
-    """Number of files that the host has changed since."""
+    """Number of files that the host has changed since the backup."""
     differing: int
     """Number of files with another content although size and time are the same."""
     differs: tuple[str, ...] = ()
     """The first files that were ever found to differ."""
 
     def with_those_of(self, before: "Comparison | None") -> "Comparison":
-        """This one, with what an earlier one of the same backup found to differ."""
+        """Returns this comparison, with the differences that an earlier one of the same backup found."""
         paths = {*self.differs, *(before.differs if before else ())}
         return replace(self, differs=tuple(sorted(paths, key=os.fsencode)[:_NAMED_DIFFERING]))
 
 
 @dataclass(frozen=True, slots=True)
 class NextSlice:
-    """The slice to compare next: its `number` only grows. `after`: the last path compared in it; None: none yet."""
+    """The slice to compare next: its `number` only increases. `after`: the last path compared in it; None: none yet."""
 
     number: int = 0
     after: bytes | None = None
@@ -160,7 +160,7 @@ class HostComparisons:
     backups: Mapping[str, Comparison] = field(default_factory=dict)
 
     def next_of(self, slices: int) -> NextSlice:
-        """Returns the next of so many slices."""
+        """Returns the next slice for that number of slices."""
         return self.slices.get(slices, NextSlice())
 
 
@@ -170,7 +170,7 @@ def read_compared(folder: Path) -> HostComparisons:
 
 
 def write_compared(folder: Path, comparisons: HostComparisons) -> None:
-    """Replaces the file as a whole. It names fewer files that differ if else it could not be read again. Raises OSError."""
+    """Replaces the file. If it would become too large to be read again, it names fewer differing files. Raises OSError."""
     replace_json_file(folder / COMPARED, (_compared_text(comparisons, most) for most in _FEWER_DIFFERING), _FORMAT)
 
 
@@ -228,7 +228,7 @@ def _comparison(fields: Mapping[str, Any]) -> Comparison:
 
 
 def forget_compared(folder: Path, name: str) -> None:
-    """Forgets the result of a backup, because another one has taken its place. Raises OSError."""
+    """Deletes the result of a backup because another one has replaced it. Raises OSError."""
     host_comparisons = read_compared(folder)
     if name in host_comparisons.backups:
         write_compared(
@@ -253,9 +253,8 @@ def enter_damages(
     damages: Iterable[Damage],
     is_gone: Callable[[Damage], bool] = lambda _: False,
 ) -> None:
-    """Enters what was found, in place of what is gone, of these hosts: in the catalogue, then beside their backups.
-
-    A pool that takes no note of it is logged. Raises OperatorError when the catalogue cannot be written.
+    """Records the damages that were found, and removes those that are gone, for these hosts: in the catalogue, then beside their
+    backups. If the pool cannot be written, that is logged. Raises OperatorError if the catalogue cannot be written.
     """
     every = sorted(set(hosts))
     gone = [damage for host in every for damage in catalogue.damages(host) if is_gone(damage)]
@@ -277,14 +276,15 @@ def enter_damages(
 
 
 def read_damaged(folder: Path, host: str) -> list[Damage]:
-    """Returns the damages, ordered by backup, path and place, of the host with that folder; none of a later version's."""
+    """Returns the damages of the host with that folder, ordered by backup, path and place; none if a later version
+    wrote the file.
+    """
     return read_json_file(folder / DAMAGED, partial(_damages, host), [])
 
 
 def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) -> None:
-    """Replaces the damages of a backup by these of it, and adds those of others. None: another backup has taken its place.
-
-    The catalogue is not needed. Raises OSError.
+    """Replaces the recorded damages of a backup by its damages in this list, and adds those of other backups. None: another backup
+    has replaced it. Does not need the catalogue. Raises OSError.
     """
     folder = pool.host(host)
     with _locked(folder):
@@ -296,14 +296,14 @@ def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) ->
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """A scrub and a look at the devices may end at once."""
+    """Takes a lock: a scrub and a check of the devices may end at the same time."""
     with ClosingFd(os.open(folder, FOLDER)) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
 
 
 def _in_order(unordered: Iterable[Damage]) -> list[Damage]:
-    """As they are read again: each once, times to the second, as many as the file has room for."""
+    """Returns the damages as they are read again: each once, times to the second, as many as fit in the file."""
     rounded = {
         (damage.name, os.fsencode(damage.path), damage.start): _damage(damage.host, damage.name, _damage_fields(damage))
         for damage in unordered
@@ -318,7 +318,9 @@ def _in_order(unordered: Iterable[Damage]) -> list[Damage]:
 
 
 def _at_most(places: list[Damage], most: int) -> list[Damage]:
-    """Of one backup. If some are left out the first is the folder of all, which no repair of the others makes good."""
+    """Returns the damages of one backup. If some are left out, the first one is the folder of all of them, which the repair of the
+    others does not remove.
+    """
     if len(places) <= most:
         return places
     whole = replace(places[0], path="/", start=0, length=0)
@@ -359,16 +361,14 @@ def _damage(host: str, name: str, fields: Mapping[str, Any]) -> Damage:
 
 
 EveryDamage = Callable[[Pool, str, str], list[bytes]]
-"""Finds the paths of all damaged files of a host's backup, of which verified.json names only the first."""
+"""Finds the paths of all damaged files of a host's backup, because verified.json names only the first ones."""
 
 
 def forgotten_damages(
     pool: Pool, host: str, names: Collection[str], new_damages: Iterable[Damage], every: EveryDamage | None = None
 ) -> list[Damage]:
-    """Returns the damaged files of these backups that the pool records and that are not among `new_damages`, those of the
-    catalogue.
-
-    Without `every` only those that verified.json names.
+    """Returns the damaged files of these backups that are recorded in the pool but not among `new_damages`, those of the catalogue.
+    Without `every`, only those that verified.json names.
     """
     folder = pool.host(host)
     placed = [damage for damage in read_damaged(folder, host) if damage.name in names]
@@ -389,7 +389,7 @@ def forgotten_damages(
 
 
 def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[str], every: EveryDamage | None = None) -> None:
-    """Enters what is recorded of these backups: damages, verifications and comparisons. `every`: as above."""
+    """Writes the recorded damages, verifications and comparisons of these backups to the catalogue. `every`: as above."""
     folder = pool.host(host)
     if forgotten := forgotten_damages(pool, host, names, catalogue.damages(host), every):
         catalogue.put_damages(forgotten)
@@ -401,9 +401,8 @@ def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[
 
 
 def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = ()) -> None:
-    """Forgets what is recorded of a backup, because another one takes its place, or the name that it had. Raises OSError.
-
-    `left`: damages that the other one has, and that others have like it.
+    """Deletes the records of a backup, because another one replaces it or its former name. Raises OSError. `left`: damages that the
+    new one also has, and damages of other backups like it.
     """
     folder = pool.host(host)
     replace_damaged(pool, host, name, left)
@@ -412,6 +411,6 @@ def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = (
 
 
 def forget_gone(pool: Pool, host: str, name: str) -> None:
-    """The same, unless that backup is there: the next one of that name was not checked yet. Raises OSError."""
+    """Does the same, unless that backup exists: the next one of that name was not checked yet. Raises OSError."""
     if pool.host(host).is_dir() and not is_there(pool.host(host) / name):
         forget_recorded(pool, host, name)
