@@ -1,7 +1,7 @@
-"""The shared bandwidth budget, as the engine sees it: bucket files, and the command that rsync gets as its remote shell.
-
-rsync's --bwlimit cannot be changed while it runs, so every transfer's remote shell is wrapped by throttle.py: its relays draw on
-the bucket files made here, also those of another backupd process. docs/decisions/0002-bandwidth.rst says why.
+"""The shared bandwidth budget on the side of the programs that start rsync: bucket files, and the command that rsync gets as its
+remote shell. rsync's --bwlimit cannot be changed while it runs, so the remote shell of every transfer is wrapped by throttle.py,
+whose relays take from the bucket files made here, also from those of another backupd process. docs/decisions/0002-bandwidth.rst has
+the reasons.
 """
 
 import fcntl
@@ -47,15 +47,14 @@ def buckets_of(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
 
 
 def make_buckets(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
-    """Makes the buckets that apply to a host where they are missing."""
+    """Makes those buckets of a host that are missing."""
     return [prepare(pool.bandwidth, bucket.path.name, bucket.rate) for bucket in buckets_of(config, pool, host)]
 
 
 def prepare(folder: Path, name: str, rate: int) -> Bucket:
-    """The bucket of that name in `folder`, made or brought to `rate` bytes per second; transfers that run follow at once.
-
-    What transfers have already drawn on a live bucket stays drawn. The file is changed in place, under its lock: a new file in its
-    place would be a second budget beside the one that running transfers hold. Raises ValueError for a rate below 1, OSError.
+    """Returns the bucket of that name in `folder`, made or set to `rate` bytes per second; running transfers use the new rate at
+    once. What transfers have already taken from a bucket in use stays taken. The file is changed in place, under its lock: a new
+    file would be a second budget beside the one that running transfers have open. Raises ValueError for a rate below 1, OSError.
     """
     if rate < 1:
         raise ValueError(f"{rate} bytes per second is not a rate: without a limit no bucket is needed")
@@ -73,8 +72,8 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
 
 
 def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
-    """Returns a bucket's `record` with `rate`: a current one keeps its debt (in bytes), one of another boot or an invalid one
-    starts anew.
+    """Returns a bucket's `record` with `rate`: a current one keeps its debt (in bytes); one of another boot or an invalid one
+    starts again without debt.
     """
     magic, its_boot, its_rate, arrival = throttle.RECORD.unpack(record) if len(record) == throttle.RECORD.size else _FRESH
     if magic != throttle.MAGIC or its_boot != boot or arrival > now + throttle.ABSURD:
@@ -85,23 +84,22 @@ def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
 
 
 class BudgetPace:
-    """Draws on budgets from within this process. `sleep` takes seconds and may return early; `is_over` ends all waiting."""
+    """Takes from budgets in this process. `sleep` takes seconds and may return early; `is_over` ends all waiting."""
 
     def __init__(self, buckets: Sequence[Bucket], sleep: Callable[[float], object], is_over: Callable[[], bool]) -> None:
         self._buckets = [throttle.OpenBucket(str(bucket.path)) for bucket in buckets]
         self._sleep, self._is_over = sleep, is_over
 
     def __call__(self, size: int) -> None:
-        """Returns when `size` more bytes are within all budgets. They share evenly with the relays that draw on them."""
+        """Returns when `size` more bytes are within all budgets. They are shared evenly with the relays that take from them."""
         until = max((bucket.draw(size) for bucket in self._buckets), default=0) if size else 0
         while (left := until - time.monotonic_ns()) > 0 and not self._is_over():
             self._sleep(left / throttle.SECOND)
 
 
 def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str, ...]:
-    """The remote shell for rsync's -e (see `shell_words`): `shell` within `buckets`, or this machine's when `shell` is empty.
-
-    Without buckets it is `shell` itself; empty then means that rsync reads the local path as it is, without any -e.
+    """Returns the remote shell for rsync's -e (see `shell_words`): `shell` limited by `buckets`, or a local one if `shell` is
+    empty. Without buckets it is `shell` itself; if that is empty, rsync reads the local path without any -e.
     """
     if not buckets:
         return tuple(shell)
@@ -112,10 +110,9 @@ def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str,
 
 
 def shell_words(command: Sequence[str]) -> str:
-    """`command` as the one string that rsync's -e and RSYNC_RSH take apart again. Raises ValueError when a word holds a NUL.
-
-    rsync's own rules (main.c, do_cmd): words end at spaces and only there; quotes of either kind hold them together; the same
-    quote twice within quotes is that quote; a backslash is nothing special.
+    """Returns `command` as the one string that rsync's -e and RSYNC_RSH split again. Raises ValueError if a word contains a NUL.
+    rsync has its own rules (main.c, do_cmd): only spaces end words; quotes of both kinds keep spaces in a word; two equal quotes
+    within quotes are one quote; a backslash has no special meaning.
     """
     if not command:
         raise ValueError("the remote shell is empty: rsync would use ssh")
@@ -124,7 +121,7 @@ def shell_words(command: Sequence[str]) -> str:
 
 @lru_cache(16)
 def _joined(command: tuple[str, ...]) -> str:
-    """Remembered, for all source paths of a host have the same remote shell: a dry run asks for 12,000."""
+    """Cached, because all source paths of a host have the same remote shell: a dry run needs it 12,000 times."""
     return " ".join(_quoted(word) for word in command)
 
 

@@ -1,24 +1,23 @@
-"""The cell of a confined program: the arguments for bubblewrap, and the allowed system calls.
-
-docs/decisions/0028-confined.rst gives the reasons.
+"""The cell of a confined program: the arguments for bubblewrap, and the allowed system calls. docs/decisions/0028-confined.rst has
+the reasons.
 
 rsync's cell contains only programs and libraries, read-only, and the folder `data` of the run, in which device nodes and setuid
-bits have no effect. There is no /etc, /dev, /run, no other backup, and no process but its own: /proc shows those, and exists
+bits have no effect. There is no /etc, /dev or /run, no other backup, and no process but its own. /proc shows those, and exists
 because rsync 3.5 changes the modes of sockets and device nodes through /proc/self/fd, and reports no error if it cannot. rsync has
 the capabilities that files need.
 
 The system calls that a confined rsync or `btrfs receive` may make are a seccomp filter (classic BPF, seccomp(2)). rsync keeps
-CAP_SYS_ADMIN, which attributes security.* and trusted.* take: the labels of SELinux, what overlayfs notes. This list makes that
-harmless. Without: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (of the lock, which it inherits),
-fallocate (room that no counter of written bytes shows), setsid and setpgid (with which a process would leave the group that is
-signalled). fcntl can duplicate descriptors and change their flags, but neither leases, owners of signals nor the size of pipes.
+CAP_SYS_ADMIN, which the attributes security.* and trusted.* need: the labels of SELinux, the marks of overlayfs. The filter makes
+that capability harmless. Not allowed are: mount, ioctl, socket, bpf, ptrace, setns, io_uring, open_by_handle_at, flock (on the
+inherited lock), fallocate (space that no counter of written bytes shows), setsid and setpgid (with which a process would leave the
+group that gets signals). fcntl can duplicate descriptors and change their flags, but not leases, owners of signals or the size of
+pipes.
 
-`btrfs receive` may also reserve room and use the ioctls of btrfs with which a subvolume is made, found, written to and marked as a
-copy: none deletes one, mounts, or waits. The one by which it makes a subvolume read-only does nothing, and says that it did: a
-commit of the filesystem less for each backup, and the snapshot that gets the backup's name is read-only (docs/decisions/0055).
-
-What is not allowed fails with ENOSYS, as on an older kernel, so that the C library takes its older way; ioctl with ENOTTY, as on
-what is not a terminal.
+`btrfs receive` may also reserve space and use those ioctls of btrfs with which a subvolume is made, found, written to and marked as
+a copy: none of them deletes a subvolume, mounts, or waits. The ioctl that makes a subvolume read-only does nothing and reports
+success: that saves one commit of the filesystem for each backup, and the snapshot that gets the backup's name is read-only
+(docs/decisions/0055). Calls that are not allowed fail with ENOSYS, as on an older kernel, so that the C library uses its older
+method; ioctl fails with ENOTTY, as on a file that is no terminal.
 """
 
 import errno
@@ -39,7 +38,9 @@ _ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
 
 
 def confinement_hint() -> str:
-    """Returns what to do where nothing can be confined: install bubblewrap if it is missing, else allow what it needs."""
+    """Returns what to do on a machine where nothing can be confined: install bubblewrap if it is missing, else allow
+    what it needs.
+    """
     if not shutil.which(PROGRAM, path=environment()["PATH"]):
         return "apt install bubblewrap"
     return (
@@ -59,9 +60,8 @@ def filter_file(*, receives: bool = False) -> int:
 
 def confined_command(command: Sequence[str], data: str | None, calls: int, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns `command` in a cell that can write only `data`, and can also read `shown`; `calls`: the descriptor of filter_file().
-
-    The root of the cell is made read-only last: it is in memory, which could be filled otherwise. It does not die with its parent,
-    which ends together with rsync's first process, while the receiver still has to keep the arrived data.
+    The root of the cell is made read-only last: it is in memory, which could be filled otherwise. The cell does not die with its
+    parent, which ends together with rsync's first process, while the receiver still has to write the data that has arrived.
     """
     program = found_program(command[0], environment()["PATH"])
     return (
@@ -91,7 +91,7 @@ def confined_command(command: Sequence[str], data: str | None, calls: int, *, sh
 
 @cache
 def shown_programs(program: str = "/usr/bin") -> tuple[str, ...]:
-    """The folders of programs and libraries, as they are on this machine; a program that is elsewhere is shown by itself."""
+    """Returns the folders of programs and libraries of this machine; a program in another folder is shown alone."""
     folders = [Path(name) for name in (*_SHOWN, *(_ADDED if program.startswith("/usr/local/") else ())) if os.path.lexists(name)]
     words = [
         ("--symlink", str(folder.readlink()), str(folder)) if folder.is_symlink() else ("--ro-bind", str(folder), str(folder))
@@ -157,8 +157,8 @@ _REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
 
 @lru_cache(2)
 def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False) -> bytes | None:
-    """Returns the filter for `bwrap --seccomp`: of rsync, or of a program that `receives`. None on a machine (as uname(2) names
-    it) whose calls are not known here.
+    """Returns the filter for `bwrap --seccomp`: of rsync, or of a program that `receives`. None if the system calls of the machine
+    (its name by uname(2)) are unknown here.
     """
     architecture = _ARCHITECTURES.get(machine)
     if architecture is None:
@@ -175,7 +175,7 @@ def seccomp_filter(machine: str = platform.machine(), *, receives: bool = False)
 def program(
     architecture: int, clone: int, ioctl: int, fcntl: int, allowed: Sequence[int], ioctls: Sequence[int], skipped: Sequence[int]
 ) -> bytes:
-    """Returns the instructions, of which the last two refuse and allow. `skipped` ioctls do nothing, and succeed."""
+    """Returns the instructions; the last two refuse and allow. `skipped` ioctls do nothing and succeed."""
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),

@@ -78,14 +78,14 @@ files of known hosts alone, and nothing of this machine is handed to it. OpenSSH
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One run of rsync over a source path; only ``inplace = "large"`` needs two."""
+    """One run of rsync for a source path; only ``inplace = "large"`` needs two."""
 
     options: tuple[str, ...]
     """Its additional options."""
 
 
 def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:
-    """Returns the runs that a source path needs. `based`: the working subvolume is a snapshot, so sharing is at stake."""
+    """Returns the runs that a source path needs. `based`: the working subvolume is a snapshot, so data may be shared."""
     if not based:
         return (Pass(("--sparse", "--partial")),)
     if inplace == "always":
@@ -107,9 +107,8 @@ def rsync_command(
     shell: Sequence[str] = (),
     control: Path | None = None,
 ) -> tuple[str, ...]:
-    """Returns the command that copies `path` of the host into the folder `destination` (under its absolute name).
-
-    `shell` replaces the remote shell. `control`: the socket of a connection that ssh shall use if it can.
+    """Returns the command that copies `path` of the host into the folder `destination` (under its absolute name). `shell` replaces
+    the remote shell. `control`: the socket of a connection that ssh uses if possible.
     """
     return (
         "rsync",
@@ -125,10 +124,8 @@ def rsync_command(
 
 
 def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns a harmless test of a source path for `check --connect`, which restricted keys permit. `shell`: as in
-    rsync_command.
-
-    The path is written as in a transfer, because rsync takes a file with a slash at its end only so.
+    """Returns a harmless test of a source path for `check --connect`, which restricted keys permit. `shell`: as in rsync_command.
+    The path has the form of a transfer, because rsync accepts a file with a slash at its end only in that form.
     """
     return (
         "rsync",
@@ -142,23 +139,22 @@ def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence
 
 
 def size_command(host: HostConfig, ssh: SshSettings, file: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns a harmless question for the length of one file, an absolute path. `shell`: as in rsync_command."""
+    """Returns a harmless command that prints the length of one file, an absolute path. `shell`: as in rsync_command."""
     program, *words = probe_command(host, ssh, file, shell)
     *options, wanted = words
     return (program, *options, "--no-human-readable", wanted.rstrip("/"))
 
 
 LISTED_FILE = re.compile(rb"-\S{9,10}\s+(\d{1,18}) .*")
-"""A line of rsync's list about a regular file: its mode, length, time and name."""
+"""A line of rsync's list for a regular file: its mode, length, time and name."""
 
 
 def mounts_command(
     host: HostConfig, ssh: SshSettings, path: str, chosen: Sequence[str], shell: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns an rsync that transfers nothing, and prints each folder of the source path that `one_file_system` leaves empty.
-
-    rsync prints them only where -x is given twice, which also keeps these folders out of the list. With `chosen`, absolute paths
-    of folders, it descends only to them: it costs the names of the folders above them, and otherwise as much as a whole list.
+    """Returns an rsync command that transfers nothing and prints each folder of the source path that `one_file_system` leaves
+    empty. rsync prints them only if -x is given twice, which also removes these folders from the list. With `chosen`, absolute
+    paths of folders, it reads only the folders above them instead of making a whole list.
     """
     rules = _rules_down_to(chosen) if chosen else filters(host, path)
     return (
@@ -186,11 +182,13 @@ def _rules_down_to(folders: Sequence[str]) -> tuple[str, ...]:
 
 
 MOUNT_LINE = re.compile(rb"\[[Ss]ender\] skipping mount-point dir (.+)")
-"""What the sender prints of each; the path is relative to the root of the transfer."""
+"""What the sender prints for each of them; the path is relative to the root of the transfer."""
 
 
 def filters(host: HostConfig, path: str) -> tuple[str, ...]:
-    """Returns the filter rules, first match wins: the source path itself is always included, then the exclusions follow."""
+    """Returns the filter rules, of which the first match counts: the source path itself is always included, then the exclusions
+    follow.
+    """
     parts = path.strip("/").split("/") if path != "/" else []
     wanted = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
     return (
@@ -206,27 +204,29 @@ def as_pattern(name: str) -> str:
 
 
 def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], shell: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns rsync's -e, and --rsync-path; nothing for a local source without a bandwidth budget. `shell` replaces ssh."""
+    """Returns rsync's -e and --rsync-path; nothing for a local source without a bandwidth budget. `shell` replaces ssh."""
     shell = shell or shell_command(host, ssh, buckets)
     path = ("--rsync-path", host.rsync_path) if host.rsync_path else ()
     return (*path, "--rsh", shell_words(shell)) if shell else ()
 
 
 def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], control: Path | None = None) -> tuple[str, ...]:
-    """Returns the remote shell within the buckets, without the words that rsync adds; () for a local source without a budget."""
+    """Returns the remote shell, limited by the buckets, without the words that rsync adds; () for a local source
+    without a budget.
+    """
     shell = ssh_command(host, ssh, control) if host.address else ()
     return relay_command(buckets, shell) if buckets else shell
 
 
 def master_command(host: HostConfig, ssh: SshSettings, control: Path) -> tuple[str, ...]:
-    """Returns an ssh that logs in, runs nothing, and lets others use its connection through the socket `control`."""
+    """Returns an ssh command that logs in, runs nothing, and shares its connection through the socket `control`."""
     command = ssh_command(host, ssh, control)
     words = ("ControlMaster=yes" if word == "ControlMaster=no" else word for word in command)
     return (*words, "-o", "ControlPersist=no", "-N", *_destination(host))
 
 
 def host_command(host: HostConfig, ssh: SshSettings, control: Path | None, words: Sequence[str]) -> tuple[str, ...]:
-    """Returns an ssh that runs `words` on the host, as its login shell reads them; a restricted key permits none."""
+    """Returns an ssh command that runs `words` on the host, as its login shell parses them; a restricted key permits none."""
     return (*ssh_command(host, ssh, control), *_destination(host), *words)
 
 
@@ -236,8 +236,8 @@ def _destination(host: HostConfig) -> tuple[str, ...]:
 
 
 def ssh_command(host: HostConfig, ssh: SshSettings, control: Path | None = None) -> tuple[str, ...]:
-    """Returns ssh and its options: no prompts, a managed key and host key, dead links noticed; one connection per transfer, or
-    that of the socket `control`.
+    """Returns ssh and its options: no prompts, a managed key and host key, detection of dead connections; one connection per
+    transfer, or that of the socket `control`.
     """
     options = (f"ControlPath={control}" if control and each == "ControlPath=none" else each for each in _SSH_OPTIONS)
     return (
@@ -255,9 +255,8 @@ def ssh_command(host: HostConfig, ssh: SshSettings, control: Path | None = None)
 
 
 def source(host: HostConfig, path: str, *, through_shell: bool) -> str:
-    """rsync's source argument. A remote shell would expand wildcards in the path, so they are escaped for it.
-
-    Everything else rsync escapes by itself (options.c, safe_arg), a backslash too unless a wildcard follows it.
+    """Returns rsync's source argument. A remote shell would expand wildcards in the path, so they are escaped. rsync escapes
+    everything else (options.c, safe_arg), including a backslash unless a wildcard follows it.
     """
     wanted = "/./" + path.strip("/") + ("/" if path != "/" else "")
     if not through_shell:
@@ -276,7 +275,7 @@ class Rsync:
     version: str
     """As it prints it."""
     protocol: int | None
-    """The newest version of the protocol that it knows; None: not known."""
+    """The newest version of the protocol that it supports; None: unknown."""
 
     @property
     def numbers(self) -> tuple[int, ...]:

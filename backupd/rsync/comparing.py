@@ -68,18 +68,18 @@ def judged(item: Item | None) -> ContentVerdict:
 
 
 class OutOfTime(OperatorError):
-    """A comparison did not finish in time."""
+    """A comparison did not finish within its time limit."""
 
 
 class HostSession:
-    """One connection to a host for any number of comparisons, with the event loop that it belongs to."""
+    """One connection to a host for several comparisons, with the event loop in which it is used."""
 
     def __init__(self, host: HostConfig, ssh: SshSettings) -> None:
         self.connection = SharedConnection(host, ssh, wanted=True)
         self._runner = asyncio.Runner()
 
     def run(self, coroutine: Coroutine[Any, Any, Answer]) -> Answer:
-        """Runs it to its end."""
+        """Runs the coroutine to its end."""
         return self._runner.run(coroutine)
 
     def __enter__(self) -> Self:
@@ -102,11 +102,11 @@ class HostFolder:
     path: str
     """On the host."""
     data: Path
-    """The folder with the backup's files."""
+    """The folder that contains the backup's files."""
     session: HostSession
     """The connection to the host."""
     buckets: Sequence[Bucket] = ()
-    """The bandwidth budgets that apply."""
+    """The bandwidth budgets of the host."""
     confined: bool = True
     """True if rsync is confined."""
 
@@ -114,7 +114,7 @@ class HostFolder:
 def comparing_command(
     folder: HostFolder, names: str, buckets: Sequence[Bucket] = (), shell: Sequence[str] = (), options: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Returns the command. `names`: a file with their names below the path, each with a NUL behind it. `shell`: as in
+    """Returns the command. `names`: a file with their names below the path, each followed by a NUL. `shell`: as in
     rsync_command.
     """
     host, path = folder.host, folder.path
@@ -141,9 +141,8 @@ def compare(
 
 
 def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float) -> set[bytes] | None:
-    """Returns those of `names` that are real folders on the host, not symlinks, through which rsync would read.
-
-    Otherwise like `compare`. Without `--no-implied-dirs` each folder above a name counts as one.
+    """Returns those of `names` that are real folders on the host, not symlinks, which rsync would follow. Otherwise like `compare`.
+    Without `--no-implied-dirs` each folder above a name is also included.
     """
     items = _items(folder, names, cancellation, seconds, "--no-implied-dirs")
     return None if items is None else {name for name, item in items.items() if item.kind == "folder"}
@@ -228,7 +227,7 @@ def _not_compared(host: HostConfig, status: int, messages: Messages) -> Operator
 
 
 class Reader:
-    """Reads rsync's lines about `names`. `left`: bytes of output still allowed; below 0 it was too much."""
+    """Reads rsync's lines about `names`. `left`: bytes of output still allowed; below 0: there was too much."""
 
     def __init__(self, names: Collection[bytes]) -> None:
         self.items: dict[bytes, Item] = {}
@@ -237,7 +236,7 @@ class Reader:
         self._rest = b""
 
     def counted(self, feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """`feed`, which gets nothing more when too much was said."""
+        """Calls `feed`, which gets nothing more after too much output."""
 
         def hear(data: bytes) -> None:
             self.left -= len(data)

@@ -1,9 +1,9 @@
-"""A confined rsync (cell.py) with its remote shell outside, and a check that confinement works here.
+"""A confined rsync (cell.py) with its remote shell outside, and a check that confinement works on this machine.
 
-The remote shell runs on the very pipes that rsync made for it, so no byte is copied.
-rsync starts a line of bash instead of ssh, which reports its start and waits for an exit status. We take its descriptors
-(pidfd_getfd(2)), and they become ssh's input, output and errors. Until then the host has sent nothing, so rsync is still
-trustworthy; it gets its limits at that moment. Later requests are ignored: an rsync that wants a second connection waits for ever.
+The remote shell uses the pipes that rsync made for it, so no byte is copied. Instead of ssh, rsync starts a line of bash, which
+reports its start and waits for an exit status. backupd takes its descriptors (pidfd_getfd(2)), and they become ssh's input, output
+and errors. Until then the host has sent nothing, so rsync can still be trusted; it gets its limits at that moment. Later requests
+are ignored: an rsync that wants a second connection waits for ever.
 """
 
 import asyncio
@@ -40,10 +40,9 @@ _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, err
 
 
 class RemoteEnd:
-    """The remote shell of one rsync. `status` is what it ended with as a shell says it (a signal N is 128+N), None before.
-
-    `command` is the remote shell and its options, `expected` are the first words that rsync shall add: the host, what runs there.
-    `memory`: bytes that rsync may have.
+    """The remote shell of one rsync. `status`: its exit status in the form of a shell (signal N is 128+N), None before its end.
+    `command`: the remote shell and its options. `expected`: the first words that rsync must add: the host and the program to run
+    there. `memory`: bytes that rsync may use.
     """
 
     def __init__(self, command: Sequence[str], expected: tuple[str, ...], memory: int) -> None:
@@ -63,7 +62,7 @@ class RemoteEnd:
         return ("bash", "-c", _SCRIPT.format(number), "remote-end")
 
     def wait_for(self, group: Group) -> None:
-        """Starts the remote shell beside `group` as soon as rsync asks for it."""
+        """Starts the remote shell beside `group` when rsync asks for it."""
         self._theirs.close()
         asyncio.get_running_loop().add_reader(self._ours, self._asked, group)
 
@@ -99,7 +98,9 @@ class RemoteEnd:
                 os.close(file)
 
     def _end(self, status: int) -> None:
-        """Passes the status on. rsync asks for it once, when its input has ended: that lasts until it can be had."""
+        """Passes the status on. rsync asks for it once, after the end of its input; the input stays open until the
+        status is known.
+        """
         self.status = status if status >= 0 else 128 - status
         with contextlib.suppress(OSError):
             self._ours.send(b"%d\n" % self.status)
@@ -116,7 +117,9 @@ class RemoteEnd:
 
 
 def expected_words(host: HostConfig, *, gives: bool = False) -> tuple[str, ...]:
-    """Returns what rsync adds to the remote shell of a host, up to the part that depends on its version. `gives`: the host gets."""
+    """Returns what rsync adds to the remote shell of a host, up to the part that depends on its version. `gives`: files are written
+    to the host.
+    """
     user, at, machine = (host.address or "").rpartition("@")
     return (
         *(("-l", user) if at else ()),
@@ -129,15 +132,14 @@ def expected_words(host: HostConfig, *, gives: bool = False) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Whether rsync is confined when it talks to a host: `missing` is the reason if not, "" if it is."""
+    """Whether rsync is confined when it talks to a host. `missing`: the reason if not, "" if it is."""
 
     missing: str = ""
 
 
 def require_harmless(rsync: Rsync, support: Confinement, config: Config) -> None:
-    """Raises OperatorError when a host could use known holes of this rsync against this server.
-
-    It could not if that rsync is confined; ``confine = "never"`` says that the administrator takes that on himself.
+    """Raises OperatorError if a host could use known security holes of this rsync against this server. A confined rsync prevents
+    that; with ``confine = "never"`` the administrator accepts the risk.
     """
     if support.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
         raise OperatorError(
@@ -149,13 +151,13 @@ def require_harmless(rsync: Rsync, support: Confinement, config: Config) -> None
 
 
 class _NotNow(Exception):
-    """A trial failed because of a temporary limit of the machine, or was killed, which does not tell whether confinement works
-    here.
+    """A test failed because of a temporary limit of the machine, or was killed, so it is unknown whether confinement works on this
+    machine.
     """
 
 
 class ConfinedTransfer:
-    """One confined rsync, from before its start to its end."""
+    """One confined rsync, from the preparation of its start to its end."""
 
     def __init__(self, remote: RemoteEnd) -> None:
         self.remote = remote
@@ -174,24 +176,25 @@ class ConfinedTransfer:
         return (self._calls, self.remote.inherited)
 
     def command(self, rsync: Sequence[str], data: str | None, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
-        """Returns the rsync command confined to `data`; None: it can write nothing. `shown`: what else it can read."""
+        """Returns the rsync command confined to `data`; None: it can write nothing. `shown`: other files that it can read."""
         return confined_command(rsync, data, self._calls, shown=shown)
 
     def started(self, group: Group) -> None:
-        """Records that the confined command runs as this group."""
+        """Records the process group of the confined command."""
         self.remote.wait_for(group)
 
     def exit_code(self, code: int, lines: Iterable[str]) -> int:
-        """Returns rsync's exit status, negative for a signal, from that of the cell. Raises OperatorError if rsync did not run."""
+        """Returns rsync's exit status, negative for a signal, from the status of the cell. Raises OperatorError if rsync was not
+        started.
+        """
         if self.remote.status is None and (why := [line for line in lines if line.startswith(f"{PROGRAM}: ")]):
             raise OperatorError(f"rsync could not be confined: {why[-1]}", confinement_hint())
         return 128 - code if 128 < code <= 192 and code != self.remote.status else code
 
 
 def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
-    """Determines by a trial what would hold for a transfer now; for `pause` see why_not().
-
-    Raises OperatorError if the configuration demands confinement that does not work.
+    """Finds out by a test whether a transfer would be confined now; for `pause` see why_not(). Raises OperatorError if the
+    configuration requires confinement and it does not work.
     """
     if config.backup.confine == "never":
         return Confinement('the configuration has confine = "never"')
@@ -202,10 +205,9 @@ def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
 
 
 def why_not(pause: float) -> str:
-    """Returns why this process cannot confine rsync; "" if it can. Tries up to three times, `pause` seconds apart.
-
-    A limit that is reached for a moment, by a host that another run talks to perhaps, is no reason to go on without: then it counts
-    as possible, and a transfer for which it is not fails.
+    """Returns why this process cannot confine rsync; "" if it can. Tries up to three times, `pause` seconds apart. A limit that is
+    reached only for a moment, perhaps because of another run, is no reason to run rsync unconfined: confinement then counts as
+    possible, and a transfer that cannot be confined fails.
     """
     if seccomp_filter() is None:
         return f"the system calls of {os.uname().machine} are not known"
@@ -250,7 +252,7 @@ def _lasting(why: str) -> str:
 
 
 def _why_not_sealed() -> str:
-    """Returns why a lock cannot be handed over read-only; "" if it can. Raises OSError."""
+    """Returns why a lock cannot be passed on read-only; "" if it can. Raises OSError."""
     folder = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
         os.close(read_only_view(folder))

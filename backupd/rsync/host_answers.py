@@ -1,7 +1,6 @@
-"""What a host answers to one harmless command: its mounts and boot, or the limits of its sshd. A key that permits rsync only
-refuses.
-
-Also where each system has something mounted that no backup needs, and the words for what `one_file_system` leaves out.
+"""The answers of a host to one harmless command: its mounts and boot, or the limits of its sshd. A key that permits only rsync
+refuses it. Also the folders in which every system has mounts that need no backup, and the text about what `one_file_system` leaves
+out.
 """
 
 import asyncio
@@ -53,9 +52,8 @@ _ADDRESSES = re.compile(r"[A-Za-z0-9.:/,*?! _-]{1,1000}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SshdLimits:
-    """Of an sshd_config. `startups`: connections that have not logged in yet, from which on MaxStartups refuses some.
-
-    `per_source`: PerSourceMaxStartups; None if there is no such limit. `has_penalties`: PerSourcePenalties are on, as they are by
+    """Limits of an sshd_config. `startups`: the number of connections that have not logged in yet from which MaxStartups refuses
+    some. `per_source`: PerSourceMaxStartups; None if there is no such limit. `has_penalties`: PerSourcePenalties are on, the
     default since OpenSSH 9.8. `exempt`: the addresses and networks of PerSourcePenaltyExemptList.
     """
 
@@ -66,14 +64,13 @@ class SshdLimits:
 
 
 async def read_sshd_limits(host: HostConfig, ssh: SshSettings, control: Path | None) -> SshdLimits:
-    """Asks the host. Raises OperatorError: its key permits rsync only, or its user may not read the configuration of sshd."""
+    """Asks the host. Raises OperatorError: its key permits only rsync, or its user may not read the configuration of sshd."""
     return parse_sshd_limits(await output_of(host, ssh, control, _SSHD_COMMAND))
 
 
 def parse_sshd_limits(answer: bytes) -> SshdLimits:
-    """Parses what `sshd -T` prints; a login shell may print lines before that. Raises OperatorError.
-
-    They are the host's words, and a part of the advice repeats them: other characters, or very long ones, are refused.
+    """Parses the output of `sshd -T`; a login shell may print lines before it. Raises OperatorError. A hostile host may print
+    anything, and the advice quotes a part: unusual characters and very long values are refused.
     """
     settings = dict(line.partition(" ")[::2] for line in answer.decode("utf-8", "replace").splitlines())
     try:
@@ -101,9 +98,8 @@ def _number(text: str) -> int:
 
 
 def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tuple[str, str]]:
-    """Returns what such an sshd does to the connections of a run, and the line for its sshd_config that ends it. Pure.
-
-    `at_once`: so many connections a run may begin at once. `own_address`: that of this server, as the host sees it.
+    """Returns how such an sshd affects the connections of a run, and the line for its sshd_config that prevents it. Pure.
+    `at_once`: number of connections that a run may start at the same time. `own_address`: that of this server, as seen by the host.
     """
     advice = []
     if at_once > limits.startups:
@@ -129,7 +125,9 @@ def _is_exempt(address: str, exempt: Sequence[str]) -> bool:
 
 
 def own_address(host: HostConfig) -> str:
-    """Returns the address from which this machine reaches a host; "" if it has no route. Asks the name service, sends nothing."""
+    """Returns the address from which this machine reaches a host; "" if there is no route. Resolves the name, sends nothing to the
+    host.
+    """
     name = (host.address or "").rpartition("@")[2].removeprefix("[").removesuffix("]")
     with suppress(OSError, UnicodeError):
         for family, kind, protocol, _, place in socket.getaddrinfo(name, host.port or 22, type=socket.SOCK_DGRAM):
@@ -152,9 +150,8 @@ _TRANSIENT = (
 
 
 def is_expected(folder: str, path: str) -> bool:
-    """Returns True for a place where each system mounts what no backup is expected to have: devices, processes, containers.
-
-    `path` is the source path: what lies in such a place by its configuration is wanted.
+    """Returns True for a folder in which every system has mounts that need no backup: devices, processes, containers. `path`: the
+    source path; if it is in such a folder, its files are wanted.
     """
     return _is_of_the_system(folder) and not _is_of_the_system(path)
 
@@ -166,7 +163,7 @@ def _is_of_the_system(folder: str) -> bool:
 
 
 def left_out_words(path: str, folders: Sequence[str], old: int) -> str:
-    """Formats the warning. `old`: so many of the folders have files of an earlier backup."""
+    """Formats the warning. `old`: number of these folders with files of an earlier backup."""
     names = ", ".join(printable(folder) for folder in folders[:_NAMED])
     more = f" and {counted(len(folders) - _NAMED, 'more folder')}" if len(folders) > _NAMED else ""
     stale = "; files of an earlier backup stay there, unchanged" if old else ""
@@ -186,19 +183,18 @@ class HostMounts:
     """The mounts of the host."""
 
     boot_id: str
-    """Which boot of its kernel, which a container shares with its machine."""
+    """The id of the boot of its kernel, which a container shares with its machine."""
     mounts: tuple[Mount, ...]
     """Oldest first."""
 
 
 async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | None) -> HostMounts:
-    """Asks the host. Raises OperatorError: its key permits rsync only, it has no /proc, or it did not answer."""
+    """Asks the host. Raises OperatorError: its key permits only rsync, it has no /proc, or it did not answer."""
     return parse_answer(await output_of(host, ssh, control, _MOUNTS_COMMAND), host.paths)
 
 
 def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:
-    """Parses what the command prints; a login shell may print lines before that. Leaves out mounts that no backup of `paths` needs.
-
+    """Parses the output of the command; a login shell may print lines before it. Leaves out mounts that no backup of `paths` needs.
     Raises OperatorError.
     """
     lines = answer.splitlines()

@@ -1,12 +1,11 @@
-"""What rsync prints: progress and, at the end, its statistics; and the messages of rsync and ssh by their meaning for the backup.
+"""The output of rsync: progress and, at the end, statistics; and the messages of rsync and ssh by their meaning for the backup.
+Records of its output end in newline or carriage return. A hostile sender can make rsync print anything of any length: lines that
+look like these, impossible numbers. So memory does not grow with the output, numbers are limited, and nothing here can affect
+another host.
 
-Records of its output end in newline or carriage return. The sender can have anything printed, of any length: lines that look like
-these, numbers that no filesystem can have. So what is kept does not grow with what is said, numbers are bounded, and nothing here
-may harm any other host.
-
-Exit status 23 alone says little: a full pool, a missing source and one unreadable file are all 23. A line of the receiving side
-(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS or EIO is the server's fault, and so is EDQUOT unless the host
-has a quota here; a line of the sender is the host's.
+Exit status 23 alone is ambiguous: a full pool, a missing source and one unreadable file are all 23. A line of the receiving side
+(``[receiver]``, ``[generator]``, ``[Receiver]``) with ENOSPC, EROFS or EIO means a fault of the server, and so does EDQUOT unless
+the host has a quota here; a line of the sender means a fault of the host.
 """
 
 import re
@@ -24,7 +23,7 @@ _NEGOTIATED = re.compile(rb"\((?:Client|Server)\) Protocol versions: remote=\d+,
 _ESCAPED = re.compile(rb"\\#([0-3][0-7]{2})")
 _COMPLAINT = b"IO error encountered -- skipping file deletion"  # the one that does not come on standard error
 LONGEST_REST = 1 << 16
-"""Bytes of a line that has not ended: the longest name there is, every byte of it escaped, takes a quarter of it."""
+"""Maximum bytes of a line without an end: four times the longest possible name with every byte escaped."""
 _STATISTICS = {
     b"Number of files": "files",
     b"Number of created files": "created",
@@ -48,7 +47,7 @@ class TransferProgress:
     bytes: int = 0
     """Transferred so far."""
     checked: int = 0
-    """Number of names that are done."""
+    """Number of names that are finished."""
     listed: int = 0
     """Number of names in the list so far."""
     whole: bool = False
@@ -57,20 +56,20 @@ class TransferProgress:
 
 @dataclass(slots=True)
 class Output:
-    """What one rsync wrote to its standard output."""
+    """The standard output of one rsync."""
 
     progress: TransferProgress = field(default_factory=TransferProgress)
     """The progress."""
     numbers: dict[str, int] = field(default_factory=dict)
     """The statistics by short name, in bytes and counts; empty if rsync died before it printed them."""
     protocol: int | None = None
-    """The version of the protocol; None: not known yet."""
+    """The version of the protocol; None: not yet known."""
     complaints: tuple[bytes, ...] = ()
-    """Lines that belong to those of standard error."""
+    """Lines that are error messages."""
     _rest: bytes = b""
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes as they came. Of progress, which comes once for each file, only the last is read."""
+        """Takes the next bytes of output. Of the progress, which is printed for each file, only the last record is parsed."""
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             *before, last = line.rsplit(b"\r", 2)
@@ -91,7 +90,7 @@ class Output:
             self._progress([record])
 
     def _progress(self, records: list[bytes]) -> None:
-        """Uses the last of them, if it is about progress."""
+        """Parses the last record, if it is about progress."""
         if not records or not (match := _PROGRESS.match(records[-1])):
             return
         progress = self.progress
@@ -108,16 +107,16 @@ class Output:
 
 
 def unescape(name: bytes) -> bytes:
-    """Returns the real name behind rsync's escapes: ``a\\#012b`` is a, newline, b."""
+    """Returns the name without rsync's escapes: ``a\\#012b`` is a, newline, b."""
     return _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), name) if b"\\#" in name else name
 
 
 SAMPLES = 5
 MOST_UNLISTED = 10_000
-"""The maximum number of unlisted paths recorded for one transfer; and their bytes."""
+"""Maximum number of unlisted paths that are recorded for one transfer, and their bytes."""
 MOST_UNLISTED_BYTES = 4 << 20
 LONGEST_PATH = 2 * 4096
-"""Bytes: those of the source path, and of a path below it as rsync lists it (PATH_MAX each)."""
+"""Maximum bytes: those of the source path, and of a path below it in rsync's form (PATH_MAX each)."""
 LAST_LINES = 20
 _LONGEST_LINE = 1000  # of what is kept; the end matters as much as the beginning, for that is where the errno stands
 _SERVER_ERRNOS = {
@@ -139,7 +138,7 @@ _AROUND_PATH = ((b'getxattr("', b'","'), (b'listxattr("', b'",'), (b"get_file(",
 
 
 class MessageClass(Enum):
-    """The subject of one line of standard error."""
+    """The meaning of one line of standard error."""
 
     SERVER_FAULT = auto()
     OVER_QUOTA = auto()
@@ -187,9 +186,8 @@ def reports_damage(line: str) -> bool:
 
 
 def unlisted_path(line: bytes) -> bytes | None:
-    """Returns the path that could not be listed, as the sender calls it; None if the line names none.
-
-    Uses no regular expression: the line comes from the host, up to 128 KiB, and one that backtracks takes seconds for each.
+    """Returns the path that could not be listed, as the sender writes it; None if the line has none. Uses no regular expression:
+    the line comes from the host, has up to 128 KiB, and one that makes a regular expression backtrack takes seconds.
     """
     for before, behind in _AROUND_PATH:
         start, end = line.find(before), line.rfind(behind)
@@ -199,7 +197,7 @@ def unlisted_path(line: bytes) -> bytes | None:
 
 
 def named_path(line: str) -> str:
-    """Returns the path in a line that `Messages` keeps; "" if it names none, or the line was cut."""
+    """Returns the path in a line that `Messages` keeps; "" if it has none, or if the line was truncated."""
     raw = line.encode("utf-8", "surrogateescape")
     return "" if len(raw) > _LONGEST_LINE else (unlisted_path(raw) or b"").decode("utf-8", "surrogateescape")
 
@@ -211,7 +209,7 @@ def _shortened(line: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Messages:
-    """What one rsync wrote to its error output."""
+    """The error output of one rsync."""
 
     counts: dict[MessageClass, int] = field(default_factory=dict)
     """Number of lines by class."""
@@ -220,17 +218,18 @@ class Messages:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
     """The last lines."""
     unlisted: set[bytes] = field(default_factory=set)
-    """Paths that could not be checked or entered, as the sender names them: older files below them in the backup were not
-    checked either."""
+    """Paths that could not be checked or entered, as the sender writes them: older files below them in the backup were not checked
+    either.
+    """
     unlisted_beyond: int = 0
-    """Number of further such paths that are not stored, or that a line did not name."""
+    """Number of other such paths that are not stored, or that a line did not name."""
     answered: bool = False
-    """True if rsync on the host has answered; earlier lines are a banner, or from the startup files of the host's shell."""
+    """True if rsync on the host has answered; earlier lines are a banner, or come from the startup files of the host's shell."""
     _rest: bytes = b""
     _unlisted_bytes: int = 0
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes as they came."""
+        """Takes the next bytes of output."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_REST:
             self._rest = _shortened(self._rest)
@@ -238,7 +237,7 @@ class Messages:
             self._line(line)
 
     def close(self, others: Iterable[bytes] = ()) -> None:
-        """Takes an unterminated last line, and lines received elsewhere."""
+        """Takes a last line without an end, and lines received elsewhere."""
         for line in (self._rest, *others):
             self._line(line)
         self._rest = b""

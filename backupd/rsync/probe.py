@@ -26,14 +26,16 @@ _HEARD = 1 << 16  # bytes of what it complains about
 
 @dataclass(frozen=True, slots=True)
 class HostAccess:
-    """How a host is asked. `confined`: rsync is. `control`: the socket of a shared connection; `buckets`: the bandwidth budgets."""
+    """How a host is asked. `confined`: whether rsync is confined. `control`: the socket of a shared connection; `buckets`: the
+    bandwidth budgets.
+    """
 
     confined: bool
     control: Path | None = None
     buckets: Sequence[Bucket] = ()
 
     def shell(self, config: Config, host: HostConfig) -> tuple[str, ...]:
-        """Returns the remote shell; () for a source on this machine, which has no bandwidth budget here."""
+        """Returns the remote shell; () if this machine is the source, which has no bandwidth budget here."""
         return shell_command(host, config.ssh, self.buckets, self.control) if host.address else ()
 
 
@@ -49,7 +51,7 @@ async def probe(config: Config, host: HostConfig, path: str, access: HostAccess)
 
 
 async def size_on_host(config: Config, host: HostConfig, file: str, access: HostAccess) -> int | None:
-    """Returns the length of a regular file of the host, an absolute path; None if there is none. It is the host's word. Raises
+    """Returns the length of a regular file of the host, an absolute path; None if there is none. The host may lie. Raises
     OperatorError.
     """
     heard = bytearray()
@@ -78,9 +80,8 @@ async def left_empty(
     cancellation: RunCancellation | None = None,
 ) -> list[bytes]:
     """Returns the folders of a source path that `one_file_system` leaves empty, absolute: mount points and nested subvolumes.
-
-    `chosen`: see mounts_command. They are the host's words: at most MOST_MOUNTS of them, and not too long. Raises OperatorError if
-    it could not be found out, or if the run was stopped meanwhile, or if the host made no progress for its `stall`.
+    `chosen`: see mounts_command. The host may lie, so there are at most MOST_MOUNTS of limited length. Raises OperatorError if the
+    folders could not be found out, if the run was stopped, or if the host made no progress for its `stall`.
     """
     lines = _MountLines()
 
@@ -105,7 +106,7 @@ MOST_MOUNTS = 1000
 
 
 class _MountLines:
-    """Takes rsync's output as it comes, and keeps the folders that it names."""
+    """Parses rsync's output as it arrives, and keeps the folders in it."""
 
     def __init__(self) -> None:
         self.folders: list[bytes] = []
@@ -156,7 +157,7 @@ def _noted(watch: StallWatch, feed: Callable[[bytes], None]) -> Callable[[bytes]
 
 
 async def _end_of(group: Group, seconds: float, cancellation: RunCancellation | None, watch: StallWatch) -> int:
-    """Waits for the group, which the run's cancellation ends meanwhile. Returns its exit status. Raises ProgramFailed."""
+    """Waits for the group, which the run's cancellation may end. Returns its exit status. Raises ProgramFailed."""
     if cancellation:
         group.signal(signal.SIGKILL)
     if cancellation is not None:

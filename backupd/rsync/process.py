@@ -1,7 +1,6 @@
-"""One rsync, run to its end or stopped: by the operator, the window, the deadline, or because nothing moves any more.
-
-rsync's own --timeout does not fire on a pull from a host that hangs (our side's keep-alives count as activity), so progress is
-measured from outside: what rsync prints, what its processes read, and the CPU time they use.
+"""One rsync, run to its end or stopped: by a person, the window, the deadline, or because it makes no progress. rsync's own
+--timeout does not work for a transfer from a host that hangs (keep-alives of this side count as activity), so progress is measured
+from outside: rsync's output, the bytes that its processes read, and their CPU time.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ _ALIVE_TICKS = 5
 _MOST_PROCESSES = 32  # of a transfer; rsync needs two, and what confines it three more
 
 RunCancellation = GroupCancellation[Cause]
-"""Of a host's run, with its reason: ends the transfer or hook that runs now, and lets no other begin."""
+"""Stops a host's run, with a reason: ends the present transfer or hook, and prevents new ones."""
 
 
 @dataclass(slots=True)
 class RsyncEnd:
-    """A finished rsync whose process group is gone."""
+    """A finished rsync whose process group has ended."""
 
     exit_code: int
     """Its exit status; negative for a signal."""
@@ -41,7 +40,7 @@ class RsyncEnd:
     seconds: float
     """How long it took."""
     stopped: Cause | None
-    """Why it was stopped; None: it ended by itself."""
+    """Why it was stopped; None: it ended without being stopped."""
 
 
 async def transfer(
@@ -53,11 +52,9 @@ async def transfer(
     on_said: Callable[[bytes], bool] = lambda _: True,
     cell: ConfinedTransfer | None = None,
 ) -> RsyncEnd:
-    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed when it cannot be started.
-
-    `on_said` is given all that is printed, and says whether it shall be read. `cell` is the one that `command` is confined to.
-
-    Raises OperatorError when one of its processes cannot be ended: that one has the lock from then on, and may still write.
+    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed if it cannot be started. `on_said` gets
+    all output, and returns whether to parse it. `cell`: the one to which `command` is confined. Raises OperatorError if one of its
+    processes cannot be ended: that process keeps the lock, and may still write.
     """
     started = time.monotonic()
     output, messages = Output(), Messages()
@@ -109,7 +106,9 @@ async def transfer(
 
 
 class StallWatch:
-    """Ends a group that has made no progress for `stall` seconds, or has more processes than rsync; `verdict` then says so."""
+    """Ends a group that has made no progress for `stall` seconds, or has more processes than rsync starts; `verdict` is then the
+    reason.
+    """
 
     def __init__(self, stall: float) -> None:
         self.stall = stall
@@ -122,7 +121,7 @@ class StallWatch:
         self._since = time.monotonic()
 
     async def run(self, group: Group) -> None:
-        """Looks until the group has ended."""
+        """Checks regularly until the group has ended."""
         pause = min(10.0, self.stall / 4)
         while group.running:
             await asyncio.sleep(pause)
@@ -140,7 +139,7 @@ class StallWatch:
                 return
 
     def _look(self, group_members: Sequence[GroupMember]) -> None:
-        """Compares with the last progress; counts only rsync's processes, because ssh reads keep-alives."""
+        """Compares with the last progress; counts only rsync's processes, because ssh also reads keep-alives."""
         now = {member.pid: (member.read_bytes, member.cpu_ticks) for member in group_members if member.name == "rsync"}
         for pid, (read_bytes, ticks) in now.items():
             before = self._seen.get(pid, (0, 0))

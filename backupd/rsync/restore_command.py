@@ -1,9 +1,9 @@
-"""The rsync command that gives files of a backup back to a host, as a tuple, and what it says of each name. Nothing is run here.
+"""The rsync command that restores files of a backup to a host, as a tuple, and the meaning of its output. Nothing is run here.
 
-``--ignore-existing`` is given whenever nothing may be overwritten: then rsync also leaves what is of another kind alone, which it
-would delete otherwise to make room for a folder. Never ``--delete`` or ``--force``. ``--no-implied-dirs``: folders above what is
-restored stay as they are on the host; missing ones are made. They are looked at before, for rsync up to 3.4 goes through a symlink
-that is in the place of one.
+``--ignore-existing`` is given if nothing may be overwritten: then rsync does not touch entries of another type either, which it
+would otherwise delete to make a folder. Never ``--delete`` or ``--force``. ``--no-implied-dirs``: existing folders above the
+restored files are not changed; missing ones are made. They are checked first, because rsync up to 3.4 follows a symlink in the
+place of one.
 """
 
 import re
@@ -24,24 +24,24 @@ _ALWAYS = (
     "--info=progress2,stats2",
 )
 ITEMS = ("--out-format=%i|%l|%n",)
-"""Has a line printed for each name, which has to be read here."""
+"""Prints a line for each name, which has to be parsed here."""
 NO_ATTRIBUTES = ("--no-acls", "--no-xattrs")
-"""Neither sets nor removes ACLs and attributes: rsync asks for them of each name, which takes a fifth of its time."""
+"""Neither sets nor removes ACLs and attributes: rsync reads them for each name, which takes a fifth of its time."""
 LOOK, ONLY_NEW = ("--dry-run",), ("--ignore-existing",)
 CONTENT = ("--checksum", "--timeout=0")
-"""While rsync reads a large file for its checksum it transfers nothing, for hours perhaps. ssh itself notices a dead line."""
+"""While rsync reads a large file for its checksum it transfers nothing, perhaps for hours. ssh itself detects a dead connection."""
 EXACT = ("--modify-window=-1",)
-"""Compares nanoseconds. An rrsync that may write rejects it (rsync 3.5: its pattern knows no minus sign)."""
+"""Compares nanoseconds. An rrsync with write access rejects it (rsync 3.5: its pattern allows no minus sign)."""
 NEWER_STAYS = ("--update", "--modify-window=1")
-"""With a window of -1 a file that is a second newer would be overwritten too: the window is the difference that times must
+"""With a window of -1 a file that is one second newer would also be overwritten: the window is the difference that times must
 exceed.
 """
 FOLDERS_ALONE = ("--existing", "--include=*/", "--exclude=*")
-"""Gives existing folders what they should have, and touches nothing else."""
+"""Sets the attributes of existing folders, and changes nothing else."""
 NO_HOLES = ("--no-sparse",)
-"""Writes files as they are. To look for zeros rsync writes a KiB at a time."""
+"""Writes files completely. To find zeros rsync would write one KiB at a time."""
 NOT_BELOW = ("--no-recursive", "--dirs")
-"""Folders without what is in them."""
+"""Folders without their content."""
 ABOVE_STAYS = ("--no-implied-dirs",)
 _ITEM = re.compile(rb"([<>ch.][fdLDS][^|]{9})\|(\d{1,18})\|(.*)", re.DOTALL)
 _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "fifo or socket"}
@@ -49,7 +49,7 @@ _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What rsync would do with one name, or has done."""
+    """What rsync would do, or has done, with one name."""
 
     name: bytes
     """Relative to the destination, without a trailing slash."""
@@ -58,7 +58,7 @@ class Item:
     size: int
     """Bytes."""
     new: bool
-    """False if something of that name exists there, and differs."""
+    """False if an entry of that name exists there and differs."""
     only_time: bool
     """True if only the time differs."""
     fields: tuple[str, ...]
@@ -91,11 +91,10 @@ def restore_command(
     shell: Sequence[str] = (),
     base: bytes = b"",
 ) -> tuple[str, ...]:
-    """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host.
-
-    `whole`: under their whole paths, else under their last names. The caller has checked that the paths contain no symlink. `shell`
-    replaces ssh. `base`: with `whole`, a folder that all paths are in, and that the host has in `folder`: rsync goes there first.
-    What rsync prints of names begins below it then.
+    """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host. `whole`: under
+    their whole paths, else under their last names. The caller has checked that the paths contain no symlink. `shell` replaces ssh.
+    `base`: with `whole`, a folder that contains all paths and exists below `folder` on the host: rsync starts there, and the names
+    in its output are relative to it.
     """
     return (
         "rsync",

@@ -1,7 +1,7 @@
-"""One ssh connection for all transfers of a host's run: a ControlMaster of our own, in a private folder, for as long as the run.
-
-Without one, each source path is a login: a firewall's limit, MaxStartups or PerSourcePenalties of the host's sshd then end the
-night in the middle. The transfers never depend on it: an ssh that does not reach the master connects by itself, as OpenSSH does.
+"""One ssh connection for all transfers of a host's run: a ControlMaster of btrkeep, in a private folder, for the duration of the
+run. Without it, each source path needs its own login, and a limit of a firewall, or MaxStartups or PerSourcePenalties of the host's
+sshd, ends the run early. The transfers never depend on the connection: an ssh that does not reach the master connects directly, as
+OpenSSH does.
 """
 
 import asyncio
@@ -35,13 +35,12 @@ _PLAIN = re.compile(r"[\w./-]{1,80}")  # ssh expands % in the path and splits it
 _CERTAIN = frozenset({
     ExitCause.HOST_KEY, ExitCause.KEY_REFUSED, ExitCause.NO_SUCH_NAME, ExitCause.REFUSED, ExitCause.NO_ROUTE, ExitCause.SILENT,
 })  # fmt: skip
-"""A transfer's own ssh would meet the same."""
+"""The transfer's own ssh would get the same error."""
 
 
 def can_share(host: HostConfig, ssh: SshSettings) -> bool:
-    """Returns True if the host is reached by OpenSSH itself, and its options leave the control socket to us.
-
-    An administrator's own command may be anything, and need not know of masters.
+    """Returns True if the host is reached by OpenSSH itself, and its options do not set the control socket. A command of the
+    administrator may be any program, and may not support masters.
     """
     path = environment()["PATH"]
     words = shlex.split(ssh.command)
@@ -54,7 +53,7 @@ def can_share(host: HostConfig, ssh: SshSettings) -> bool:
 
 
 class SharedConnection:
-    """The connection of one host's run, which is made when it is first needed. `close` ends it."""
+    """The connection of one host's run, which is made at the first use. `close` ends it."""
 
     def __init__(self, host: HostConfig, ssh: SshSettings, *, wanted: bool) -> None:
         self._host, self._ssh = host, ssh
@@ -64,9 +63,8 @@ class SharedConnection:
         self._heard = bytearray()
 
     async def socket(self, cancellation: Cancellation) -> Path | None:
-        """Returns the master's socket, after a login if there is none yet; None: the transfer connects by itself.
-
-        Raises NotConnected if it could not connect either.
+        """Returns the master's socket, after a login if there is none yet; None: the transfer connects directly. Raises
+        NotConnected if a transfer could not connect either.
         """
         if not self._wanted or cancellation:
             return None
@@ -94,7 +92,7 @@ class SharedConnection:
         return None
 
     async def after(self, exit_code: int) -> bytes:
-        """Ends the connection if a transfer over it broke, and returns what ssh printed of that."""
+        """Ends the connection if a transfer over it failed, and returns what ssh printed about that."""
         if not self._group or exit_code not in (12, 20, 30, 255):
             return b""
         end = time.monotonic() + _LAST_WORDS
@@ -105,7 +103,7 @@ class SharedConnection:
         return bytes(self._heard) if broke else b""
 
     async def close(self) -> None:
-        """Ends the master, and removes its folder."""
+        """Ends the master, and deletes its folder."""
         group, self._group = self._group, None
         if group:
             try:
@@ -149,7 +147,7 @@ class SharedConnection:
 
 
 class NotConnected(Exception):
-    """The host could not be reached; `printed` is what ssh wrote of it, after `seconds`."""
+    """The host could not be reached; `printed` is the output of ssh, after `seconds`."""
 
     def __init__(self, printed: bytes, seconds: float) -> None:
         super().__init__(printed)

@@ -46,8 +46,8 @@ _SIGKILL, _SIGTERM, _PR_SET_PDEATHSIG = 9, 15, 1
 
 
 def next_arrival(arrival: int, now: int, size: int, rate: int) -> int:
-    """Returns the theoretical arrival time (ns) after `size` more bytes at `rate` bytes per second: the next may follow at that
-    moment.
+    """Returns the theoretical arrival time (ns) after `size` more bytes at `rate` bytes per second: then the next bytes
+    may follow.
     """
     if arrival > now + ABSURD:
         arrival = now
@@ -55,12 +55,12 @@ def next_arrival(arrival: int, now: int, size: int, rate: int) -> int:
 
 
 def chunk_size(rate: int) -> int:
-    """Returns how many bytes to pass on at once at `rate` bytes per second."""
+    """Returns how many bytes to pass on at a time at `rate` bytes per second."""
     return max(1, min(LONGEST_CHUNK, rate // CHUNKS_PER_SECOND))
 
 
 class OpenBucket:
-    """One budget: an open bucket file, and its last content. Raises OSError or ValueError if it is invalid."""
+    """One budget: an open bucket file, and its last content. Raises OSError, or ValueError if it is invalid."""
 
     __slots__ = ("_arrival", "_file", "rate")
 
@@ -101,7 +101,7 @@ class OpenBucket:
 
 
 def _lock(file: int) -> bool:
-    """Locks the bucket. Continues without the lock if a holder was stopped within its microseconds, which must not stop the
+    """Locks the bucket. Continues without the lock if its holder was stopped while it held it, because that must not stop the
     others.
     """
     for _ in range(LOCK_PATIENCE):
@@ -115,7 +115,9 @@ def _lock(file: int) -> bool:
 
 
 class Outlet:
-    """Our standard output, which rsync made a socket that does not block. Its end shows as BrokenPipeError or in `gone`."""
+    """This process's standard output, which rsync made a socket that does not block. If the reader closes it, that shows as
+    BrokenPipeError or in `gone`.
+    """
 
     def __init__(self) -> None:
         self._hangup = select.poll()
@@ -171,12 +173,12 @@ def pump(source: int, buckets: list[OpenBucket]) -> None:
 
 
 def die_with_parent(signal: int) -> None:
-    """Makes the kernel send this process `signal` when its parent ends, however it ends (prctl(2))."""
+    """Makes the kernel send this process `signal` when its parent ends for any reason (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0)
 
 
 def start(command: list[str]) -> tuple[int, int]:
-    """Starts the remote shell: returns its process id, and the pipe with its output. It inherits the rest."""
+    """Starts the remote shell; returns its process id, and the pipe with its output. It inherits everything else."""
     source, sink = os.pipe()
     try:  # noqa: SIM105 - contextlib would be one more import
         fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -204,7 +206,9 @@ def _become(command: list[str]) -> None:
 
 
 def finish(pid: int) -> int:
-    """Waits for the remote shell, ends it if it does not end by itself, and returns its status like a shell: signal N is 128+N."""
+    """Waits for the remote shell, ends it if it does not end by itself, and returns its status in the form of a shell: signal N is
+    128+N.
+    """
     ended = select.poll()
     process = os.pidfd_open(pid)
     ended.register(process, select.POLLIN)
@@ -221,11 +225,9 @@ def finish(pid: int) -> int:
 
 
 def leave(status: int) -> "NoReturn":
-    """End with a status that rsync will see.
-
-    rsync asks for it once, without waiting, as soon as our output has ended; and the kernel closes a process's files before its
-    status can be had, so that of bare ssh's 255 rsync sometimes makes its own 12. So another process keeps the output open until
-    this one has ended.
+    """Ends with a status that rsync will see. rsync asks for it once, without waiting, as soon as the output has ended; and the
+    kernel closes a process's files before its status is available. For this reason rsync sometimes reports 12 instead of ssh's 255.
+    So another process keeps the output open until this one has ended.
     """
     own = os.getpid()
     if status and os.fork() == 0:
@@ -237,7 +239,7 @@ def leave(status: int) -> "NoReturn":
 
 
 def complain(message: str) -> None:
-    """Prints one line for the reader of rsync's errors."""
+    """Prints one line to rsync's errors."""
     os.write(2, f"throttle: {message}\n".encode(errors="surrogateescape"))
 
 

@@ -1,10 +1,8 @@
-"""Stops rsync while a new sparse file arrives as zeros, so that these zeros need not arrive.
-
-rsync sends the holes of a file as zeros, unless the receiver has zeros in the same place already: then a checksum of each block is
-all that is sent. So when a large file consists of zeros up to now, its full length is asked for with one `--list-only`, rsync is
-stopped, the part that arrived becomes a hole, the file is given its full length, and rsync goes on: see docs/decisions/0074.
-
-The host decides by nothing but its own file's length, which rsync corrects: what is not zero is transferred as ever.
+"""Stops rsync while a new sparse file arrives as zeros, so that the remaining zeros need not be transferred. rsync sends the holes
+of a file as zeros, unless the receiver already has zeros in the same place: then it sends only a checksum of each block. So if the
+data of a large file is all zeros so far, one `--list-only` asks for its full length, rsync is stopped, the received part becomes a
+hole, the file is extended to its full length, and rsync is started again: see docs/decisions/0074. The only thing that the host
+influences is the length of its own file, which rsync corrects: everything that is not zero is transferred as usual.
 """
 
 import asyncio
@@ -34,9 +32,9 @@ from btrkeep.units import printable
 log = logging.getLogger(__name__)
 
 LOOK_AFTER = 256 << 20
-"""Bytes that arrive before the files that arrive are looked at, and again after as many more."""
+"""Received bytes before the arriving files are examined the first time, and between examinations."""
 WORTH_A_STOP = 1 << 30
-"""Bytes of a file that did not arrive yet: a stop costs another list of the source path."""
+"""Minimum number of bytes of a file that have not arrived: a stop costs another list of the source path."""
 _MOST_STOPS = 8  # of one run: the files after that arrive as zeros
 _LONGEST = 1 << 44  # bytes; reading the zeros of a longer file to compare them takes hours
 _PAUSE = 0.5
@@ -55,11 +53,11 @@ class ZerosStop:
     """Why an rsync was stopped because of zeros."""
 
     path: bytes | None
-    """The file in `data` that arrives as zeros; None: not known."""
+    """The file in `data` that arrives as zeros; None: unknown."""
     size: int | None = None
-    """Its length on the host; None: not known."""
+    """Its length on the host; None: unknown."""
     recount: bool = False
-    """True if a limit is exceeded, perhaps by zeros of any file."""
+    """True if a limit is exceeded, perhaps because of zeros in some file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,9 @@ class OpenFile:
 
 
 class ArrivingZeros:
-    """Watches the transfers of one run. `sparse`: rsync makes holes itself, in a temporary file.
-
-    `stopped`: why the last rsync was stopped. `has_holes`: holes were made in this run. `lengthened`: the files, by their paths in
-    `data`, that were given their full length.
+    """Watches the transfers of one run. `sparse`: rsync makes holes itself, in a temporary file. `stopped`: why the last rsync was
+    stopped. `has_holes`: holes were made in this run. `lengthened`: the files, by their paths in `data`, that were extended to
+    their full length.
     """
 
     def __init__(self, working: Path, cancellation: RunCancellation, *, sparse: bool) -> None:
@@ -90,11 +87,11 @@ class ArrivingZeros:
         self._seen = set[bytes]()
 
     def begin(self) -> None:
-        """Forgets why the rsync before was stopped."""
+        """Removes the reason for which the previous rsync was stopped."""
         self.stopped = None
 
     async def watch(self, received: Callable[[], int], ask: AskSize) -> None:
-        """Looks from time to time until it has stopped rsync, or is cancelled. `received`: bytes of files so far."""
+        """Examines the files regularly until it has stopped rsync, or is cancelled. `received`: bytes of files so far."""
         next_look, written_before, pace = LOOK_AFTER, 0, ArrivalRate(time.monotonic())
         while self._stops < _MOST_STOPS:
             await asyncio.sleep(_PAUSE)
@@ -138,8 +135,8 @@ class ArrivingZeros:
         return True
 
     async def stop_to_recount(self) -> bool:
-        """Stops rsync because it has written more than a limit, of which zeros may be a part. Returns False if it has stopped it
-        too often.
+        """Stops rsync because it has written more than a limit allows, perhaps zeros. Returns False if rsync has been stopped too
+        often.
         """
         group = self._cancellation.group
         if self.stopped or group is None:  # it has ended, or does so: what it has written is counted then
@@ -158,9 +155,8 @@ class ArrivingZeros:
             return None
 
     def _find(self, pids: Sequence[int], least: int, *, committed: bool) -> tuple[bytes, int] | None:
-        """Returns the path in `data` of a new file of which `least` bytes have arrived, as zeros, and how much has arrived.
-
-        `committed`: the filesystem was committed a moment ago. Only committed names can be searched.
+        """Returns the path in `data` of a new file of which at least `least` bytes, all zeros, have arrived, and their number.
+        `committed`: the filesystem was committed a moment ago; only committed names can be searched.
         """
         try:
             for file in open_files(pids, self._working.stat().st_dev):
@@ -176,7 +172,9 @@ class ArrivingZeros:
         return None
 
     async def make_holes(self, ask: AskSize) -> None:
-        """Gives the file for which rsync was stopped its full length, and makes holes of its zeros. Raises OperatorError."""
+        """Extends the file for which rsync was stopped to its full length, and replaces its zeros by holes. Raises
+        OperatorError.
+        """
         if (stop := self.stopped) is None:
             return
         size = stop.size
@@ -191,7 +189,7 @@ class ArrivingZeros:
         self.has_holes = True
 
     def finish(self) -> None:
-        """Makes holes of the zeros beside the data of such files, which rsync wrote because it compares larger blocks. Raises
+        """Replaces the zeros beside the data of such files by holes; rsync wrote them because it compares larger blocks. Raises
         OperatorError.
         """
         if not self._sparse:
@@ -219,20 +217,20 @@ class ArrivalRate:
     """How fast the files of one rsync arrive."""
 
     begun: float
-    """When rsync was started, by a clock that is never set."""
+    """When rsync was started, by a clock that is never changed."""
     rate: float = 0.0
     """Bytes per second between the last two measurements."""
     other_seconds: float = 0.0
-    """What it took besides the transfer, mostly for its list."""
+    """Duration of everything but the transfer, mostly of making the list."""
     _last: tuple[int, float] | None = None
 
     def note_first(self, received: int, now: float) -> None:
-        """Begins to measure when something arrives: before, rsync makes its list."""
+        """Starts to measure when the first bytes arrive: before that, rsync makes its list."""
         if self._last is None and received:
             self._last = received, now
 
     def measure(self, received: int, now: float) -> None:
-        """Is called at each look."""
+        """Is called at each examination."""
         before, since = self._last or (0, self.begun)
         if now > since and received > before:
             self.rate = (received - before) / (now - since)
@@ -241,9 +239,8 @@ class ArrivalRate:
 
 
 def is_worth_a_stop(size: int | None, received: int, pace: ArrivalRate) -> bool:
-    """Returns True if so much of a file of zeros is to come that a new list of its source path costs less.
-
-    The list of ten million files takes longer than 1 GiB takes to arrive.
+    """Returns True if transferring the rest of a file of zeros would take longer than making the list of its source path again. A
+    list of ten million files takes longer than the transfer of 1 GiB.
     """
     if size is None or size > _LONGEST or size - received < WORTH_A_STOP:
         return False
@@ -265,7 +262,7 @@ def open_files(pids: Sequence[int], device: int) -> list[OpenFile]:
 
 
 def _is_zeros(file: OpenFile) -> bool:
-    """Returns True if what arrived last of a file is nearly all zeros, by samples."""
+    """Returns True if samples show that the last received part of a file is nearly all zeros."""
     begin = max(0, file.received - LOOK_AFTER)
     step = (file.received - begin) // _SAMPLES
     with ClosingFd(os.open(file.link, os.O_RDONLY | os.O_NONBLOCK | os.O_NOATIME | os.O_CLOEXEC)) as fd:
@@ -274,7 +271,7 @@ def _is_zeros(file: OpenFile) -> bool:
 
 
 def _final_path(root: int, path: Sequence[bytes]) -> bytes | None:
-    """Returns the path that a file in `data` will have; None if rsync writes a new version of a file that is there."""
+    """Returns the final path of a file in `data`; None if rsync writes a new version of an existing file."""
     *folders, name = path
     if match := _TEMPORARY.fullmatch(name):
         name = match[1]

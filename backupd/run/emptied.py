@@ -1,12 +1,10 @@
-"""Finds folders that a night emptied although nothing was deleted in them: what was mounted there is missing.
+"""Finds folders that a night emptied although nothing was deleted in them, because a filesystem was not mounted on the host.
+Deleting a name in a folder sets the folder's time. So if a folder is empty now, and has not been changed since before the base
+started, it is not the folder whose files are in the base: a filesystem is not mounted, or the system was returned to an earlier
+state. If nobody notices, the missing files are lost when the older backups expire.
 
-Removing a name from a folder sets the folder's time. So one that holds nothing now, and has not been changed since before the base
-began, is not the one in which the base has files: it lies below a filesystem that is not mounted, or is that of a system which
-was put back to an earlier state. If it is not noticed, the missing files leave the backups as the older ones expire.
-
-rsync deletes what is missing from `.working`, which the pool knows by its generations; so it costs what the night changed.
-
-What cannot be compared is never complete: such a backup is suspect, so the next run compares with the same base again.
+rsync deletes what is missing from `.working`, which the pool finds by its generations; so the search costs only as much as the
+night changed. A backup that cannot be compared is never complete: it is suspect, so the next run compares with the same base again.
 """
 
 import errno
@@ -37,7 +35,7 @@ _SKEW = 3600.0  # seconds by which the host's clock, which sets the times of fol
 _LONGEST = 500  # bytes of a path that are shown
 _NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 AFTER_STOP = 30.0
-"""Seconds for which a stopped run goes on to compare: a backup that has all its files is worth them."""
+"""Seconds for which a stopped run may continue to compare, because a backup that has all its files is worth it."""
 
 
 class _Stopped(Exception):
@@ -45,7 +43,7 @@ class _Stopped(Exception):
 
 
 class _Patience:
-    """Raises _Stopped when the run was stopped and its time to compare is over."""
+    """Raises _Stopped if the run was stopped and the time for comparing is over."""
 
     def __init__(self, cancelled: Cancellation) -> None:
         self._cancelled = cancelled
@@ -60,10 +58,9 @@ class _Patience:
 
 
 def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit: float, cancelled: Cancellation) -> Record:
-    """Returns the record of a complete backup whose data is on the disk, suspect or with a warning if such folders are in it.
-
-    `base` is what it grew from. `limit`: of a source path's files, and of its bytes, so much may be missing. If this cannot be
-    determined, the backup is suspect.
+    """Returns the record of a complete backup whose data is on the disk, suspect or with a warning if it has such folders. `base`:
+    the backup from which it was made. `limit`: share of a source path's files, and of its bytes, that may be missing. If this
+    cannot be determined, the backup is suspect.
     """
     if record.state != COMPLETE:
         return record
@@ -97,8 +94,8 @@ def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit
 
 
 def with_emptied(record: Record, subvolume: Path, base: Record) -> Record:
-    """Returns the record with the folders that were emptied before its base, and are still empty. A night that does not find them
-    mounted again has nothing to delete there.
+    """Returns the record with the folders that were emptied before its base was made and are still empty. In a night that finds
+    them empty again there is nothing left to delete.
     """
     if record.state not in (COMPLETE, SUSPECT):
         return record
@@ -112,7 +109,7 @@ def _with_conditions(record: Record, base: Record, more: Sequence[ConditionKey])
 
 
 def _is_empty(subvolume: Path, folder: str) -> bool:
-    """Returns True if the backup has that folder, with nothing in it."""
+    """Returns True if the backup has that folder and it is empty."""
     try:
         with Tree(subvolume) as tree:
             return not tree.names(fsencode(folder))
@@ -126,13 +123,13 @@ def _not_compared(record: Record, why: str) -> Record:
 
 
 def _numbers(result: PathResult, base: Record) -> Mapping[str, int]:
-    """Returns the numbers of a source path in the base; its own if the base has it only as a part of another path."""
+    """Returns the numbers of a source path in the base; its own numbers if in the base it is only a part of another path."""
     before = base.path(result.path)
     return before.numbers if before else result.numbers
 
 
 def may_empty_folders(settings: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
-    """Returns True if these settings of a run may empty a folder of a base that was made with the others: a new exclusion."""
+    """Returns True if this run's settings may empty a folder of a base that was made with the other settings: a new exclusion."""
     return not set(settings.get("exclude", ())) <= set(base.get("exclude", ()))
 
 
@@ -151,10 +148,9 @@ def _emptied(
     limit: float,
     patience: _Patience,
 ) -> dict[str, EmptiedFolders]:
-    """Returns those folders by source path, as the record has it: what the base says may come from another pool.
-
-    Counts what is missing only until it is too much. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
-    those without holes, for which the base is walked, replace them here where that may matter. Raises OSError, _Stopped.
+    """Returns those folders by source path, as in the record, because the base may come from another pool. Counts missing files
+    only until there are too many. `numbers`: of the base, by source path. Their bytes are rsync's, with holes; where this may
+    matter, they are replaced by those without holes, for which the base is read. Raises OSError, _Stopped.
     """
     emptied, uncertain, walked = dict[str, EmptiedFolders](), _why(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))
@@ -187,10 +183,9 @@ def _emptied(
 
 
 def _reason(mtime: int, in_base: int, started: datetime, uncertain: EmptiedWhy) -> EmptiedWhy | None:
-    """Returns why a folder that is empty now is doubted; None if its content was deleted, so that it has a new time.
-
-    A base that is stamped in the future says nothing of the time. What has no newer time than the folder has in the base was not
-    emptied there, whatever our clock says.
+    """Returns why a folder that is empty now is doubted; None if its content was deleted, so that it has a new time. If the base
+    has a time in the future, times prove nothing. A folder whose time is not newer than in the base was not emptied on the host,
+    whatever the clock of this server shows.
     """
     if uncertain is EmptiedWhy.UNDATED:
         return EmptiedWhy.NOT_MOUNTED if mtime <= in_base else EmptiedWhy.UNDATED
@@ -200,7 +195,7 @@ def _reason(mtime: int, in_base: int, started: datetime, uncertain: EmptiedWhy) 
 def _counted(
     tree: Tree, folder: bytes, start: EmptiedFolders, numbers: Mapping[str, int], limit: float, patience: _Patience
 ) -> EmptiedFolders:
-    """Returns `start` with what is below that folder of the base."""
+    """Returns `start` with the content of that folder in the base."""
     sum_, below = start, entries(tree, folder)
     next(below)
     for entry in below:
@@ -221,7 +216,7 @@ def _stored(tree: Tree, path: str, patience: _Patience) -> int:
 
 
 def _empty_folders(subvolume: Path, patience: _Patience) -> Iterator[tuple[bytes, int]]:
-    """Yields the path and time of each folder with nothing in it that this run has written to."""
+    """Yields the path and time of each empty folder that this run has changed."""
     now = describe(subvolume)
     assert now is not None
     with opened(subvolume) as root:
@@ -236,7 +231,7 @@ def _empty_folders(subvolume: Path, patience: _Patience) -> Iterator[tuple[bytes
 
 
 def _path_of(folder: bytes, record: Record) -> PathResult | None:
-    """Returns the result of the source path in which it lies. A configuration has none within another."""
+    """Returns the result of the source path that contains the folder. A configuration has no source path within another."""
     inside = (result for result in record.paths if folder.startswith(fsencode(result.path).rstrip(b"/") + b"/"))
     return next(inside, None)
 

@@ -1,8 +1,8 @@
-"""Finds what a run has fetched several times over (snapshots of the host, bind mounts, the pool itself), and follows that.
-
-Asking the host would take a command that a restricted key does not permit, so the backup is searched: only in a run that has
-fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files have those of
-others, and its folders have the times of the others, which neither a second installation nor a second checkout has.
+"""Finds what a run has fetched several times (snapshots on the host, bind mounts, the pool itself), and watches that in later runs.
+Asking the host would need a command that a restricted key does not permit, so the backup is searched: only in a run that has
+fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files are also in
+another folder, and its folders have the times of those in the other one, which is not so for a second installation or a second
+checkout.
 """
 
 import json
@@ -78,7 +78,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FetchedTwice:
-    """The results of a run with its warnings, and the `folders` that have the files of others."""
+    """The results of a run with its warnings, and the `folders` with files of other folders."""
 
     results: list[PathResult]
     folders: tuple[ConditionKey, ...] = ()
@@ -93,15 +93,14 @@ class _Repeat:
     words: str
     """The warning."""
     folder: str = ""
-    """The folder that could be excluded; "": the warning is not about one."""
+    """The folder that could be excluded; "": the warning is not about a folder."""
 
 
 def with_fetched_twice(
     pool: Pool, host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], cancelled: Cancellation, command: str
 ) -> FetchedTwice:
-    """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself.
-
-    `command`: how `backupd` is called for this pool.
+    """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself. `command`:
+    the command line of `backupd` for this pool.
     """
     if not results:
         return FetchedTwice([])
@@ -144,7 +143,7 @@ def _unknown(path: str, why: str) -> str:
 
 
 def own_place(subvolume: Path, pool: Pool) -> str:
-    """Returns where a backup has the marker of the pool that it is in, if that is the pool's own path; else ""."""
+    """Returns the path at which a backup has the marker of its own pool, if that is the pool's path; else ""."""
     for place in dict.fromkeys((pool.path.absolute(), pool.path.resolve())):
         with suppress(OSError, *NOT_UNDERSTOOD), Tree(subvolume) as tree:
             with os.fdopen(tree.open_file(os.fsencode(place / MARKER / "pool.json")), "rb") as file:
@@ -161,7 +160,7 @@ def _path_of(results: Sequence[PathResult], folder: str) -> str:
 def _repeats(
     host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], created: int, cancelled: Cancellation, command: str
 ) -> Iterator[_Repeat]:
-    """Yields each warning: one for each folder to leave out."""
+    """Yields each warning: one for each folder to exclude."""
     files = sampled_files(prepared.path, created, cancelled)
     with Tree(prepared.path) as tree:
         repeated = [repeat for repeat in repeated_folders(files) if _has_same_times(tree, repeat)]
@@ -205,7 +204,7 @@ def _has_same_times(tree: Tree, repeat: RepeatedFolder) -> bool:
 
 
 def sampled_files(subvolume: Path, created: int, cancelled: Cancellation) -> list[SampledFile]:
-    """Returns a sample of the files that a run has made, and all that have the size and time of one of them."""
+    """Returns a sample of the files that a run has made, and all files with the size and time of one of them."""
     commit(subvolume)  # the tree search sees committed inodes only
     now = describe(subvolume)
     assert now is not None
@@ -236,7 +235,7 @@ def sampled_files(subvolume: Path, created: int, cancelled: Cancellation) -> lis
 
 
 def _is_chosen(inode: ChangedInode, part: int) -> bool:
-    """Returns True for one file in `part`: the same for all files of one size and time."""
+    """Returns True for one file in `part`, and the same for all files of that size and time."""
     return hash((inode.size, inode.mtime)) % part == 0
 
 
@@ -252,11 +251,11 @@ _FEWEST_EQUAL = 10  # files of the sample in two folders
 _MOST_OTHER = 0.1  # of a folder's files may be in no other one
 _LEAST_SHARE = 0.2  # of what a run has fetched must have been fetched twice
 _SNAPSHOTS = frozenset({b".snapshots", b".snapshot", b".zfs", b"@snapshots", b"timeshift-btrfs", b"btrbk_snapshots"})
-"""Folders of programs that make snapshots: all of their content is left out at once."""
+"""Folders of programs that make snapshots: one exclusion leaves out all of their content."""
 
 
 def repeated_folders(files: Sequence[SampledFile]) -> list[RepeatedFolder]:
-    """Returns the folders whose files are in another folder, too. What is above a folder that is returned is not."""
+    """Returns the folders whose files are also in another folder. A folder above a returned one is not returned."""
     pairs, repeated = defaultdict[tuple[Names, Names], list[Names]](list), Counter[Names]()
     for copies in _by_content(files):
         first, *others = sorted(copies, key=lambda file: (file.is_new, len(file.folder), file.folder))
@@ -298,7 +297,7 @@ def is_snapshot(repeat: RepeatedFolder) -> bool:
 
 
 def excluded_folder(repeat: RepeatedFolder) -> Names:
-    """Returns the folder to leave out: that of all snapshots, where `again` is one."""
+    """Returns the folder to exclude: the folder of all snapshots if `again` is a snapshot."""
     for depth, name in enumerate(repeat.again):
         if name in _SNAPSHOTS:
             return repeat.again[: depth + 1]
@@ -342,11 +341,10 @@ _MOST_LOOKED_UP = 3000  # names; a folder counts twice
 
 
 def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, host: HostConfig) -> list[ConditionKey]:
-    """Returns the standing conditions of a backup: those that its run has met, and those of its base that the run did not look for.
-
-    A run looks for folders with the files of others only where it has fetched much. So one that the base has counts until the files
-    that the base has there are gone, as those of an excluded folder are, and those of a bind mount that has ended. A changed
-    `exclude` ends it, too: it may be the other folder that is left out now.
+    """Returns the lasting conditions of a backup: those that its run has found, and those of its base for which the run did not
+    search. A run searches for folders with files of others only if it has fetched much. So a condition of the base counts until its
+    files are gone, as those of an excluded folder are, and those of a bind mount that has ended. A changed `exclude` ends it, too,
+    because the other folder may be excluded now.
     """
     before = [condition.key for condition in base.lasting] if base else []
     keys = list(twice.folders)
@@ -367,7 +365,9 @@ def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, hos
 
 
 def _has_files_of(subvolume: Path, base: Path, folder: str) -> bool:
-    """Returns True if the base has files in this folder of which one is there unchanged, and if the base cannot be read."""
+    """Returns True if the base has files in this folder and one of them is still there unchanged, and if the base
+    cannot be read.
+    """
     path = fsencode(folder)
     try:
         with Tree(subvolume) as tree, Tree(base) as old, closing(walk(old, path)) as walk_entries:

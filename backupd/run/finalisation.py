@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class DataLost(OSError):
-    """The disk did not take data of this run, so nothing of it is to be believed. It has one argument, a sentence."""
+    """The disk did not store data of this run, so none of its data can be trusted. It has one argument, a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class WorkSubvolume:
     path: Path
     """Its folder."""
     base: Record | None
-    """The record of the backup that it began with; None: a first copy."""
+    """The record of the backup of which it started as a snapshot; None: a first copy."""
     fresh: bool
-    """True if this run made it, so that nothing in it is new yet."""
+    """True if this run made it, so that it contains no new data yet."""
     id: int
-    """Of the subvolume, which keeps it when it is renamed."""
+    """Inode number of the subvolume, which remains the same when it is renamed."""
     uuid: str
-    """Of the subvolume, which keeps it when it is renamed."""
+    """Device number of the subvolume, which remains the same when it is renamed."""
     has_unsynced_files: bool = False
     """True if some of its files have the time UNSYNCED_TIME."""
     unread_bases: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class ShareWith:
     host: str
     """Its name."""
     cancelled: Cancellation
-    """Ends the sharing early; files that are shared by then stay shared."""
+    """Ends the sharing early; files that are already shared remain shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,8 @@ class SharedData:
 
 
 def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
-    """Leaves `.working` to the next run, which may go on with it. rsync's group is gone. Raises DataLost, OSError.
-
-    It is marked only when all is on the disk: a run that is killed before, or loses data, leaves it without.
+    """Leaves `.working` for the next run, which may continue it. rsync's group has ended. Raises DataLost, OSError. It is marked
+    only after everything is on the disk: a run that is killed before that, or loses data, leaves it without the mark.
     """
     try:
         records.write(prepared.path, record)
@@ -111,9 +110,8 @@ def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
 
 
 def leave_after_error(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
-    """Does the same after an error that does not affect what arrived; the caller reports the error.
-
-    A backup that is final except for its name stays unchanged. If the disk loses data, it is treated as with DataLost.
+    """Does the same after an error that does not affect what arrived; the caller reports the error. A backup that is final except
+    for its name is not changed. If the disk loses data, the effect is the same as of DataLost.
     """
     try:
         subvolume = describe(prepared.path)
@@ -134,13 +132,10 @@ def finalise(
     split: bool = True,
     judge: Callable[[Record], Record] | None = None,
 ) -> tuple[Path, Record]:
-    """Makes `.working` final under the name of its start; each line is safe to be killed after. Raises DataLost, OSError.
-
-    The record is written before the sync, so a read-only `.working` always has a true one; the name comes last. On a full pool the
-    record takes the reserve: all the rest is there by now.
-
-    `limits` None: the sums of the base still hold. `split`: `links_split` of the record. `judge` sees it once the pool knows what
-    was written, and may change its state.
+    """Makes `.working` final under the name of its start time; the run may be killed after any line. Raises DataLost, OSError. The
+    record is written before the sync, so a read-only `.working` always has a correct one; the name comes last. On a full pool the
+    record uses the reserve: everything else is already there. `limits` None: the sums of the base are still correct. `split`:
+    `links_split` of the record. `judge` gets the record when the pool knows what was written, and may change its state.
     """
     name = _free_name(pool, record)
     _forget_former_notes(pool.host(record.host), name)
@@ -162,9 +157,9 @@ def finalise(
 
 
 def _forget_former_notes(folder: Path, name: str) -> None:
-    """Forgets that a backup of that name had expired, was accepted or altered. It was deleted by hand, or by an expiry that was
-    killed; the new one, of an import that was repeated, would be deleted for it. A hold stays, which does no harm. Raises
-    UnreadableRecord.
+    """Removes the notes that a backup of that name was expired, accepted or altered. That backup was deleted by hand, or by an
+    expiry that was killed; the new one, of a repeated import, would be deleted because of them. A hold remains, which is harmless.
+    Raises UnreadableRecord.
     """
     notes = read_notes(folder)
     left = notes.without(name, EXPIRED).without(name, ACCEPTED).without(name, ALTERED)
@@ -173,7 +168,7 @@ def _forget_former_notes(folder: Path, name: str) -> None:
 
 
 def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
-    """Writes what was shared into the record. On a full pool that stays as it was: it is true as well."""
+    """Writes what was shared into the record. On a full pool the record remains as it was, which is also correct."""
     if shared.other is None:
         return record
     shared_record = replace(record, shared_with=shared.other, shared_bytes=shared.bytes)
@@ -200,7 +195,7 @@ def _without_unsynced_files(prepared: WorkSubvolume, record: Record) -> Record:
 
 
 def _sync_or_discard(prepared: WorkSubvolume, disk: Syncfs) -> None:
-    """Syncs everything that this run wrote. On failure, discards a subvolume with a base; a first copy is marked as doubtful
+    """Syncs everything that this run wrote. If that fails, discards a subvolume with a base; a first copy is marked as doubtful
     later.
     """
     try:
@@ -213,7 +208,7 @@ def _sync_or_discard(prepared: WorkSubvolume, disk: Syncfs) -> None:
 
 
 def sync(disk: Syncfs) -> None:
-    """Waits until the disk has all that this run wrote. Raises DataLost."""
+    """Waits until everything that this run wrote is on the disk. Raises DataLost."""
     try:
         disk.sync()
     except OSError as error:
@@ -231,14 +226,13 @@ def _free_name(pool: Pool, record: Record) -> str:
 
 
 UNSYNCED_TIME = -11_676_096_000 * 10**9 + 1
-"""1600-01-01, and a nanosecond: before the epoch of every filesystem but such as count in 64 bits of seconds. Nanoseconds."""
+"""1600-01-01 and one nanosecond: earlier than any time of a filesystem, except those that store seconds in 64 bits. Nanoseconds."""
 
 
 @Checkpoint("files marked unsynced")
 def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
-    """Gives every file of a writable subvolume that time; False when it was `cancelled`, so that some do not have it.
-
-    Can be repeated, also after it was killed. Raises OSError.
+    """Gives every file of a writable subvolume that time; False if it was `cancelled`, so that some do not have it. Can be
+    repeated, also after a kill. Raises OSError.
     """
     for entry in _files(subvolume):
         if cancelled:
@@ -250,7 +244,7 @@ def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
 
 @Checkpoint("unsynced files removed")
 def drop_unsynced(subvolume: Path) -> int:
-    """Removes the files that still have that time; how many names. Folders keep their times. Raises OSError."""
+    """Removes the files that still have that time; returns the number of names. Folders keep their times. Raises OSError."""
     dropped = 0
     for entry in _files(subvolume):
         if entry.entry.mtime == UNSYNCED_TIME:
@@ -271,9 +265,8 @@ def _files(subvolume: Path) -> Iterator[WalkEntry]:
 
 
 def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datetime) -> SharedData:
-    """Shares the data written since `subvolume` was made, and committed, with the other host's newest complete backup.
-
-    An error here never fails the backup: files that are not shared take their own space, and the log has the reason.
+    """Shares the data written since `subvolume` was made with the other host's newest complete backup, after a commit. An error
+    here never fails the backup: files that are not shared take their own space, and the log has the reason.
     """
     try:
         base = find_base(pool, share_with.host, None if pool.rehearsal else now)
@@ -292,7 +285,7 @@ def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datet
 
 @Checkpoint("data shared with another host")
 def _share_all(subvolume: Path, other: Path, cancelled: Cancellation) -> SharedData:
-    """Goes by the files of `subvolume` that were written: a path means the same file on both hosts. Raises OSError."""
+    """Examines the files of `subvolume` that were written: an equal path is the same file on both hosts. Raises OSError."""
     described = describe(subvolume)
     assert described is not None
     files = total = 0

@@ -1,7 +1,6 @@
-"""Computes checksums of some of the files that a run has fetched, while they are still in memory as received.
-
-A scrub proves only that the disk returns what btrfs was given. Data damaged earlier, between rsync and btrfs' checksum, passes a
-scrub but not a comparison with these checksums.
+"""Computes checksums of some of the files that a run has fetched, while they are still in memory as received. A scrub proves only
+that the disk returns what btrfs received. Data that was damaged earlier, between rsync and the checksum of btrfs, passes a scrub
+but not a comparison with these checksums.
 """
 
 import errno
@@ -28,7 +27,7 @@ from btrkeep.treescan.links import FolderPaths
 _log = logging.getLogger(__name__)
 
 LARGE = 64 << 20
-"""Bytes fetched of a file: files with at least so many are taken besides the random sample."""
+"""Bytes fetched of a file: larger files are taken in addition to the random sample."""
 _MOST = 100_000  # files of a run
 _MOST_LARGE = 100
 _ALWAYS, _SMALL = 3, 1 << 20  # so many files of so many bytes cost next to nothing, also a run that took no time
@@ -44,14 +43,14 @@ class SumLimits:
     sample: FileSample | None
     """How many; None: none."""
     seconds: float
-    """The most processor time that it takes."""
+    """Maximum processor time for the checksums."""
 
 
 NO_SUMS = SumLimits(None, 0)
 
 
 class _Budget:
-    """Processor time of this thread, which is what summing costs while the data is in memory; of a disk the time on the clock."""
+    """Processor time of this thread, which is the cost while the data is in memory; if it comes from a disk, elapsed time."""
 
     def __init__(self, seconds: float) -> None:
         self._processor, self._clock = time.thread_time() + seconds, time.monotonic() + _WAITING * seconds
@@ -62,10 +61,9 @@ class _Budget:
 
 
 def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
-    """Writes SHA256SUMS of a subvolume whose data is on the disk, and that is writable yet; in place of that of its base.
-
-    Nothing that goes wrong here costs the backup: then there are no sums. Raises OSError when those of the base cannot be removed,
-    which would be wrong ones.
+    """Writes SHA256SUMS of a subvolume whose data is on the disk and that is still writable, instead of the file of its base. No
+    error here affects the backup: then there are no checksums. Raises OSError if the file of the base cannot be removed, because it
+    would be wrong.
     """
     try:
         sums = dict(_sums(subvolume, limits))
@@ -100,7 +98,7 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
-    """Yields inode numbers of files that were written since that generation: a random sample, in no order, then the large ones."""
+    """Yields inode numbers of files that were written since that generation: first a random sample, then the large ones."""
     small, large, count = list[int](), list[int](), 0
     number = _MOST if sample.number is None else sample.number
     for ino, size in written_sizes(root, since, compressed=True):
@@ -120,7 +118,7 @@ def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterat
 
 
 def _digest(tree: Tree, names: list[bytes], budget: _Budget) -> bytes | None:
-    """Returns the SHA-256 of a file; None for a file with long holes, and if the budget is spent before its end."""
+    """Returns the SHA-256 of a file; None for a file with long holes, and if the budget is used up before its end."""
     digest, done = sha256(), 0
     with tree.folder(joined(names[:-1])) as folder:
         fd = open_plain(names[-1], folder)

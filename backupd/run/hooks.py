@@ -26,13 +26,13 @@ class HookFailure:
     message: str
     """What happened, in words."""
     skip: bool
-    """True if it requested that the host is skipped tonight."""
+    """True if the hook requested that the host is skipped in this night."""
 
 
 async def run(
     which: str, host: HostConfig, pool: Pool, cancellation: RunCancellation, *, state: str, config_file: Path
 ) -> HookFailure | None:
-    """Runs the hook, if there is one; None when it succeeded. Its processes are gone when this returns, or cannot be ended."""
+    """Runs the hook, if there is one; None if it succeeded. When this returns, its processes have ended, or cannot be ended."""
     words = host.hook_words(host.before if which == "before" else host.after)
     if not words:
         return None

@@ -32,7 +32,7 @@ class PlannedHost:
     bound: bool = False
     """True if its window limits this run."""
     opens: datetime | None = None
-    """When its window opens, if it is due and outside of it; otherwise None."""
+    """When its window opens, if it is due and its window is closed; otherwise None."""
     is_copy: bool = False
     """True if it is fetched from another pool."""
 
@@ -77,8 +77,8 @@ def _named(config: Config, name: str) -> PlannedHost:
 
 
 def _turn(facts: HostFacts | None, hosts: int) -> int:
-    """Returns the number of its last run. A silent host counts as tried after all others: if a night does not reach it, the
-    runs of that night have higher numbers.
+    """Returns the number of its last run. A silent host counts as tried after all others: if a night does not reach it, the runs of
+    that night have higher numbers.
     """
     if not facts or facts.last_run is None:
         return 0
@@ -99,8 +99,8 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
 
 
 def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) -> PlannedHost:
-    """Returns the host as one that waits, if its last attempt was a short time ago and brought no complete backup. One that was
-    stopped by a signal, by its window or by a crash goes on at once.
+    """Returns the host as a waiting one if its last attempt was a short time ago and made no complete backup. A host whose run was
+    stopped by a signal, by its window or by a crash continues at once.
     """
     if not entry.runs or facts is None or facts.last_run_outcome not in _TRIED or facts.last_run_started is None:
         return entry

@@ -1,8 +1,6 @@
-"""One host's backup, from the lock to the catalogue row.
-
-The steps, each in the module that does it: lock (interrupted), `.working` (work_subvolume), rsync per source path
-(source_paths), judgement (verdict), final or partial (finishing), catalogue (repo.catalogue_row).
-This module is their order, and what happens when one fails.
+"""One host's backup, from the lock to the row in the catalogue. Each step is in its own module: lock (interrupted), `.working`
+(work_subvolume), rsync per source path (source_paths), judgement (verdict), final or partial (finalisation), row
+(repo.catalogue_row). This module has their order, and the handling of their errors.
 """
 
 import asyncio
@@ -86,7 +84,7 @@ class HostRun:
         self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Starts its time now: it may have waited since it was made."""
+        """Starts to count its time now: it may have waited since it was made."""
         self.started = self.context.clock.now().replace(microsecond=0)  # what names and backup.json can hold
         self.begun = elapsed()
 
@@ -95,7 +93,7 @@ class HostRun:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Pauses its deadline while it waits for others."""
+        """Stops counting towards its deadline while it waits for others."""
         assert self._deadline is not None
         left = self._deadline.when() - asyncio.get_running_loop().time()
         self._deadline.cancel()
@@ -105,12 +103,14 @@ class HostRun:
             self._ends_within(left)
 
     def kill(self) -> None:
-        """Stops at once what runs for this host now."""
+        """Stops everything that runs for this host now."""
         self.cancellation.kill()
         self.after_hook_cancellation.kill()
 
     async def run(self) -> HostResult:
-        """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; everything else becomes a result."""
+        """Runs the whole backup. Raises PoolUnusable if no other host can be backed up either; every other error
+        becomes a result.
+        """
         path, purpose = self.context.pool.host_lock(self.host.name), f"backup of {self.host.name}"
         try:
             with await take_host_lock(path, purpose, format_time(self.started), sealed=self.context.confines(self.host)) as lock:
@@ -119,7 +119,7 @@ class HostRun:
             return HostResult(self.host.name, "locked", error.message)
 
     async def _run_locked(self, lock: Lock) -> HostResult:
-        """Enters the run in the catalogue, and what becomes of it, whatever happens. Raises PoolUnusable."""
+        """Records the run and its result in the catalogue, whatever happens. Raises PoolUnusable."""
         pid = os.getpid()
         self.run_id = self.context.catalogue.start_run(self.host.name, self.started, pid, start_time(pid), self.context.night)
         running = self.context.running[self.host.name] = RunningTransfer(self.host.name, self.run_id, pid=pid)
@@ -200,10 +200,9 @@ class HostRun:
         return HostResult(self.host.name, "partial", error)
 
     async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
-        """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
-
-        `checked`: as in WorkRequest; a second try, after damaged metadata of the base was met, by rsync or by what reads `.working`
-        beside it: splitting hard links between two attempts, making holes.
+        """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues. `checked`: as
+        in WorkRequest; a second try, after rsync or another step, such as splitting hard links or making holes, met damaged
+        metadata of the base.
         """
         prepared, first = await self._prepare(running, disk, checked)
         again = False
@@ -251,7 +250,7 @@ class HostRun:
         return verdict
 
     async def _note_left_out(self, prepared: WorkSubvolume, transfer: HostTransfer) -> None:
-        """Adds to the results what `one_file_system` has left out, as warnings. A stopped run does not ask the host any more."""
+        """Adds warnings about what `one_file_system` has left out. A stopped run does not ask the host any more."""
         results = list(transfer.results.values())
         begun = time.monotonic()
         if self.cancellation.reason:
@@ -264,8 +263,8 @@ class HostRun:
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 
     async def _grew_from_damage(self, prepared: WorkSubvolume, transfer: HostTransfer) -> bool:
-        """Returns True if the disk cannot read some metadata of `.working` that rsync came upon: of its base, or from an
-        earlier run.
+        """Returns True if the disk cannot read some metadata of `.working` that rsync needed: from its base, or from an earlier
+        run.
         """
         causes = [result.cause for result in transfer.results.values() if result.outcome is PathOutcome.FAULT]
         if self.cancellation.reason or not any(cause and reports_damage(cause.facts.get("line", "")) for cause in causes):
@@ -273,13 +272,13 @@ class HostRun:
         return await self._has_damaged_base(prepared)
 
     async def _has_damaged_base(self, prepared: WorkSubvolume) -> bool:
-        """Returns True if the disk cannot read some metadata of `.working`, and a run without its base may go well."""
+        """Returns True if the disk cannot read some metadata of `.working`, so that a run without its base may succeed."""
         if self.cancellation.reason:
             return False
         return (prepared.base is not None or not prepared.fresh) and await asyncio.to_thread(is_damaged, prepared.path)
 
     async def _prepare(self, running: RunningTransfer, disk: Syncfs, checked: bool) -> tuple[WorkSubvolume, Record]:
-        """Prepares the work subvolume, and enters it in the catalogue as running. Returns its first record too."""
+        """Prepares the work subvolume, and records it in the catalogue as running. Also returns its first record."""
         context, begun, damages = self.context, time.monotonic(), self.context.catalogue.damages(self.host.name)
         forgotten = await asyncio.to_thread(_forgotten, context.pool, self.host.name, damages)
         if forgotten:  # an older catalogue, or one that cannot be read
@@ -302,7 +301,7 @@ class HostRun:
         return prepared, first
 
     async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
-        """Makes holes again, then the backup final, then its row."""
+        """Makes holes, then the final backup, then its row."""
         context = self.context
         # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
         literal = record.total("literal") or 0
@@ -346,9 +345,8 @@ class HostRun:
         return self._result(final.state, final)
 
     def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
-        """Returns what checks whether something was not mounted; None for a backup without a base.
-
-        The number of deletions does not count: an rsync on the host from before 3.1 leaves it out.
+        """Returns the check for filesystems that were not mounted; None for a backup without a base. The number of deletions is not
+        used, because rsync before 3.1 on the host does not report it.
         """
         base = prepared.base
         if base is None or base.name is None:
@@ -414,7 +412,7 @@ class HostRun:
         return self._result(outcome, record)
 
     def _require_working_pool(self) -> None:
-        """Raises PoolUnusable if the pool itself does not work; a host's messages cannot end the night."""
+        """Raises PoolUnusable if the pool itself does not work; messages of a host cannot end the night."""
         path, hint = self.context.pool.path, "check the kernel's messages (dmesg) first"
         try:
             options = mount_options(path)
@@ -424,7 +422,7 @@ class HostRun:
             raise PoolUnusable(f"{path} has become read-only", hint)
 
     def _failed(self, why: str | Cause) -> HostResult:
-        """`why`: the text of another part, if it has one: a hook, the kernel, another module."""
+        """`why`: the text of another component, if there is one: a hook, the kernel, another module."""
         cause = why if isinstance(why, Cause) else None
         error = cause_words(why) if isinstance(why, Cause) else why
         self._finish_run("failed", error, cause)
@@ -440,7 +438,7 @@ class HostRun:
         self.ended = True
 
     def _moment(self) -> datetime:
-        """Returns the present time, on the clock that this run began with."""
+        """Returns the present time, by the clock with which this run started."""
         return self.started + timedelta(seconds=elapsed() - self.begun)
 
     def _run_fields(self, error: str | None, cause: Cause | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _FIRST = "first copy"
 
 
 class NightDisplay(LiveDisplay):
-    """Shows one line per running transfer and a bar for all; finished hosts scroll away above."""
+    """Shows one line per running transfer and a bar for all; finished hosts scroll up above them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class NightDisplay(LiveDisplay):
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, event: NightEvent) -> None:
-        """Prints finished hosts. The picture is redrawn regularly."""
+        """Prints finished hosts. The display is redrawn regularly."""
         self.tally.take(event)
         match event:
             case NightStarted() if event.hosts:
@@ -55,7 +55,7 @@ class NightDisplay(LiveDisplay):
             await asyncio.sleep(_PAUSE)
 
     def picture(self) -> Group:
-        """Shows the running transfers, and all of the run."""
+        """Shows the running transfers and the progress of the run."""
         rows = [_cells(running) for running in self.tally.running.values()]
         widths = [max(least, *(len(row[column]) for row in rows)) if rows else 0 for column, least in enumerate(_LEAST)]
         widths[0] = min(widths[0], _LONGEST_HOST)
@@ -100,5 +100,5 @@ def _cells(running: RunningTransfer) -> tuple[str, ...]:
 
 
 def _tail(path: str, room: int) -> str:
-    """Returns the end of a path, which says more than its beginning; "" if the terminal has no room."""
+    """Returns the end of a path, which is more useful than its start; "" if the terminal has no space."""
     return path if len(path) <= room else f"…{path[len(path) - room + 1 :]}" if room >= 8 else ""

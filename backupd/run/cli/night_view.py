@@ -54,7 +54,7 @@ def result_fields(result: HostResult) -> dict[str, Any]:
 
 
 class RepeatedErrors:
-    """Leaves out hosts that end as several others did, for the same reason: one line at the end has them all."""
+    """Leaves out hosts with the same error as several others; one line at the end has them all."""
 
     def __init__(self) -> None:
         self._hosts: dict[tuple[str, str], list[str]] = {}
@@ -81,7 +81,7 @@ class RepeatedErrors:
 
 
 class NightTally:
-    """The state of a run by its events so far."""
+    """The state of a run according to its events so far."""
 
     def __init__(self) -> None:
         self.hosts = 0
@@ -113,7 +113,7 @@ class NightLines:
         self._is_repeating = False
 
     def __call__(self, event: NightEvent) -> None:
-        """Prints the event. While host after host ends for the same reason, it is not printed that the next one starts."""
+        """Prints the event. While many hosts fail with the same error, starts are not printed."""
         tally = self._tally
         tally.take(event)
         match event:
@@ -136,13 +136,13 @@ class NightLines:
 
 
 class NightStatus:
-    """Sends systemd a line: how many hosts are done, which ones are running, and their results."""
+    """Sends systemd one line: how many hosts are finished, which ones are running, and their results."""
 
     def __init__(self) -> None:
         self._tally, self._status = NightTally(), Status()
 
     def __call__(self, event: NightEvent) -> None:
-        """Sends it, but for notices, which are no state."""
+        """Sends it, except for notices, which do not change the state."""
         self._tally.take(event)
         match event:
             case NightStarted():

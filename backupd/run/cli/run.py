@@ -43,7 +43,7 @@ from btrkeep.units import printable
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Which hosts run, and when; those that are named are not among these options."""
+    """Which hosts run, and when; names of hosts are no part of these options."""
 
     everything: bool
     catch_up: bool
@@ -146,10 +146,8 @@ def _report_unstarted(ctx: click.Context, error: OperatorError) -> None:
 
 
 def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
-    """Returns the configuration if no host is to be backed up now, by the catalogue as it is: nothing is written, and nothing
-    else started.
-
-    None also if the catalogue cannot be read, or another run was killed: then the run itself finds out. Raises PoolUnusable.
+    """Returns the configuration if, according to the present catalogue, no host is due: nothing is written, and nothing is started.
+    None also if the catalogue cannot be read, or if another run was killed: then the run itself decides. Raises PoolUnusable.
     """
     config = load_config(ctx)
     pool = open_configured(config)
@@ -168,7 +166,7 @@ def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
 
 
 def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:
-    """Says what came of a run. Returns the exit status. Raises PoolUnusable if that ended it."""
+    """Reports the result of a run. Returns the exit status. Raises PoolUnusable if that ended it."""
     print_answer([result_fields(result) for result in end.results], (), as_json=as_json)
     if end.unusable:
         raise end.unusable
@@ -184,7 +182,7 @@ def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> in
 
 
 def exit_status(results: Sequence[HostResult], signalled: int) -> int:
-    """The status of a run that came to its end or was stopped by a signal."""
+    """Returns the status of a run that ended, or was stopped by a signal."""
     if signalled:
         return signal_status(signalled)
     if results and all(result.outcome == "locked" for result in results):
@@ -226,7 +224,7 @@ def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]
 
 
 def night_sinks(*, as_json: bool) -> ProgressSinks[NightEvent]:
-    """Returns the sinks of a run: a terminal, a pipe or a service. With --json the result is printed at the end."""
+    """Returns the sinks of a run: for a terminal, a pipe or a service. With --json the result is printed at the end."""
     shown: ProgressSink[NightEvent] = notices_on_stderr if as_json else NightLines()
     if not as_json and has_live_terminal():
         from backupd.run.cli.night_live import NightDisplay

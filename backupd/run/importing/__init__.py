@@ -1,4 +1,3 @@
-"""Histories that other programs have made, as backups of this pool.
-
-Formats are read only; each tree becomes a backup by the steps of a night, from a snapshot of the one before it.
+"""Imports histories that other programs have made as backups of this pool. The formats are only read; each tree becomes a backup by
+the steps of a night, from a snapshot of the backup before it.
 """

@@ -1,6 +1,5 @@
-"""`backupd import`: the history that another program has made becomes backups.
-
-With --dry-run it also prints, as TOML, the configuration that the hosts of a rsnapshot.conf could have here.
+"""`backupd import`: makes backups of a history that another program has made. With --dry-run it also prints, as TOML, a possible
+configuration for the hosts of a rsnapshot.conf.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ _PROCESSES = 2  # of a host, that copy files: more would make a disk seek
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What to import, and how; `hosts` are the values of --host, and `path` is that of a snapshot's files on their host."""
+    """What to import, and how. `hosts`: the values of --host. `path`: the path of a snapshot's files on their host."""
 
     kind: str
     place: Path
@@ -156,7 +155,7 @@ def command(ctx: click.Context, **options: Any) -> int:
 
 
 def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
-    """Says what was imported; `here`: how many backups were before."""
+    """Prints what was imported. `here`: number of backups before the import."""
     answer: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
     text = [f"{counted(len(done.backups), 'backup')} imported" + (f", {here:,} were imported already" if here else "")]
     if lost := done.not_imported:
@@ -168,7 +167,7 @@ def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
 
 
 def _below(history: OldHistory, given: ImportOptions) -> OldHistory:
-    """The snapshots with that path of their host. Raises UsageError."""
+    """Returns the snapshots with that path on their host. Raises UsageError."""
     path = given.path
     if path == "/":
         return history
@@ -178,8 +177,8 @@ def _below(history: OldHistory, given: ImportOptions) -> OldHistory:
 
 
 def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[OldTree]], dict[str, set[str]], dict[str, str]]:
-    """All trees by host, those that have a backup too; the names of the backups of each host; and the trees that cannot be
-    imported, with the reason: they are stamped in the future, or their backup cannot be read. Raises UsageError.
+    """Returns all trees by host, also those that already have a backup; the names of the backups of each host; and the trees that
+    cannot be imported, with the reason: they have a time in the future, or their backup cannot be read. Raises UsageError.
     """
     trees_by_host, names_by_host, ahead = dict[str, list[OldTree]](), dict[str, set[str]](), dict[str, str]()
     until = latest(context.clock.now())
@@ -199,8 +198,8 @@ def _todo(context: PoolContext, history: OldHistory) -> tuple[dict[str, list[Old
 
 
 def _require_paths(host: str, trees: Sequence[OldTree], here: Mapping[str, Record]) -> None:
-    """Raises UsageError if there are imported backups of other paths than the trees have: mixed with these, each backup would have
-    none of the files of the one before it.
+    """Raises UsageError if there are imported backups with other paths than the trees: if they were mixed, each backup would have
+    none of the files of the backup before it.
     """
     paths = {tree.path for tree in trees}
     others = {path.path for record in here.values() if record.imported is not None for path in record.paths} - paths
@@ -217,7 +216,9 @@ async def _take_over(context: ImportContext, tree: OldTree, _before: OldTree | N
 
 @dataclass(slots=True)
 class _Import:
-    """An import of all hosts and its results: backups, failed hosts with the reasons, trees that were given up, comparisons."""
+    """The import of all hosts, and its results: backups, failed hosts with the reasons, trees that were not imported,
+    comparisons.
+    """
 
     context: PoolContext
     work: ImportContext
@@ -233,8 +234,8 @@ class _Import:
     _unusable: PoolUnusable | None = None
 
     async def run(self, todo: dict[str, list[OldTree]], processes: Sequence[CopyProcesses]) -> None:
-        """Imports several hosts at once, each with one of the `processes`. A failure of one does not affect the others. Raises
-        PoolUnusable if nothing more is possible, and NoThread.
+        """Imports several hosts at the same time, each with one of the `processes`. An error of one does not affect the others.
+        Raises PoolUnusable if nothing else is possible, and NoThread.
         """
         places, free = asyncio.Semaphore(self.given.jobs), list(processes)
         executor = running_threads(_THREADS * min(self.given.jobs, max(1, len(todo))), "import")
@@ -293,8 +294,8 @@ class _Import:
             await self._compare(before, newest)
 
     async def _made(self, tree: OldTree, before: OldTree | None, after: OldTree | None) -> ImportedBackup | None:
-        """Makes the backup of a tree; None if that is given up, which must not keep the other trees from being imported: a user who
-        owns a folder of the history may change it all the time.
+        """Makes the backup of a tree; None if that fails repeatedly. Such a tree must not prevent the import of the others: a user
+        who owns a folder of the history may change it all the time.
         """
         for left in reversed(range(_ATTEMPTS)):
             try:
@@ -312,7 +313,7 @@ class _Import:
         print_wrapped(f"{printable(str(tree.folder))}: {folders}", err=True)
 
     def _is_unproven(self, record: Record) -> bool:
-        """Returns True if it is of an import, and was not compared yet: that import may have been killed before."""
+        """Returns True if the backup is from an import and was not compared yet, perhaps because that import was killed."""
         return record.imported is not None and not ComparedTrees(self.context.config.pool.state).has(record)
 
     def _note(self, tree: OldTree, made: ImportedBackup) -> None:
@@ -326,7 +327,7 @@ class _Import:
             )
 
     async def _compare(self, tree: OldTree, record: Record) -> None:
-        """Compares them by rsync, which knows nothing of us. Raises Cancelled, OperatorError."""
+        """Compares the backup and the tree with rsync, an independent program. Raises Cancelled, OperatorError."""
         backup = self.context.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, lock_for_reading(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
@@ -358,10 +359,8 @@ class _Import:
 
 
 def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configured: Iterable[str]) -> str:
-    """TOML for the hosts that are not configured yet; "" if there is none. `name_of` returns a host's name here; None if it is not
-    meant.
-
-    Lines of rsnapshot.conf that have no equal here are comments in it.
+    """Returns TOML for the hosts that are not configured yet; "" if there are none. `name_of` returns the name of a host in this
+    pool; None if it was not chosen. Lines of rsnapshot.conf without an equivalent become comments.
     """
     points_by_name: dict[str, list[BackupPoint]] = {}
     for point in conf.points:
@@ -393,5 +392,5 @@ def _host(name: str, points: list[BackupPoint], conf: RsnapshotConf) -> Iterator
 
 
 def _quoted(text: str) -> str:
-    """Quotes the text for TOML, which wants DEL escaped too; and nothing in it does anything to a terminal."""
+    """Quotes the text for TOML, which requires DEL to be escaped, too; the result contains no control sequences for a terminal."""
     return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08x}" for letter in json.dumps(text, ensure_ascii=False))

@@ -1,4 +1,6 @@
-"""What an import prints: the plan of `backupd import --dry-run`, and on a terminal a line for each host whose trees are made."""
+"""The output of an import: the plan of `backupd import --dry-run`, and on a terminal a line for each host that is being
+imported.
+"""
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -29,10 +31,9 @@ _WIDEST_BAR, _BESIDE = 30, 64
 def planned(
     todo: Mapping[str, list[OldTree]], names_by_host: Mapping[str, Set[str]], cancellation: Cancellation, *, reads: bool = True
 ) -> list[dict[str, Any]]:
-    """Returns by host how many trees have no backup yet, from when to when, and how much data in each is not in the tree before.
-
-    `names_by_host`: the names of the backups that each host has. Without `reads` nothing is copied, so files and data are not
-    counted.
+    """Returns for each host the number of trees without a backup, the first and last time, and the amount of data in each tree that
+    is not in the tree before it. `names_by_host`: the names of the backups of each host. Without `reads` no tree is read, so files
+    and data are not counted.
     """
     plans = []
     for host, trees in todo.items():
@@ -58,7 +59,7 @@ def planned(
 def say_plan(
     plans: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
 ) -> None:
-    """Prints it. `suggestion`: TOML; None if the history has no configuration. Without `reads` files and data are not known."""
+    """Prints the plan. `suggestion`: TOML; None if the history has no configuration. Without `reads` files and data are unknown."""
     more = {} if suggestion is None else {"suggested_configuration": suggestion}
     text = partial(_show_plan, plans, here, suggestion, reads=reads)
     print_answer({"hosts": plans, "here_already": here, "left_out": left_out} | more, text, as_json=as_json)
@@ -100,7 +101,7 @@ class _HostLine:
 
 
 class ImportDisplay(LiveDisplay):
-    """Shows nothing but finished items unless `is_shown`."""
+    """Shows only finished items unless `is_shown`."""
 
     def __init__(self, *, is_shown: bool) -> None:
         super().__init__()
@@ -124,19 +125,19 @@ class ImportDisplay(LiveDisplay):
             self.draw()
 
     def begin(self, host: str, tree: int, trees: int) -> None:
-        """Notes that a tree begins."""
+        """Records that a tree starts."""
         self._hosts[host] = _HostLine(tree, trees)
         self.draw()
 
     def note(self, now: TreeProgress) -> None:
-        """Draws how far a tree is."""
+        """Shows the progress of a tree."""
         if line := self._hosts.get(now.host):
             words = f"{now.files:,} of about {now.of:,} new files" if now.of else "reading folders"
             self._hosts[now.host] = replace(line, words=words, files=now.files, of=max(1, now.of))
             self.draw()
 
     def compares(self, host: str) -> None:
-        """Notes that the host's backup is being compared with its tree."""
+        """Records that the host's backup is being compared with its tree."""
         line = self._hosts.get(host, _HostLine(1, 1))
         self._hosts[host] = replace(line, words="comparing by content", files=line.of)
         self.draw()
@@ -146,7 +147,7 @@ class ImportDisplay(LiveDisplay):
         self.line(text) if self._is_shown else print_wrapped(text)
 
     def picture(self) -> Table:
-        """One row for each host at work."""
+        """Returns one row for each host in progress."""
         table = Table.grid(padding=(0, 2), pad_edge=False)
         for host, host_line in self._hosts.items():
             drawn = self.bar(host_line.files, host_line.of, widest=_WIDEST_BAR, beside=_BESIDE, style="green")
