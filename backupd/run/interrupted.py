@@ -1,9 +1,8 @@
-"""What an interrupted run left: processes, which are ended, and `.working`, continued if it fits this run and discarded otherwise.
-
-An orphaned receiver goes on writing into `.working`, so it is ended first. It holds the host's lock (it inherited the descriptor),
-and the lock's text names its group; a run that was killed in the moment between the two left a group that no text names, but an
-rsync in it has the lock too. Only a process that is in such a group, has that very lock, and belongs to a group whose starter is
-gone, is ended.
+"""What an interrupted run left: processes, which are ended, and `.working`, which is continued if it fits this run and discarded
+otherwise. An orphaned receiver continues to write into `.working`, so it is ended first. It holds the host's lock (it inherited the
+descriptor), and the text of the lock names its group. A run that was killed between taking the lock and writing that text left a
+group that no text names, but its rsync holds the lock too. Only a process in such a group that holds this lock, and whose group's
+starter has ended, is ended.
 """
 
 import asyncio
@@ -39,9 +38,8 @@ _PATIENCE = 600  # looks at a living holder whose work is short: expiry locks so
 
 
 async def take_host_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
-    """Takes the host's lock, after ending the processes of a killed run; `sealed` as in take_lock.
-
-    Raises LockHeld if a living run holds it.
+    """Takes the host's lock, after ending the processes of a killed run. `sealed`: as in take_lock. Raises LockHeld if a running
+    run holds it.
     """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -58,7 +56,7 @@ async def take_host_lock(path: Path, purpose: str, since: str, *, sealed: bool =
 
 
 async def _soon_free(path: Path) -> bool:
-    """Waits for a holder that has the lock only for a moment. Returns True if it then finished, or was killed."""
+    """Waits for a process that holds the lock only for a moment. Returns True if it then finished, or was killed."""
     for look in range(_PATIENCE):
         holder = read_holder(path)
         if holder is None or not holder.is_alive:
@@ -70,7 +68,7 @@ async def _soon_free(path: Path) -> bool:
 
 
 def orphans(path: Path) -> list[int]:
-    """Returns the processes of a dead holder's transfer that still hold the lock at `path`."""
+    """Returns the processes of an ended holder's transfer that still hold the lock at `path`."""
     holder = read_holder(path)
     if holder and holder.is_alive:
         return []
@@ -80,7 +78,9 @@ def orphans(path: Path) -> list[int]:
 
 
 def _left_behind(group: int, file: os.stat_result) -> list[int]:
-    """Returns the members of a group that have the file locked; none if one still has a parent outside that has it too."""
+    """Returns the members of a group that have the file locked; none if one still has a parent outside of the group that also has
+    it.
+    """
     holding = [member for member in members(group) if has_locked(member.pid, file)]
     inside = {member.pid for member in holding}
     started_by = {member.parent for member in holding} - inside
@@ -103,7 +103,7 @@ _WAKE_CLEANER_EVERY = 5.0  # seconds
 
 
 def settings_of(host: HostConfig) -> dict[str, Any]:
-    """Returns the settings that a run must share with the one it continues."""
+    """Returns the settings that must be the same for a run to be continued."""
     return {
         "paths": list(host.paths),
         "exclude": [*host.left_out, *host.exclude],
@@ -121,10 +121,9 @@ class LeftWork(NamedTuple):
 
 
 def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) -> LeftWork | None:
-    """Returns the existing `.working` if it is worth continuing; else discards it. Raises an error for a foreign one.
-
-    Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that costs
-    little.
+    """Returns the existing `.working` if it should be continued; else discards it. Raises an error for one that btrkeep did not
+    make. Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that takes
+    little time.
     """
     if not is_there(path):
         return None
@@ -149,8 +148,8 @@ def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) 
 
 
 def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
-    """Deletes a `.working` that was left by an earlier run. Its damage must be that of the base that it grew from: the kernel
-    makes the pool read-only when it drops a subvolume whose own metadata it cannot read.
+    """Deletes a `.working` of an earlier run. If it is damaged, the damage must be that of its base: the kernel makes the pool
+    read-only when it deletes a subvolume with unreadable metadata of its own.
     """
     subvolume = describe(path)
     if not unread or subvolume is None:
@@ -162,9 +161,8 @@ def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
 
 
 def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subvolume | None:
-    """Returns what a killed command left as `.working`, if another may discard it to begin again; `is_own` knows it by its record.
-
-    One whose record a power cut left empty, or took away, hinders nothing: a night would discard it as well.
+    """Returns the `.working` of a killed command, if another command may discard it and start again; `is_own` recognises it by its
+    record. One whose record a power cut emptied or removed is no obstacle: a night would discard it too.
     """
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
@@ -179,9 +177,8 @@ def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subv
 
 
 def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
-    """Returns the record of a `.working` that this host, as it is configured, can continue from that base.
-
-    Of an import it has an old tree, whose files may have the sizes and times of the host's and other content.
+    """Returns the record of a `.working` that this host with its present configuration can continue from that base. One of an
+    import contains an old tree, whose files may have the sizes and times of the host's files with other content.
     """
     try:
         record = records.read(path)
@@ -200,10 +197,8 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
 
 
 def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
-    """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError.
-
-    It wakes the cleaner again and again: a subvolume in which a file is open is only queued when that is closed, and the cleaner
-    would then sleep until the next commit, up to 30 s.
+    """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError. Wakes the kernel's cleaner again and again: a subvolume with
+    an open file is only queued when that is closed, and the cleaner would then sleep until the next commit, up to 30 s.
     """
     until = time.monotonic() + _UNTIL_DROPPED
     while time.monotonic() < until:

@@ -1,13 +1,15 @@
-"""Limits on one backup of a host: new files, new bytes, memory of its rsync here, its quota. A host that exceeds one is stopped.
+"""Limits for one backup of a host: new files, new bytes, memory of its rsync on this server, quota. A host that exceeds one is
+stopped. The kernel measures the new data; nothing that the host reports is used.
 
-The kernel measures the new data, never the host. The bytes that rsync made the kernel write (/proc/PID/io) are known at any moment
-and are no less than the new ones; a few bytes from the host can make rsync write a block of the last backup a thousand times. Only
-the subvolume's tree gives the exact number of new bytes, and reading it takes time. So it is read rarely, for the number of names;
-after a commit if the first number permits that `max_new_bytes` is exceeded; and at the end of rsync. Zeros of a sparse file count
-only until they are holes: a host that exceeds `max_new_bytes` is judged after rsync has ended and they are made.
+The bytes that the kernel wrote for rsync (/proc/PID/io) are known at any moment and are never less than the new bytes. They may be
+much more: a few bytes from the host can make rsync write a block of the last backup a thousand times. Only the subvolume's tree
+gives the exact number, and reading it takes time. So it is read rarely: for the number of names; after a commit if by the first
+number `max_new_bytes` may be exceeded; and at the end of rsync.
 
-The limits apply to `.working` as a whole, over all its runs. One that was stopped by a limit is not continued until the limit is
-raised, or it would never end: the next run begins again from the last backup, and completes if the host is normal again.
+Zeros of a sparse file count only until they are holes: a host that exceeds `max_new_bytes` is judged after rsync has ended and the
+holes were made. The limits apply to the whole `.working`, over all its runs. One that was stopped by a limit is not continued until
+the limit is raised, because it would be stopped again: the next run starts again from the last backup, and completes if the host is
+normal again.
 
 The kernel enforces a quota while the host's rsync writes, and not while this program writes: a host that has used up its quota
 still gets its record and its final name, and the next run can correct the result.
@@ -69,14 +71,14 @@ def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A reading after a commit: new bytes, and the bytes rsync had written when it began."""
+    """A reading of the tree after a commit: new bytes, and the bytes that rsync had written before it."""
 
     new: int
     written: int
 
 
 class LimitWatch:
-    """Watches what one run of a host brings, and stops it."""
+    """Watches the new data of a host in one run, and stops the host if it exceeds a limit."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class LimitWatch:
         cancellation: GroupCancellation[Cause],
         stop_to_recount: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`stop_to_recount` stops rsync so that zeros become holes; None where rsync writes no zeros."""
+        """`stop_to_recount` stops rsync so that zeros become holes; None if rsync writes no zeros."""
         self.host = host
         self.working = working
         self.cancellation = cancellation
@@ -101,7 +103,7 @@ class LimitWatch:
         self._failed = 0  # readings, one after the other
 
     def look(self, written: int, memory: int) -> None:
-        """Checks the bytes that the host's processes have written in this run and have in memory; stops it above a limit."""
+        """Checks the bytes that the host's processes have written in this run and their memory; stops the host above a limit."""
         self._written = written
         if cause := exceeds_memory(self.host, memory, physical_memory()):
             self.cancellation.cancel_for(cause)
@@ -113,7 +115,7 @@ class LimitWatch:
                     self._reading = asyncio.create_task(self._read_beside(committed=urgent))
 
     async def _read_beside(self, committed: bool) -> None:
-        """Stops a host whose limits cannot be checked, too."""
+        """Also stops a host whose limits cannot be checked."""
         try:
             cause = await self._read(committed)
             if cause and not self._ends and not (self._may_be_zeros(cause) and await self._recount()):
@@ -129,7 +131,7 @@ class LimitWatch:
             self._reading = None
 
     async def at_end(self) -> Cause | None:
-        """Returns the exceeded limit after an rsync has ended; the tree is not read afterwards. Raises OSError."""
+        """Returns the exceeded limit after an rsync has ended; the tree is not read again after that. Raises OSError."""
         self._ends = True
         try:
             if self._reading:
@@ -157,7 +159,7 @@ class LimitWatch:
         self.cancellation.cancel_for(cause)
 
     async def _read(self, committed: bool) -> Cause | None:
-        """Reads the tree, and returns the limit that is exceeded. What waits for a commit is not in it."""
+        """Reads the tree, and returns the exceeded limit. Data that waits for a commit is not counted."""
         begun, written = time.monotonic(), self._written
         subvolume_growth = await asyncio.to_thread(_growth, self.working, committed)
         self._ended = time.monotonic()
@@ -168,7 +170,7 @@ class LimitWatch:
 
 
 def _may_exceed(limit: int, last: _Reading | None, written: int) -> bool:
-    """Returns True if the bytes written since may exceed the limit. A commit delays everything, so it is not worth it for less
+    """Returns True if the bytes written since then may exceed the limit. A commit delays every writer, so there is none for less
     than 1 %.
     """
     return last is None or written - last.written > max(limit - last.new, limit // 100)
@@ -184,7 +186,7 @@ def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
 
 
 def lift_left_quota(pool: Pool, host: str) -> None:
-    """Lifts what a killed run left, before anything is written for the host. Raises OSError, OperatorError."""
+    """Removes a quota limit that a killed run left, before anything is written for the host. Raises OSError, OperatorError."""
     if quota.mode(pool.filesystem) == quota.SIMPLE and pool.host(host).is_dir():
         group = quota.group_of(pool, host)
         if quota.limit_of(pool, group) is not None:
@@ -198,7 +200,7 @@ def join_quota(pool: Pool, host: str, subvolume_id: int) -> None:
 
 
 class HostQuota:
-    """The quota of one run's host; none where the configuration has none, or simple quotas are not switched on."""
+    """The quota of one run's host; without effect if none is configured, or if simple quotas are off."""
 
     def __init__(self, pool: Pool, host: HostConfig) -> None:
         self._pool = pool

@@ -1,4 +1,6 @@
-"""Many hosts, a few at a time, in one asyncio loop: who runs next, when nothing new may start, and how everything stops."""
+"""Runs many hosts, a few at the same time, in one asyncio loop: who is next, when no new host may start, and how everything is
+stopped.
+"""
 
 import asyncio
 import logging
@@ -49,7 +51,7 @@ def _outside(opens: Sequence[datetime]) -> str:
 
 
 async def _close(run: HostRun, window: Window, seconds: float) -> None:
-    """Stops it when its window closes, even if the machine was asleep then: the loop's own clock does not count sleep."""
+    """Stops a host when its window closes, even if the machine was asleep then: the clock of the loop does not count sleep."""
     end = elapsed() + seconds
     while (left := end - elapsed()) > 0:
         await asyncio.sleep(min(left, _AWAKE))
@@ -104,7 +106,7 @@ class NightRunner:
             run.kill()
 
     async def run(self) -> list[HostResult]:
-        """Returns the results, in the order in which hosts ended. Afterwards `unusable` tells whether the pool ended the run."""
+        """Returns the results, in the order in which hosts ended. `unusable` then shows whether the pool ended the run."""
         self.context.sinks(NightStarted(tuple(entry.host.name for entry in self.waiting)))
         if self.outside_window and not self.waiting:
             self.context.sinks.notice(_outside(self.outside_window))
@@ -128,7 +130,7 @@ class NightRunner:
         return self.results
 
     def _at_a_time(self) -> int:
-        """Raises NoThread when there can be none at all."""
+        """Raises NoThread if no thread can be started."""
         wanted = max(1, min(self.context.config.backup.concurrency, len(self.waiting)))
         possible = possible_at_once(wanted, self._each)
         if not possible:
@@ -260,8 +262,8 @@ class NightRunner:
                 await slots.wait(slots_of(self.context.config, run.host), run.cancellation, lambda: False, lambda _: None)
 
     async def _has_slot(self, run: HostRun, slots: HeldSlots) -> bool:
-        """Returns True if the host may begin now. A waiting run waits; any other begins although too many are running, and says
-        so.
+        """Returns True if the host may start now. In a waiting run it waits; in any other run it starts although too many are
+        running, and that is reported.
         """
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:
@@ -280,7 +282,9 @@ class NightRunner:
         return False
 
     async def _has_room(self, entry: PlannedHost, run: HostRun) -> bool:
-        """Returns True if the host may begin; otherwise it was put last or stopped. Raises NoRoom if there is no room at all."""
+        """Returns True if the host may start; otherwise it was put last or stopped. Raises NoRoom if there is too little free space
+        for any host.
+        """
         try:
             if await self._room.make(run.host.name, run.cancellation, lambda: bool(self.reason or run.cancellation.reason)):
                 return True
@@ -293,12 +297,14 @@ class NightRunner:
         return False
 
     def _skip(self, run: HostRun) -> None:
-        """Tells of a host that has not begun when its window closed; of one that the night's end has met, nothing."""
+        """Reports a host that has not started when its window closed; reports nothing if the night's end is the reason."""
         if not self.reason:
             self._tell(HostResult(run.host.name, "skipped", _why(run)))
 
     async def _back_up_and_tell(self, entry: PlannedHost) -> None:
-        """Catches a bug met by one host, so that the others keep their night: logs its traceback and counts the host as failed."""
+        """Catches a bug met by one host, so that the others are still backed up: logs its traceback and counts the host
+        as failed.
+        """
         name = entry.host.name
         try:
             await self._back_up(entry)
@@ -321,7 +327,7 @@ _PAUSE = 2.0
 
 
 async def keep_progress(context: RunContext) -> None:
-    """Writes it again and again, until it is cancelled."""
+    """Writes it regularly, until it is cancelled."""
     while True:
         await asyncio.sleep(_PAUSE)
         try:

@@ -1,9 +1,8 @@
-"""Finds what `one_file_system` leaves out of a backup: what is mounted on folders of the host, and nested subvolumes.
-
-rsync transfers such a folder as an empty one, deletes nothing below it, and prints nothing. So the host is asked again, for the
-folders that may be such: those that are empty and that this run has made or changed, because the folder has the owner and the times
-of what is mounted there. One that an earlier backup found stays in the list as long as it is unchanged. All folders are asked for
-in a first backup, and when files of the base were neither listed nor deleted.
+"""Finds what `one_file_system` leaves out of a backup: mounts on folders of the host, and nested subvolumes. rsync transfers such a
+folder as an empty one, deletes nothing below it, and prints nothing. So the host is asked again about the possible ones: folders
+that are empty and that this run has made or changed, because such a folder has the owner and the times of the mounted filesystem. A
+folder that an earlier backup found remains in the list as long as it is unchanged. The host is asked about all folders in a first
+backup, and if files of the base were neither listed nor deleted.
 """
 
 import asyncio
@@ -38,9 +37,8 @@ STOPPED = "the run was stopped"
 
 @dataclass(frozen=True, slots=True)
 class ChangedFolders:
-    """Of the folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all` of them.
-
-    `beyond`: there are more empty ones, too many to ask for one by one.
+    """Folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all`. `beyond`: there are
+    more empty ones, too many to ask about each.
     """
 
     empty: tuple[str, ...]
@@ -57,9 +55,8 @@ async def with_left_out(
     cancellation: RunCancellation,
     connection: SharedConnection,
 ) -> list[PathResult]:
-    """Returns the results of a run with `one_file_system`, with what that left out of each path. Raises OSError of the pool.
-
-    `protocol`: that of the transfer; None if it is not known. `connection`: that of the run.
+    """Returns the results of a run with `one_file_system`, with the folders that were left out of each path. Raises OSError of the
+    pool. `protocol`: that of the transfer; None if unknown. `connection`: that of the run.
     """
     if protocol is not None and protocol < _PRINTS_MOUNTS:
         return [not_looked(result, "that needs rsync 3.1 or later on the host") for result in results]
@@ -72,7 +69,7 @@ async def with_left_out(
 
 
 def not_looked(result: PathResult, why: str) -> PathResult:
-    """Returns the result with a warning; the next run asks the host for all folders."""
+    """Returns the result with a warning; the next run asks the host about all folders."""
     words = f"{result.path}: it is unknown what `one_file_system` excludes: {why}"
     return replace(result, warnings=(*result.warnings, words))
 
@@ -131,7 +128,7 @@ async def _one_path(
 
 
 def are_too_many(folders: Sequence[str]) -> bool:
-    """Returns True if asking for all folders costs less, or if the names, which are the host's, make too many rules."""
+    """Returns True if asking about all folders takes less time, or if the names, which the host chose, make too many rules."""
     return len(folders) > _MOST_CHOSEN or sum(len(folder) * folder.count("/") for folder in folders) > _MOST_RULES
 
 
@@ -168,7 +165,7 @@ def _changed_folders(subvolume: Path) -> ChangedFolders:
 
 
 def _split_by_change(subvolume: Path, left_out: Sequence[str], changed: frozenset[int]) -> tuple[list[str], list[str]]:
-    """Returns those of the folders of the base that are unchanged, and those that the host must be asked for again."""
+    """Returns those of the base's folders that are unchanged, and those about which the host must be asked again."""
     unchanged, changed_folders = list[str](), list[str]()
     with Tree(subvolume) as tree:
         for folder in left_out:

@@ -1,12 +1,8 @@
-"""Room in the pool: for one more transfer, and while transfers run.
-
-Room for one more is looked for, or made by discarding what another host has left unfinished. While transfers run, the fastest one
-is stopped before the pool is full, and keeps its data.
-
-A quarter of `min_free` is reserved for indispensable writes: records of the others, notes of expiry, metadata. A stop frees no
-space, so after each one the others may use half of the rest before the next one is stopped.
-
-The kernel measures how much a transfer writes (/proc/PID/io), never rsync, which obeys its host.
+"""Free space of the pool: for one more transfer, and while transfers run. Free space for one more is found, or made by discarding
+an unfinished backup of another host. While transfers run, the fastest one is stopped before the pool is full, and keeps its data. A
+quarter of `min_free` is reserved for indispensable writes: records of the others, notes of expiry, metadata. A stop frees no space,
+so after each one the others may use half of the rest before the next one is stopped. The kernel measures how much a transfer writes
+(/proc/PID/io); rsync's own numbers are not used, because its host can falsify them.
 """
 
 import asyncio
@@ -43,16 +39,16 @@ _GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
 
 
 class NoRoom(PoolUnusable):
-    """There is too little room for another transfer; running ones may finish."""
+    """There is too little free space for another transfer; running ones may finish."""
 
 
 class OthersFirst(NoRoom):
-    """There is too little room for a host that needed too much itself: all others have their turn before it."""
+    """There is too little free space for a host that itself needed too much: all others come before it."""
 
 
 class RoomMaker:
-    """Makes room for one host at a time. `last`: the hosts that were stopped for want of room, now or in an earlier run, of those
-    that were looked at.
+    """Makes free space for one host at a time. `last`: those examined hosts that were stopped because of too little free space, now
+    or in an earlier run.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -62,11 +58,11 @@ class RoomMaker:
         self._alone = asyncio.Lock()
 
     def check_again(self) -> None:
-        """The pool may be full now, whatever the last look said."""
+        """The pool may be full now, whatever the last measurement showed."""
         self._seen = 0.0
 
     async def make(self, host: str, cancellation: RunCancellation, is_over: Callable[[], bool]) -> bool:
-        """Returns True if the host may begin, False if its run or the night is over. Raises OthersFirst, NoRoom, PoolUnusable."""
+        """Returns True if the host may start, False if its run or the night is over. Raises OthersFirst, NoRoom, PoolUnusable."""
         async with self._alone:
             while why := self._lacking():
                 if is_over():  # also while another host waited for room
@@ -107,7 +103,7 @@ class RoomMaker:
         return True
 
     def _lacking(self) -> str:
-        """Returns why no transfer may start, or nothing. Raises PoolUnusable. Asks the kernel at most once a second."""
+        """Returns why no transfer may start; None: it may. Raises PoolUnusable. Asks the kernel at most once a second."""
         if time.monotonic() - self._seen < _PAUSE:
             return ""
         try:
@@ -122,14 +118,14 @@ class RoomMaker:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Bytes of room, for data and for metadata, below which a transfer is stopped."""
+    """Free bytes, for data and for metadata, below which a transfer is stopped."""
 
     data: int
     metadata: int
 
 
 def too_little_room(room: Room, config: Config) -> str:
-    """Returns why no new transfer may start, or nothing."""
+    """Returns why no new transfer may start; None: it may."""
     return lacks_room(room, config.pool.min_free)
 
 
@@ -139,14 +135,13 @@ def first_level(room: Room, config: Config) -> Level:
 
 
 def next_level(room: Room, level: Level) -> Level:
-    """Returns the next level after a transfer was stopped at `level`: the others may use half of what is left."""
+    """Returns the next level after a transfer was stopped at `level`: the others may use half of the rest."""
     return Level(min(level.data, room.available // 2), min(level.metadata, for_metadata(room) // 2))
 
 
 def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
-    """Returns why a transfer has to be stopped, or nothing. `rate`: bytes per second by which the free space shrinks.
-
-    A pool without `min_free` may be filled completely.
+    """Returns why a transfer has to be stopped; None: it need not. `rate`: bytes per second by which the free space shrinks. A pool
+    without `min_free` may be filled completely.
     """
     if level.data and room.available - rate * _REACTION < level.data:
         speed = "" if room.available < level.data else f" and shrink by {format_size(round(rate))}/s"
@@ -162,20 +157,20 @@ def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
 
 
 def next_look(room: Room, level: Level, rate: float) -> float:
-    """Returns the seconds until the next look: a fraction of the time to reach the level, at `rate` or at the speed of fast
-    disks.
+    """Returns the seconds until the next measurement: a fraction of the time until the level is reached, at `rate` or at the speed
+    of fast disks.
     """
     left = min(room.available - level.data, _PART * (for_metadata(room) - level.metadata))
     return min(_LONGEST, max(_SHORTEST, left / (_PART * max(rate, _FASTEST))))
 
 
 def fastest(grown: Mapping[str, int]) -> str:
-    """Returns the host whose transfer wrote most; of equals the first by name."""
+    """Returns the host whose transfer wrote most; of equal ones the first by name."""
     return min(grown, key=lambda host: (-grown[host], host))
 
 
 class TransferGrowth:
-    """Bytes that the transfers of each host have written, in all and recently, and have in memory."""
+    """Bytes that the transfers of each host have written, in all and recently, and their memory."""
 
     def __init__(self) -> None:
         self.total: dict[str, int] = {}
@@ -200,15 +195,14 @@ class TransferGrowth:
         return {host: self.total.get(host, 0) - before.get(host, 0) for host in groups.values()}
 
     def forget(self, host: str) -> None:
-        """Drops the numbers of a host whose run is over: every look copies them all."""
+        """Removes the numbers of a host whose run is over, because every measurement copies all numbers."""
         self.total.pop(host, None)
 
 
 class Scarcity:
-    """Looks at the room of a pool as long as transfers run.
-
-    `groups` gives the hosts by the process groups of their transfers. `stop` is told a host and why it has to be stopped, with what
-    it wrote; `seen` at every look what each host has written in all, and has in memory.
+    """Measures the free space of a pool as long as transfers run. `groups` returns the hosts by the process groups of their
+    transfers. `stop` is called with a host, the reason to stop it, and what it wrote; `seen` is called at every measurement with
+    the bytes that each host has written in all, and its memory.
     """
 
     def __init__(
@@ -259,6 +253,6 @@ class Scarcity:
             await asyncio.sleep(_SHORTEST)
 
     def _rate(self, room: Room, now: float) -> float:
-        """Bytes per second by which the room became less since the last look."""
+        """Bytes per second by which the free space shrank since the last measurement."""
         before, self._seen = self._seen, (now, room.available)
         return max(0.0, (before[1] - room.available) / max(0.001, now - before[0])) if before else 0.0

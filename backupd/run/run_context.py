@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """The result of one host in this run. Fields that a Record has by the same name come from it."""
+    """The result of one host in this run. Fields with the name of a field of Record have its value."""
 
     host: str
     """The host's name."""
@@ -70,17 +70,17 @@ class RunningTransfer:
     expected_files: int | None = None
     """Number of files in the base; None for a first backup."""
     path: str = ""
-    """The source path that is transferred now."""
+    """The source path of the present transfer."""
     output: Output | None = None
-    """The output of its rsync; None: it was not started yet."""
+    """The output of its rsync; None: not yet started."""
     done_files: int = 0
     """Number of files of the finished source paths."""
     done_bytes: int = 0
     """Bytes of the finished source paths."""
     begun: float = field(default_factory=time.monotonic)
-    """When it began, by time.monotonic()."""
+    """Start by time.monotonic()."""
     pid: int = 0
-    """The process of the run."""
+    """The process that runs the host."""
     _share: float = 0.0
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -102,7 +102,7 @@ class RunningTransfer:
 
     @property
     def share(self) -> float | None:
-        """Returns the share of names checked, compared with the base; it never decreases. None without a base."""
+        """Returns the share of checked names, compared with the base; it never decreases. None without a base."""
         if not self.expected_files:
             return None
         self._share = max(self._share, min(1.0, self.files / self.expected_files))
@@ -126,7 +126,7 @@ class RunningTransfer:
 
 @dataclass(frozen=True, slots=True)
 class NightStarted:
-    """The run begins, with these hosts."""
+    """The run starts, with these hosts."""
 
     hosts: tuple[str, ...]
 
@@ -139,7 +139,7 @@ class NightEnded:
 
 
 NightEvent = NightStarted | RunningTransfer | HostResult | Notice | NightEnded
-"""The events of a run, sent in the loop's thread. A RunningTransfer is sent when it begins; its fields change afterwards."""
+"""The events of a run, sent in the loop's thread. A RunningTransfer is sent at its start; its fields change afterwards."""
 
 
 class BestEffortCatalogue:
@@ -178,7 +178,7 @@ class BestEffortCatalogue:
         return self._catalogue.get_fact(name)
 
     def damages(self, host: str) -> list[Damage]:
-        """Returns the recorded damage; an empty list if it cannot be read."""
+        """Returns the recorded damages; an empty list if they cannot be read."""
         try:
             return self._catalogue.damages(host)
         except OperatorError as error:
@@ -230,26 +230,26 @@ class RunContext:
     pool: Pool
     """The pool."""
     catalogue: Catalogue | BestEffortCatalogue
-    """One whose failing writes do not fail a backup, or the catalogue itself."""
+    """A catalogue whose failing writes do not fail a backup, or the catalogue itself."""
     clock: Clock
     """The clock."""
     rsync: Rsync
     """The rsync of this server."""
     sinks: ProgressSinks[NightEvent]
-    """Who gets the events of the night."""
+    """The receiver of the events of the night."""
     night: bool
-    """True for a run over all hosts, False for named ones."""
+    """True for a run of all hosts, False for named ones."""
     confinement: Confinement
     """How rsync is confined."""
     retry_pause: float = 10.0
-    """Seconds of the first pause between attempts; it triples each time."""
+    """Seconds of the first pause between attempts; each pause is three times the one before."""
     running: dict[str, RunningTransfer] = field(default_factory=dict)
     """The running transfers, by host."""
 
     def confines(self, host: HostConfig) -> bool:
-        """Returns True if the rsync that talks to that host is confined: a source on this machine is no host."""
+        """Returns True if the rsync that talks to that host is confined; always False if this machine is the source."""
         return bool(host.address) and not self.confinement.missing
 
     def buckets(self, host: HostConfig) -> list[Bucket]:
-        """Returns the bandwidth budgets of a host's transfer: the pool's, its group's, its own. Creates missing ones."""
+        """Returns the bandwidth budgets of a host's transfer: the pool's, its group's, its own. Makes missing ones."""
         return make_buckets(self.config, self.pool, host)

@@ -1,8 +1,6 @@
-"""A run from its lock to its end: the order of the steps, each in the module that does it.
-
-The dead man's switch is told when a night begins, and whether it met its goal. At the end of a night, a rolling share of the files
-of each complete host is compared with the host. That does not affect a host's result: errors are reported, and the next night
-continues.
+"""A run from its lock to its end: the order of the steps, each in its own module. The dead man's switch gets a report when a night
+starts, and whether it met its goal. At the end of a night, a rolling share of the files of each complete host is compared with the
+host. That does not affect a host's result: errors are reported, and the next night continues.
 """
 
 from types import TracebackType
@@ -65,11 +63,11 @@ class RunEnd:
     results: Sequence[HostResult]
     """One for each host."""
     signalled: int
-    """The first signal that it received; 0: none."""
+    """The first signal that was received; 0: none."""
     unusable: PoolUnusable | None = None
-    """Why the pool allowed no other host to begin; None: it did."""
+    """Why no other host may start because of the pool; None: they may."""
     problem: OperatorError | None = None
-    """Why the catalogue could not be written; None: it could."""
+    """Why the catalogue could not be written; None: it was."""
 
 
 def run_hosts(
@@ -132,8 +130,8 @@ def run_hosts(
 
 
 def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[str], float | None]:
-    """Returns the hosts that a night would begin with, and the seconds until the last of their windows closes; None: one has no
-    window. Only their backups in doubt have to be read before it begins.
+    """Returns the hosts with which a night would start, and the seconds until the last of their windows closes; None: one has no
+    window. Only their doubted backups have to be read before it starts.
     """
     due, now, zone = [entry for entry in planned if entry.runs], opened.clock.now(), opened.config.pool.zone
     ends = [window_end(entry.host.window, zone, now) if entry.bound and entry.host.window else None for entry in due]
@@ -143,7 +141,9 @@ def due_now(opened: PoolContext, planned: Sequence[PlannedHost]) -> tuple[list[s
 
 
 def note_caller(opened: PoolContext, ledger: BestEffortCatalogue) -> None:
-    """Records what has started this run: whether hosts are backed up in time is judged by it, where no timer and no cron does."""
+    """Records what has started this run: on machines without a timer and cron, the health check uses it to judge whether hosts are
+    backed up in time.
+    """
     if not opened.problem and opened.clock.start is None:
         now = opened.clock.now()
         try:
@@ -153,7 +153,7 @@ def note_caller(opened: PoolContext, ledger: BestEffortCatalogue) -> None:
 
 
 def _bring_up_to_date(context: PoolContext, ledger: BestEffortCatalogue, notice: Callable[[str], None], since: str) -> None:
-    """Brings the catalogue up to date with the pool, and its lost history back. The ledger notes a catalogue that is unusable."""
+    """Updates the catalogue from the pool, and restores its lost history. The ledger records an unusable catalogue."""
     try:
         corrected = reconcile(context.pool, context.catalogue, since)
         if context.problem:  # the rows are those of a catalogue in memory, which is lost afterwards
@@ -187,18 +187,20 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
 
 
 def _leave(night: NightRunner, number: int) -> None:
-    """Ends the process where it is, after a second signal: in the middle of a step too, since every step may be killed."""
+    """Ends the process immediately, after a second signal, also in the middle of a step, because the process may be killed at any
+    moment.
+    """
     night.context.sinks(NightEnded())
     sys.stdout.flush()
     os._exit(signal_status(number))
 
 
 LONGEST = 1800.0
-"""Seconds, for all hosts together: the night's lock is held meanwhile."""
+"""Seconds, for all hosts together: the night's lock is held during this time."""
 
 
 def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[HostResult], cancellation: Cancellation) -> None:
-    """Compares the next slice of each host that became complete, those first that were not compared for the longest time."""
+    """Compares the next slice of each host that became complete, first of those whose last comparison is the oldest."""
     sample = context.config.verify.against_source
     complete = [
         context.config.hosts[result.host]
@@ -256,10 +258,9 @@ def _is_open(context: RunContext, host: HostConfig) -> bool:
 
 
 class Reporting:
-    """Around a night, outside of its lock: `begin` and `end` are told in the background, and leaving waits for what is on its way.
-
-    A night that began and is left without `end` is reported as one that missed its goal. Nothing is reported of runs of single
-    hosts, without a ping in the configuration, and when a rehearsal acts as if it were another time.
+    """Around a night, outside of its lock: `begin` and `end` are sent in the background, and the end of the context waits for what
+    is being sent. A night that started and has no `end` is reported as one that missed its goal. Nothing is reported of runs of
+    single hosts, without a ping in the configuration, and in a rehearsal with another time.
     """
 
     def __init__(self) -> None:
@@ -267,7 +268,7 @@ class Reporting:
         self._ended = False
 
     def begin(self, context: RunContext) -> None:
-        """Reports that the night begins; its lock is held."""
+        """Reports that the night starts; its lock is held."""
         url = context.config.notify.ping
         if url is None or not context.night or context.clock.start is not None:
             return
@@ -277,8 +278,8 @@ class Reporting:
         self._ping.start()
 
     def end(self, context: RunContext, early: str | None) -> None:
-        """Reports that the night is over; `early`: why it ended before all had their turn. The result is judged by the present
-        catalogue.
+        """Reports that the night is over. `early`: why it ended before all hosts had their turn. The result is judged by the
+        present catalogue.
         """
         if self._ping is None:
             return
@@ -299,7 +300,7 @@ class Reporting:
 
 
 def report_unstarted(config: Config, text: str) -> None:
-    """Tells the dead man's switch that a night could not even begin."""
+    """Reports to the dead man's switch that a night could not start."""
     if config.notify.ping is None:
         return
     from backupd.alarms.dead_man_switch import Ping

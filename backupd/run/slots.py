@@ -30,11 +30,11 @@ class Slots:
     """A number of slots."""
 
     name: str
-    """The begin of the names of their locks."""
+    """The start of the names of their locks."""
     count: int
     """How many there are."""
     whose: str
-    """To whom they belong, in words."""
+    """The owner of the slots, in words."""
 
     def take(self, locks: Path, purpose: str, since: str) -> Lock | None:
         """Takes a free slot; returns None if there is none. Raises PoolUnusable."""
@@ -45,9 +45,7 @@ class Slots:
 
 
 def slots_of(config: Config, host: HostConfig) -> tuple[Slots, ...]:
-    """Returns the slots that a transfer of the host needs, in the fixed order in which all runs take them: this avoids
-    deadlocks.
-    """
+    """Returns the slots that a transfer of the host needs, in the order in which all runs take them, which avoids deadlocks."""
     group = config.groups.get(host.group or "")
     own = (Slots(f"slot-of-{host.group}", group.concurrency, f" of {host.group}"),) if group and group.concurrency else ()
     return (*own, Slots("slot", config.backup.concurrency, ""))
@@ -68,9 +66,8 @@ class HeldSlots:
     async def wait(
         self, wanted: Sequence[Slots], cancellation: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
-        """Waits until it has one of each; returns False if stopped or given up. Calls `say` once with what it waits for.
-
-        Raises PoolUnusable.
+        """Waits until it has a slot of each kind; returns False if stopped or given up. Calls `say` once with the reason for
+        waiting. Raises PoolUnusable.
         """
         for slots in wanted:
             queue_lock, tries = self._queue_lock(slots), 0
@@ -97,7 +94,7 @@ class HeldSlots:
         return lock is not None
 
     def release(self) -> None:
-        """Gives all of them back."""
+        """Releases all of them."""
         while self._held:
             self._held.pop().release()
 
@@ -117,7 +114,7 @@ def _tried(path: Path, purpose: str, since: str) -> Lock | None:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a running host needs."""
+    """The needs of a running host."""
 
     files: int
     """Number of open files."""
@@ -126,26 +123,27 @@ class Needs:
 
 
 OPEN = Needs(files=16, tasks=6)
-"""Locks, pipes, the descriptor to sync by, and what a thread has open that walks through a tree: some 7 to 12. A thread; rsync's
-generator and receiver, the relay, the remote shell, and a program that runs for a moment.
+"""Locks, pipes, the descriptor for syncing, and the open folders of a thread that walks through a tree: 7 to 12 files. A thread;
+rsync's generator and receiver, the relay, the remote shell, and a program that runs for a moment.
 """
 CONFINED = Needs(files=24, tasks=9)
-"""Besides: a second one of the lock, the cell's filter and socket, what watches its remote shell and passes its output on. The two
-processes of the cell itself, and what rsync has in place of its remote shell.
+"""In addition: a second descriptor of the lock, the cell's filter and socket, and those for watching its remote shell and passing
+on its output. The two processes of the cell itself, and the one that rsync has instead of its remote shell.
 """
 _FILES_BESIDE = 24  # the catalogue's, and what is open for a moment
 
 
 def possible_at_once(wanted: int, each: Needs) -> int:
-    """Returns how many hosts may run at once, at most `wanted`; 0 if not a single thread can be started.
-
-    Raises the limit of open files as needed and allowed; if the limit is too low, the result is one host, not none.
+    """Returns how many hosts may run at the same time, at most `wanted`; 0 if no thread can be started. Raises the limit of open
+    files as needed and allowed; if the limit is too low, the result is one host, not none.
     """
     return min(_by_files(wanted, each.files), _by_tasks(wanted, each.tasks))
 
 
 def has_files_for(hosts: int, each: Needs) -> bool:
-    """Returns True if so many hosts, at least two, can run with the files already open. Raises the limit for them if allowed."""
+    """Returns True if that many hosts, at least two, can run in addition to the files already open. Raises the limit for them if
+    allowed.
+    """
     return _by_files(hosts, each.files) >= hosts
 
 
@@ -162,7 +160,7 @@ def _by_files(wanted: int, each: int) -> int:
 
 
 def _by_tasks(wanted: int, each: int) -> int:
-    """Threads count as processes do, wherever the limit is set: so many are started for a moment (300 in 10 ms)."""
+    """Threads count like processes, wherever the limit is set; so that many are started for a moment (300 in 10 ms)."""
     gate, started = threading.Event(), list[threading.Thread]()
     try:
         for _ in range(wanted * each):

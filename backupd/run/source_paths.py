@@ -1,4 +1,4 @@
-"""All source paths of one host, through rsync: passes, attempts, and which paths another attempt is worth."""
+"""All source paths of one host, through rsync: passes, attempts, and for which paths another attempt is useful."""
 
 import asyncio
 import logging
@@ -49,11 +49,11 @@ from btrkeep.units import bounded
 log = logging.getLogger(__name__)
 
 Pause = Callable[[float, bool], Awaitable[object]]
-"""Waits so many seconds before the next attempt, or until the run is stopped; True: it was silent, or not reached."""
+"""Waits that many seconds before the next attempt, or until the run is stopped. True: the host was silent, or not reached."""
 _FLOWS = ("created", "deleted", "transferred", "transferred_bytes", "literal", "matched", "sent", "received")
 _LONGEST_PAUSE = 300.0
 OUTPUT_LIMIT = 64 << 20
-"""Bytes that a host may print in a run, however many files it has."""
+"""Maximum bytes that a host may make rsync print in a run, in addition to those for each file."""
 _FOR_EACH_FILE = 256
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
@@ -92,9 +92,8 @@ class HostTransfer:
         self._conditions: dict[str, list[ConditionKey]] = {}
 
     async def run(self) -> None:
-        """Transfers all paths, and repeats those whose connection broke, up to `attempts` times with growing pauses.
-
-        Leaves `connection` open, for more questions to the host: the caller closes it.
+        """Transfers all paths, and repeats those whose connection failed, up to `attempts` times with growing pauses. Leaves
+        `connection` open for further questions to the host: the caller closes it.
         """
         pending: Sequence[str] = self.host.paths
         for attempt in range(1, self.host.attempts + 1):
@@ -107,7 +106,7 @@ class HostTransfer:
         self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:
-        """Tries all `paths` once and returns the unfinished ones. A broken path does not affect the others."""
+        """Tries all `paths` once and returns the unfinished ones. An error of one path does not affect the others."""
         for number, path in enumerate(paths):
             result = self.results[path] = await self._path(path)
             if result.outcome is PathOutcome.FAULT or self.cancellation.reason or self.unreachable:
@@ -179,7 +178,7 @@ class HostTransfer:
         return ended
 
     def _received(self) -> int:
-        """Returns the bytes of files that the rsync that runs now has dealt with."""
+        """Returns the bytes of files that the running rsync has processed."""
         return self.running.output.progress.bytes if self.running.output else 0
 
     async def _size(self, control: Path | None, file: str) -> int | None:
@@ -187,7 +186,7 @@ class HostTransfer:
         return await size_on_host(self.context.config, self.host, file, access)
 
     def _not_connected(self, error: NotConnected) -> RsyncEnd:
-        """Returns the end that an rsync would have had whose ssh met the same."""
+        """Returns the result of an rsync whose ssh would get the same error."""
         messages = Messages()
         messages.feed(error.printed)
         messages.close()
@@ -197,7 +196,7 @@ class HostTransfer:
     def _command(
         self, path: str, data: str, one_pass: Pass, control: Path | None, held: ExitStack
     ) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
-        """Returns the command, and its cell: if it talks to a host, and confinement works here."""
+        """Returns the command, and its cell if it talks to a host and confinement works on this machine."""
         host, ssh, buckets = self.host, self.context.config.ssh, self.context.buckets(self.host)
         if not self.confined:
             return rsync_command(host, ssh, path, data, one_pass, buckets, control=control), None
@@ -207,11 +206,9 @@ class HostTransfer:
         return cell.command(rsync_command(host, ssh, path, data, one_pass, shell=cell.remote.words), data), cell
 
     def _on_output(self, data: bytes) -> bool:
-        """Returns True if the output is to be parsed. Stops a host that prints without end, because a sender can have anything
-        printed.
-
-        rsync prints some 80 bytes for each file that it writes, and a line for each unreadable one. So much more is allowed for
-        each file that the backup can have, which the filesystem knows.
+        """Returns True if the output is to be parsed. Stops a host whose output is too long, because a sender can make rsync print
+        anything. rsync prints about 80 bytes for each file that it writes, and a line for each unreadable one. That much more is
+        allowed for each file that the backup can have, a number that the filesystem knows.
         """
         self._output_bytes += len(data) + _LINE * data.count(b"\n")
         if self._output_bytes > self._output_limit:
@@ -249,9 +246,9 @@ class HostTransfer:
         return replace(result, numbers=dict(numbers))
 
     def _excluded_since(self, path: str) -> Contents:
-        """Returns what the base has in folders of a source path that were excluded after it, by their names: those are not lost.
-
-        Nothing if the base has files there that its numbers do not have: those from before that were not read, or not deleted.
+        """Returns what the base has in folders of a source path that were excluded after it was made, by their names: those files
+        are not lost. Empty if the base has files there that are not in its numbers: files from before that were not read, or not
+        deleted.
         """
         base = self.prepared.base
         before = base.path(path) if base else None
@@ -283,12 +280,12 @@ class HostTransfer:
 
     @property
     def unreachable(self) -> bool:
-        """Returns True if the last rsync did not even reach the host."""
+        """Returns True if the last rsync did not reach the host."""
         return self._means is not None and self._means.unreachable
 
     @property
     def absent(self) -> bool:
-        """Returns True if the last rsync did not reach the host because it is not there."""
+        """Returns True if the last rsync did not reach the host because the host is offline."""
         base = self.prepared.base
         has_resolved = base is not None and base.imported is None and base.address in (None, self.host.address)
         return self._means is not None and self._means.unreachable and is_absent(self._means.cause, has_resolved=has_resolved)
@@ -300,7 +297,7 @@ class HostTransfer:
 
     @property
     def has_holes(self) -> bool:
-        """Returns True if zeros that had arrived were made holes while the run went on."""
+        """Returns True if zeros that had arrived became holes during the run."""
         return self.zeros.has_holes or self.limits.has_holes
 
     @property
@@ -346,7 +343,9 @@ def _split_again(prepared: WorkSubvolume, path: str, cancelled: Cancellation) ->
 
 
 def _add(numbers: dict[str, int], output: Output) -> None:
-    """Flows add up over passes and attempts, the rest is as the last whole list had it. A killed rsync told only its progress."""
+    """Amounts are added over passes and attempts; everything else is from the last complete list. A killed rsync reported only its
+    progress.
+    """
     counts = output.numbers or {"literal": output.progress.bytes, "received": output.progress.bytes}
     for key, count in counts.items():
         numbers[key] = bounded(numbers.get(key, 0) + count) if key in _FLOWS else count

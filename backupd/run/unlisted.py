@@ -1,10 +1,7 @@
-"""Counts what rsync's numbers do not have: files below folders that it could not read, and bytes of a source path without holes.
-
-The files below are from before, and were not compared tonight.
-
-rsync prints one line for such a folder, lists nothing below it and deletes nothing. So its content from the base backup is still in
-`.working`, where it is counted. The paths come from the host: they are only counted, and the search for them is limited, because a
-host can send paths with many possible meanings.
+"""Counts what is missing in rsync's numbers: files below folders that it could not read, and bytes of a source path without holes.
+Those files are from an earlier backup, and were not compared in this night. rsync prints one line for such a folder, lists nothing
+below it and deletes nothing. So its content from the base is still in `.working`, where it is counted. The paths come from the
+host: they are only counted, and the search for them is limited, because a host can send paths with many possible meanings.
 """
 
 import os
@@ -18,20 +15,21 @@ from backupd.files.walking import entries
 from btrkeep.process.progress import Cancellation
 
 MOST_LOOKS = 1_000_000
-"""Names on the way to all folders that are looked for after one rsync: some seconds of work. Honest paths take some ten each."""
+"""Maximum number of names that are examined to find all these folders after one rsync: some seconds of work. A normal path takes
+about ten.
+"""
 
 
 class _NoMoreLooks(Exception):
-    """The paths that are left are not looked for."""
+    """The remaining paths are not searched for."""
 
 
 def files_below(
     subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, cancelled: Cancellation | None = None
 ) -> tuple[int, int]:
     """Returns how many names of any kind the backup has below those paths, each counted once, at most `enough`; and the number of
-    paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError.
-
-    `source` is the source path, `unlisted` are paths in the sender's notation. Missing ones count nothing.
+    paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError. `source`: the source
+    path. `unlisted`: paths in the sender's notation; missing ones count as empty.
     """
     with Tree(subvolume) as tree:
         folders, unknown = _Look(tree, source, cancelled).folders(list(unlisted))
@@ -67,7 +65,9 @@ NOTHING = Contents()
 
 
 def contents_of(subvolume: Path, source: str, patterns: Iterable[str], cancelled: Cancellation | None = None) -> Contents:
-    """Returns what a backup has in those folders below a source path whose patterns are plain absolute paths. Raises OSError."""
+    """Returns the content of those folders in a backup, below a source path whose patterns are plain absolute paths. Raises
+    OSError.
+    """
     top = source.rstrip("/") + "/"
     plain = sorted({pattern.rstrip("/") for pattern in patterns if pattern.startswith(top) and not set(pattern) & set("*?[\\")})
     folders = [folder for folder in plain if folder and not any(folder.startswith(f"{other}/") for other in plain)]
@@ -85,9 +85,8 @@ def contents_of(subvolume: Path, source: str, patterns: Iterable[str], cancelled
 
 
 def stored_bytes(subvolume: Path, source: str, cancelled: Cancellation | None = None) -> int | None:
-    """Returns the bytes that the files of a source path have on the disk, before compression and without holes; None if cancelled.
-
-    Each hard link counts, as in rsync's total of sizes. Raises OSError.
+    """Returns the bytes of the files of a source path on the disk, before compression and without holes; None if cancelled. Each
+    hard link counts, as in rsync's total of sizes. Raises OSError.
     """
     total = 0
     with Tree(subvolume) as tree:
@@ -99,12 +98,12 @@ def stored_bytes(subvolume: Path, source: str, cancelled: Cancellation | None = 
 
 
 def stored_size(entry: Entry) -> int:
-    """Returns the bytes of a file on the disk, before compression and without holes; 0 for anything else."""
+    """Returns the bytes of a file on the disk, before compression and without holes; 0 for any other type."""
     return min(entry.size, entry.allocated) if entry.kind == "file" else 0
 
 
 class _Look:
-    """Looks for folders of a backup, as long as it may."""
+    """Searches for folders of a backup, up to a limit."""
 
     def __init__(self, tree: Tree, source: str, cancelled: Cancellation | None) -> None:
         self._tree = tree
@@ -126,10 +125,9 @@ class _Look:
         return sorted(chosen), 0
 
     def _in_backup(self, path: bytes) -> list[bytes] | None:
-        """Returns the folder of the backup that the sender could not list; None if it has none.
-
-        A sender behind rrsync prefixes its own folder. The parents of a listed path are in the backup, so the first reading of the
-        path with an existing parent is the right one.
+        """Returns the folder of the backup that the sender could not list; None if the backup does not have it. A sender behind
+        rrsync adds its own folder in front. The parents of a listed path are in the backup, so the first interpretation of the path
+        with an existing parent is correct.
         """
         try:
             top = components(b"/" + self._source.encode("utf-8", "surrogateescape").strip(b"/"))

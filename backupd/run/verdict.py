@@ -1,7 +1,6 @@
-"""Judges a source path, and the whole backup. Pure: numbers and messages in, a judgement with its reason out.
-
-Worst first, because one path decides for all: a fault of the pool ends the run and leaves it unfinished; an unfinished path leaves
-`.working` for the next run; a broken path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
+"""Judges a source path, and the whole backup. Pure: takes numbers and messages, returns a judgement with its reason. The worst path
+decides: a fault of the pool ends the run and leaves it unfinished; an unfinished path leaves `.working` for the next run; a broken
+path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
 """
 
 import re
@@ -19,10 +18,10 @@ from btrkeep.units import counted
 
 @dataclass(frozen=True, slots=True)
 class SuspectLimits:
-    """The shares of a path beyond which it is suspect, 0 to 1."""
+    """The shares of a path above which it is suspect, 0 to 1."""
 
     shrink: float
-    """Of missing files or bytes."""
+    """The share of missing files or bytes."""
     unreadable: float
     """Of unreadable files."""
 
@@ -34,13 +33,13 @@ class PathEvidence:
     path: str
     """The source path."""
     exit_code: int
-    """rsync's; negative for a signal."""
+    """Exit status of rsync; negative for a signal."""
     messages: Messages
     """rsync's messages."""
     numbers: Mapping[str, int]
     """rsync's statistics, in bytes and counts."""
     base: Mapping[str, int] | None
-    """The numbers of the same path in the base; None: the base has no such path."""
+    """The numbers of the same path in the base; None: the base does not have the path."""
     limits: SuspectLimits
     """The configured limits."""
     seconds: float
@@ -48,7 +47,7 @@ class PathEvidence:
     uncompared_files: int = 0
     """Number of files of the base that were not compared because a folder above them could not be read."""
     stored: tuple[int, int] | None = None
-    """Bytes on the disk of the same path in the base and now, without holes; None: only `shrank_by_size` needs it."""
+    """Bytes on the disk of the same path in the base and now, without holes; None: only `shrank_by_size` needs them."""
 
 
 def has_shrunk(result: PathResult) -> bool:
@@ -57,9 +56,8 @@ def has_shrunk(result: PathResult) -> bool:
 
 
 def shrank_by_size(result: PathResult, base: Mapping[str, int] | None) -> bool:
-    """Returns True if the path is suspect only because rsync's sizes shrank: holes count there, so the disk has to be asked.
-
-    It cannot be asked if names of the base were neither listed nor deleted: on the disk these files are as before.
+    """Returns True if the path is suspect only because rsync's sizes shrank: holes count in these, so the bytes on the disk are
+    needed. They prove nothing if names of the base were neither listed nor deleted, because these files are still on the disk.
     """
     if base is None or result.cause is None or result.cause.code is not CauseCode.FEWER_BYTES:
         return False
@@ -122,8 +120,8 @@ _NAMED = (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.PATH_BROK
 
 
 def _unknown(evidence: PathEvidence) -> int:
-    """Returns how many messages without a known form stand for what was not transferred: all of them, if the exit status says that
-    something was not and no other message names it.
+    """Returns how many unrecognised messages are about files that were not transferred: all of them, if the exit status says that
+    something was not transferred and no other message names it.
     """
     if evidence.exit_code != 23 or any(map(evidence.messages.count, _NAMED)):
         return 0
@@ -135,7 +133,7 @@ def _kinds_unknown(evidence: PathEvidence) -> tuple[MessageClass, ...]:
 
 
 def count_that_exceeds_limit(messages: Messages, numbers: Mapping[str, int], limits: SuspectLimits) -> int:
-    """Returns a number of files below unreadable folders that certainly exceeds the limit; counting more is useless."""
+    """Returns a number of files below unreadable folders that certainly exceeds the limit, so that counting more is useless."""
     allowed = limits.unreadable * numbers.get("files", 0) - _missed(messages)
     return max(0, int(allowed / (1 - limits.unreadable))) + 2 if limits.unreadable < 1 else _ENOUGH
 
@@ -155,7 +153,7 @@ _OUTCOMES = {
     CauseCode.NO_STATISTICS: PathOutcome.BROKEN,
     CauseCode.SOURCE_MISSING: PathOutcome.BROKEN,
 }
-"""The outcome of a path by cause; any other cause makes it suspect."""
+"""The outcome of a path by cause; all other causes make it suspect."""
 
 
 _SILENT = (ExitCause.SILENT, ExitCause.NO_ANSWER, ExitCause.NO_ANSWER_CONNECTING)
@@ -196,9 +194,8 @@ def _cause(evidence: PathEvidence, means: Meaning) -> Cause | None:
 
 
 def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
-    """Returns the line about the source itself, before anything is listed; later ones are about single files.
-
-    A folder that may be seen but not opened is listed with its parents, and nothing else is.
+    """Returns the line about the source itself, printed before anything is listed; later lines are about single files. A folder
+    that can be seen but not opened is listed with its parents, and nothing else is.
     """
     first = messages.first(MessageClass.PATH_BROKEN)
     if first and (
@@ -254,17 +251,17 @@ class EmptiedFolders:
     files: int = 0
     """Number of names below them in the base, as far as that was counted."""
     bytes: int = 0
-    """The size of these names."""
+    """The total size of these files."""
     why: EmptiedWhy = EmptiedWhy.NOT_MOUNTED
     """Why they are empty."""
 
     def is_too_much(self, base: Mapping[str, int], limit: float) -> bool:
-        """Returns True if more than `limit` of what the base has is missing with them, by files or by bytes."""
+        """Returns True if more than `limit` of the base's content is missing with them, by files or by bytes."""
         return self.files > limit * base.get("files", 0) or self.bytes > limit * base.get("bytes", 0)
 
 
 def judge_emptied(result: PathResult, base: Mapping[str, int], emptied: EmptiedFolders, limit: float) -> PathResult:
-    """Returns the result of a complete path with such folders in it: suspect if too much is missing, else with a warning."""
+    """Returns the result of a complete path with such folders: suspect if too much is missing, else with a warning."""
     facts = {"folder": emptied.folder, "others": emptied.others, "files": emptied.files, "bytes": emptied.bytes}
     cause = Cause(emptied.why.value, result.path, facts)
     if emptied.why is not EmptiedWhy.EXCLUDED and emptied.is_too_much(base, limit):
@@ -289,7 +286,7 @@ def _shown(name: str) -> str:
 
 
 def _warnings(evidence: PathEvidence) -> list[str]:
-    """Returns one sentence for the path, so that a table with one line per host can show all of it; and whether it is empty."""
+    """Returns one sentence for the path, so that a table with one line per host has space for it; and whether the path is empty."""
     path, messages = evidence.path, evidence.messages
     unread = {MessageClass.UNREADABLE: evidence.uncompared_files}
     parts = [f"{count} {words}" for kind, words in _MISSED.items() if (count := messages.count(kind) + unread.get(kind, 0))]
@@ -310,7 +307,7 @@ def _warnings(evidence: PathEvidence) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """The decision about a run."""
+    """The decision for a run."""
 
     state: str | None
     """The final state of the backup; None: `.working` stays unfinished."""
@@ -326,7 +323,7 @@ _FINAL = {PathOutcome.COMPLETE: "complete", PathOutcome.SUSPECT: "suspect", Path
 
 
 def decide_run(results: Sequence[PathResult]) -> RunVerdict:
-    """Decides over all source paths of a run, at least one. The error is that of the worst path."""
+    """Decides from all source paths of a run, at least one. The error is that of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
     if worst.outcome is PathOutcome.BROKEN and not any("files" in result.numbers for result in results):
         return RunVerdict(None, "failed", worst.reason, worst.cause)  # no rsync came to a list: nothing here that could be restored

@@ -1,7 +1,6 @@
-"""The subvolume of a run, `.working`: made from the newest complete backup that the disk gives back, or continued.
-
-One of an earlier run: interrupted; its end: finishing. Every function here is one small step that may be killed anywhere: it leaves
-either the previous state, or a state that `recover` and `prepare` of the next run understand. Blocking; meant to be called in a
+"""The subvolume of a run, `.working`: made from the newest complete backup that the disk can read, or continued. For one of an
+earlier run see interrupted; for its end, finalisation. Every function here is one small step that may be killed at any moment: it
+leaves either the previous state, or a state that `recover` and `prepare` of the next run can handle. Blocking; to be called in a
 thread.
 """
 
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class HostForgotten(OperatorError):
-    """The host was given up; it is not backed up before that is taken back."""
+    """The host was given up; it is not backed up until that is reverted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,15 @@ class WorkRequest:
     disk: Syncfs
     """Commits the filesystem."""
     cancelled: Cancellation | None = None
-    """Ends it early; None: it cannot be."""
+    """Ends the work early; None: it cannot be ended early."""
     damages: tuple[Damage, ...] = ()
     """The known damages of the base: these files are removed, unless a continued run has fetched them since."""
     imported: str | None = None
     """As in the Record; an unfinished import is not continued."""
     checked: bool = False
-    """True if each base is read first and the newest readable one is taken, or none: a backup whose base has unreadable metadata
-    never becomes complete."""
+    """True if each base is read first and the newest readable one, or none, is used: a backup whose base has unreadable metadata
+    never becomes complete.
+    """
 
     @property
     def path(self) -> Path:
@@ -77,7 +77,7 @@ class WorkRequest:
 
 
 def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, WorkSubvolume]:
-    """Finishes what a killed run left finished but for its name, then prepares: in one call of a thread."""
+    """Gives a backup of a killed run its name if only that is missing, then prepares: in one call of a thread."""
     host = wanted.host.name
     lift_left_quota(wanted.pool, host)
     recovered = recover(wanted.pool, host)
@@ -133,7 +133,9 @@ def require_not_forgotten(host: str, notes: Notes) -> None:
 
 
 def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup | None) -> int:
-    """Removes what rsync must not find in it: other source paths, damaged files, shared inodes. Returns how many damaged ones."""
+    """Removes what rsync must not find in it: other source paths, damaged files, shared inodes. Returns the number of damaged
+    files.
+    """
     host, path = wanted.host, prepared.path
     join_quota(wanted.pool, host.name, prepared.id)
     if (path / DATA).is_symlink():
@@ -161,7 +163,7 @@ def make_work_subvolume(
     imported: str | None = None,
     unread_bases: tuple[str, ...] = (),
 ) -> WorkSubvolume:
-    """Makes a new `.working`. It gets that name after it has its record, so one without a record is not ours."""
+    """Makes a new `.working`. It gets that name after it has its record, so one without a record was not made by btrkeep."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
         staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # which other hosts' runs make too
@@ -183,7 +185,9 @@ def make_work_subvolume(
 
 
 def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unread: tuple[str, ...]) -> WorkSubvolume:
-    """A `.working` that was left, for rsync to go by its files' times and sizes: those that cannot be relied on are made unlike."""
+    """Makes an existing `.working` safe for rsync, which compares times and sizes: files that cannot be trusted get
+    another time.
+    """
     path, record = wanted.path, base.record if base else None
     is_unsynced, ancestors = left.record.doubted or not left.synced, left.record.ancestors
     prepared = WorkSubvolume(path, record, False, left.subvolume.id, left.subvolume.uuid, is_unsynced, unread, ancestors)
@@ -196,7 +200,7 @@ def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unr
 
 
 def first_record(prepared: WorkSubvolume, host: HostConfig, now: datetime, imported: str | None = None) -> Record:
-    """Returns the record of a run that begins."""
+    """Returns the record of a run that starts."""
     base = prepared.base
     return Record(
         host=host.name,
@@ -217,10 +221,9 @@ def first_record(prepared: WorkSubvolume, host: HostConfig, now: datetime, impor
 def choose_base(
     pool: Pool, host: str, now: datetime, notes: Notes, checked: bool, damages: Iterable[Damage] = ()
 ) -> tuple[FinalBackup | None, tuple[str, ...]]:
-    """Returns the base, and the names of the newer backups that the disk cannot read.
-
-    Those that a continued run has passed over are read again: a disk may have been away. So are those that are known to be damaged
-    as a whole; and one of which not all damaged files are named is none, for a run could not fetch the others again.
+    """Returns the base, and the names of the newer backups that the disk cannot read. Those that the continued run has skipped are
+    read again, because a disk may have been missing; so are those known to be damaged completely. A backup with damaged files of
+    which some are not named is no base, because a run could not fetch those again.
     """
     paths: dict[str, set[str]] = {}
     for row in damages:
@@ -250,7 +253,7 @@ def _is_whole(subvolume: Path) -> bool:
 
 
 def is_damaged(subvolume: Path) -> bool:
-    """Returns True if the disk cannot read some of the metadata of a subvolume that it gave a moment ago."""
+    """Returns True if the disk cannot read some of the metadata of a subvolume that was readable a moment ago."""
     try:
         return not _is_whole(subvolume)
     except OSError as error:
@@ -263,18 +266,17 @@ def damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:
 
 
 def linked_since(base: FinalBackup | None) -> int:
-    """Returns the generation before which no file in a snapshot of `base` can have been linked: a hundredth of the tree to search.
-
-    Every run splits before its rsync, so the links in a backup were made after the snapshot that it started from. A base that does
-    not record this (made by hand) is searched as a whole, and so is a subvolume without a base, and one
-    that came from another pool: it was made here after all of its links.
+    """Returns the generation before which no file in a snapshot of `base` can have been linked: this leaves a hundredth of the tree
+    to search. Every run splits before its rsync, so the links in a backup were made after the snapshot with which it started. A
+    base without this record (made by hand) is searched completely, and so is a subvolume without a base, and one that came from
+    another pool: it was made here after all of its links.
     """
     is_known = base is not None and base.record.links_split and not base.subvolume.received_uuid
     return base.subvolume.created if base and is_known else 0
 
 
 def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
-    """Returns the Record's of a snapshot of `base` that was made in that generation."""
+    """Returns the `ancestors` of the Record of a snapshot of `base` that was made in that generation."""
     if base is None:
         return {}
     older = {} if base.subvolume.received_uuid else base.record.ancestors  # else they are another pool's generations
@@ -284,10 +286,9 @@ def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
 
 @Checkpoint("other paths removed")
 def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
-    """Removes from the new backup all paths outside of the source paths, and anything in the place of a parent folder.
-
-    An older rsync would follow a symlink there. A host could have planted one while a path above was a separate source, or in an
-    earlier attempt of this very run.
+    """Removes from the new backup all paths outside of the source paths, and any entry that is not a folder above them. An older
+    rsync would follow a symlink there. A host could have planted one while a path above was a separate source, or in an earlier
+    attempt of this run.
     """
     wanted: dict[str, Any] = {}
     for path in paths:
@@ -320,15 +321,11 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
 
 @Checkpoint("damaged files removed")
 def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
-    """Removes the damaged plain files at these paths from a writable snapshot of `base`; returns the number of names. Folders keep
-    their times.
-
-    So they are fetched again. rsync compares times and sizes, which damage does not change: it would keep the unreadable extent in
-    every later backup. The base itself is read-only and stays unchanged.
-
-    Keeps a file that has another inode than in `base`, because an earlier run of this backup has fetched it since. A file that
-    cannot be removed also stays, and is logged. Can be repeated, also after it was killed. Raises OSError if one of the two has no
-    files, or if its metadata is damaged.
+    """Removes the damaged regular files at these paths from a writable snapshot of `base`; returns the number of names. Folders
+    keep their times. The files are then fetched again. rsync compares times and sizes, which damage does not change: it would keep
+    the unreadable extent in every later backup. The base itself is read-only and not changed. A file with another inode than in
+    `base` is kept, because an earlier run of this backup has fetched it since. A file that cannot be removed also remains, and is
+    logged. Can be repeated, also after a kill. Raises OSError if one of the two has no files, or if its metadata is damaged.
     """
     dropped = 0
     with Tree(subvolume) as new, Tree(base) as old:

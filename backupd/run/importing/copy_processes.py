@@ -1,4 +1,4 @@
-"""Processes that copy folders of a tree for an import: one interpreter lets only one thread of Python work at a time."""
+"""Processes that copy folders of a tree for an import, because one interpreter runs only one thread of Python at a time."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from btrkeep.process.batch_workers import BatchWorkers, Then
 
 
 class SharedStop:
-    """An event that a process and its forks have in common."""
+    """An event that a process and its forks share."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 1)
@@ -28,10 +28,9 @@ class SharedStop:
 
 
 class CopyProcesses:
-    """Processes for one host at a time. They copy while `goes_on()`, and end with this process, whatever ends that.
-
-    To be made before there are threads: without, everything is done by this process. `stop` ends a copy, also in the middle of a
-    file. `is_usable`: there are any, and none of them was killed.
+    """Processes for one host at a time. They copy while `goes_on()`, and end with this process, whatever the reason. They must be
+    made before there are threads; without them, this process does everything. `stop` ends a copy, also in the middle of a file.
+    `is_usable`: there are processes, and none of them was killed.
     """
 
     def __init__(self, work: Callable[..., Any], most: int) -> None:
@@ -53,15 +52,15 @@ class CopyProcesses:
         self._workers.close()
 
     def give(self, source: int, target: int, batch: Any, then: Then) -> None:
-        """Has a batch done. `then` gets what the work returned, during a later call. Raises OperatorError if a process was ended
-        from outside.
+        """Gives a batch to a process. `then` is called with the result during a later call. Raises OperatorError if a process was
+        killed from outside.
         """
         with self._unusable_after_error():
             self._workers.wait_until_free()
             self._workers.give(source, target, batch, then)
 
     def finish(self) -> None:
-        """Waits for all batches. Raises as `give`."""
+        """Waits for all batches. Raises the same as `give`."""
         with self._unusable_after_error():
             self._workers.finish()
 

@@ -1,8 +1,7 @@
-"""Makes names of a backup what an old tree has, with everything of them that `rsync --archive --acls --xattrs` keeps.
-
-A tree differs from the one before it in few names. To start rsync for them takes longer than to copy them, and rsync opens a file
-by its whole path: the owner of a folder there can lead it elsewhere. Here all is done through descriptors of folders, never through
-a symlink, and what is not what was looked at, or is written to meanwhile, is refused.
+"""Copies names of an old tree into a backup, with every attribute that `rsync --archive --acls --xattrs` keeps. Few names of a tree
+differ from the tree before it. Starting rsync for them takes longer than copying them, and rsync opens a file by its whole path, so
+the owner of a folder in that path can redirect it. Here every name is opened through a descriptor of its folder, never through a
+symlink, and an entry that is not the one that was examined, or that another process is writing to, is refused.
 """
 
 import errno
@@ -42,7 +41,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileMatch(Enum):
-    """Which file of the backup is taken for that of the tree: none, one with the same size and time, or with the same content."""
+    """Which files of the backup are kept for a file of the tree: none, one with the same size and time, or one with the same
+    content.
+    """
 
     NONE = "none"
     SIZE_AND_TIME = "size and time"
@@ -51,20 +52,20 @@ class FileMatch(Enum):
 
 @dataclass(slots=True)
 class CopiedNames:
-    """How many names were made or changed that are no folders, the bytes of these files, and how many of them were written."""
+    """Number of names that were made or changed, without folders; the bytes of these files; and how many of those were written."""
 
     names: int = 0
     bytes: int = 0
     written: int = 0
 
     def add(self, other: "CopiedNames") -> None:
-        """Adds what another has counted."""
+        """Adds other numbers."""
         self.names, self.bytes, self.written = self.names + other.names, self.bytes + other.bytes, self.written + other.written
 
 
 class _Folder(NamedTuple):
-    """A folder, a digest of its attributes when it was looked at, and what is to be copied in it, with the inode that each name had
-    then. All its folders exist in the backup. Without the digest only names are copied.
+    """A folder, a digest of its attributes when it was examined, and the names to copy in it, each with its inode at that time. All
+    its folders exist in the backup. Without the digest only names are copied.
     """
 
     path: bytes
@@ -82,10 +83,9 @@ def copy_tree(
     delta: bool = False,
     processes: CopyProcesses | None = None,
 ) -> CopiedNames:
-    """Makes all below the open folder `target` what `source` has, but for further names of hard links, and for names that are only
-    in the target. None may be a folder in one and something else in the other. `delta`: files are changed in place.
-
-    Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
+    """Makes the content of the open folder `target` the same as that of `source`, except for further names of hard links, and for
+    names that exist only in the target. No name may be a folder in one and another type in the other. `delta`: files are changed in
+    place. Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
     """
     skip, alike = links.further, set(links.alike)
 
@@ -111,7 +111,7 @@ def copy_changed(
     delta: bool = False,
     processes: CopyProcesses | None = None,
 ) -> CopiedNames:
-    """Copies the changed names into a copy of the tree before. What follows is as with `copy_tree`."""
+    """Copies the changed names into a copy of the previous tree. The other arguments and errors are those of `copy_tree`."""
     names, inner = dict[bytes, list[tuple[bytes, int, FileMatch]]](), dict[bytes, list[bytes]]()
     skip, alike = links.further, set(links.alike)
     for path, inode in links.changed.items():
@@ -153,7 +153,9 @@ def _copied(
     *,
     delta: bool,
 ) -> CopiedNames:
-    """Copies folder after folder. The processes get some names at a time, and a folder's attributes when it has all of them."""
+    """Copies one folder after the other. The processes get some names at a time, and a folder's attributes when it has
+    all of them.
+    """
     if not processes or not processes.is_usable:
         copier, total = _Copier(delta=delta), CopiedNames()
         for folder in folders:
@@ -165,7 +167,9 @@ def _copied(
 
 
 def copy_batch(source: int, target: int, batch: tuple[Any, ...], goes_on: Callable[[], bool]) -> tuple[Any, ...]:
-    """Copies names of folders in one of the processes. Returns True with the numbers of CopiedNames, False with the error's."""
+    """Copies names of folders in one of the processes. Returns True with the numbers of CopiedNames, or False with those of the
+    error.
+    """
     folders, delta = batch
     done = CopiedNames()
     try:
@@ -179,7 +183,7 @@ def copy_batch(source: int, target: int, batch: tuple[Any, ...], goes_on: Callab
 
 @cache
 def _copier(delta: bool) -> "_Copier":
-    """Returns that of a process with one thread."""
+    """Returns the copier of a process with one thread."""
     return _Copier(delta=delta)
 
 
@@ -192,9 +196,9 @@ class _CopiedByProcesses:
         self._failed: OSError | None = None
         self._goes_on: Callable[[], bool] = lambda: True
         self._filled: list[_Folder] = []
-        """Folders that have all names, but not their attributes."""
+        """Folders with all names, but not yet their attributes."""
         self._held: list[tuple[Any, Callable[[], None]]] = []
-        """Parts of folders for the next batch, each with what is called when it is done."""
+        """Parts of folders for the next batch, each with a function to call at its end."""
         self._weight = 0
 
     def all(self, folders: Iterator[_Folder], goes_on: Callable[[], bool]) -> CopiedNames:
@@ -259,7 +263,9 @@ class _CopiedByProcesses:
             self._give_held()
 
     def _give_held(self) -> None:
-        """Gives what is held as one batch: a message for each folder with a name or two cost more than to copy them."""
+        """Gives the collected parts as one batch: one message for each folder with few names would take longer than
+        copying them.
+        """
         held, self._held, self._weight = self._held, [], 0
 
         def take(answer: tuple[Any, ...]) -> None:
@@ -293,7 +299,7 @@ class _Copier:
         self._buffer, self._other = bytearray(_PIECE), bytearray(_PIECE)
 
     def folder(self, source: int, target: int, folder: _Folder, goes_on: Callable[[], bool]) -> CopiedNames:
-        """Copies its names, and then its attributes, if there are any. Raises OSError with the path."""
+        """Copies the names of a folder, and then its attributes, if there are any. Raises OSError with the path."""
         self.goes_on = goes_on
         copied_names, path = CopiedNames(), folder.path
         begin = path + b"/" if path else b""
@@ -330,14 +336,14 @@ class _Copier:
                 raise changed_meanwhile()
 
     def _make(self, old: int, place: "CopyPlace", status: os.stat_result) -> int:
-        """Makes the file, in the place of what has its name. Returns how many bytes were written."""
+        """Makes the file, instead of the entry with its name. Returns the number of bytes written."""
         with ClosingFd(_created(place.here, place.name)) as new:
             written = self._copy_data(old, new, status)
             keep_attributes(old, new, status, has_some=place.inherits)
         return written
 
     def _keep(self, old: int, place: "CopyPlace", status: os.stat_result, same: FileMatch, counts: CopiedNames) -> bool:
-        """Keeps the file that has the name, whose inode has no other one: prepare() splits them. Returns whether it can be kept."""
+        """Keeps the file with that name, whose inode has no other name: prepare() splits them. Returns whether it can be kept."""
         if (has := status_or_none(place.here, place.name)) is None or not stat.S_ISREG(has.st_mode) or has.st_nlink != 1:
             return False
         new = os.open(place.name, (os.O_RDWR if self._delta else os.O_RDONLY) | FILE, dir_fd=place.here)
@@ -359,7 +365,7 @@ class _Copier:
         return True
 
     def _change(self, old: int, new: int, size: int, is_as_large: bool) -> int:
-        """Makes the content of the new file that of the old one. Returns how many bytes were written."""
+        """Copies the content of the old file into the new one. Returns the number of bytes written."""
         written = 0
         if not is_as_large:
             os.truncate(new, size)
@@ -369,8 +375,8 @@ class _Copier:
         return written
 
     def _different(self, old: int, new: int, size: int) -> Iterator[tuple[int, memoryview]]:
-        """Yields where two open files of that size differ: an offset, and what the old one has there, in whole blocks. What is a
-        hole in both is not read. Raises _Damaged.
+        """Yields the differences between two open files of that size: an offset, and the data of the old file there, in whole
+        blocks. Holes in both are not read. Raises _Damaged.
         """
         old_data, other = memoryview(self._buffer), memoryview(self._other)
         for position, length in _pieces_of_either(old, new, size):
@@ -395,7 +401,9 @@ class _Copier:
                 yield position + begin, old_data[begin:length]
 
     def _copy_data(self, old: int, new: int, status: os.stat_result) -> int:
-        """Holes stay holes. Returns how many bytes were written. Raises OSError, also when the file is shorter than it was."""
+        """Copies the data; holes stay holes. Returns the number of bytes written. Raises OSError, also if the file has become
+        shorter.
+        """
         size, end, written, piece = status.st_size, 0, 0, memoryview(self._buffer)
         runs: Iterable[tuple[int, int]] = data_runs(old, size) if status.st_blocks * 512 < size else ((0, size),)
         for position, until in runs:
@@ -413,11 +421,13 @@ class _Copier:
 
 
 class _Damaged(Exception):
-    """A file of the backup cannot be read, so it has to be made anew."""
+    """A file of the backup cannot be read, so it has to be made again."""
 
 
 def _pieces_of_either(source: int, other: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yields offset and length of what is data in one of two open files, in whole blocks. Both may have a hole of many TiB."""
+    """Yields offset and length of the data in two open files, in whole blocks: each range that is data in at least one of them.
+    Both may have a hole of many TiB.
+    """
     position = 0
     for begin, end in merge(data_runs(source, size), data_runs(other, size)):
         position, end = max(position, begin - begin % _BLOCK), min(end + -end % _BLOCK, size)
@@ -428,7 +438,7 @@ def _pieces_of_either(source: int, other: int, size: int) -> Iterator[tuple[int,
 
 
 def _read(fd: int, into: memoryview, position: int) -> None:
-    """Raises OSError if there is not as much."""
+    """Reads that many bytes. Raises OSError if there are fewer."""
     done = 0
     while done < len(into):
         length = os.preadv(fd, [into[done:]], position + done)

@@ -1,7 +1,6 @@
-"""Brings `.working` to the content of one tree.
-
-After a tree that this import has made a backup of, and for a first one, the inodes tell what is to be copied (tree_links.py). After
-any other backup all names are compared by sizes and times, and by content where the inodes show that these may deceive.
+"""Gives `.working` the content of one tree. After a tree that this import has copied, and for a first one, the inodes show what to
+copy (tree_links.py). After any other backup all names are compared by sizes and times, and by content if the inodes show that sizes
+and times may be wrong.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from btrkeep.pool.subvolume import inodes_made
 from btrkeep.units import backup_name, bounded, printable
 
 _CHANGED = (errno.EAGAIN, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
-"""What an attempt ends with if a name goes, or becomes another one, while the tree is copied."""
+"""The error of an attempt during which a name of the tree was deleted or changed."""
 _TICK = 0.2
 _TICKS = 25  # between two looks at the room
 _TOLD = 5  # ticks between two words about the progress
@@ -41,7 +40,7 @@ _Names = TypeVar("_Names")
 
 
 class TreeNotCopied(OperatorError):
-    """Nothing of this one tree was kept. `is_changed`: it was changed during the import, so another attempt may succeed."""
+    """This tree was not imported. `is_changed`: it was changed during the import, so another attempt may succeed."""
 
     def __init__(self, tree: OldTree, why: str, *, is_changed: bool = False) -> None:
         super().__init__(f"{tree.folder}: some of its files could not be copied: {printable(why)}", "no part of this tree was kept")
@@ -49,7 +48,7 @@ class TreeNotCopied(OperatorError):
 
 
 class OpenTrees(NamedTuple):
-    """A tree, the one before it and the one that comes next; `source` and `old` are the first two's folders, open."""
+    """A tree, the previous tree and the next one; `source` and `old` are the open folders of the first two."""
 
     tree: OldTree
     before: OldTree | None
@@ -59,18 +58,20 @@ class OpenTrees(NamedTuple):
 
 
 def _own_base(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> OwnBackup | None:
-    """Returns the base, if this import has made it, of the tree before, and nothing of it was damaged: then it lacks files."""
+    """Returns the base if this import has made it from the previous tree and no damaged files were removed from it, because those
+    are missing.
+    """
     own = context.own.get(trees.tree.host) if not prepared.dropped else None
     return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
 
 
 def _follows(trees: OpenTrees, prepared: WorkSubvolume) -> bool:
-    """Returns True if the base is the backup of the tree before."""
+    """Returns True if the base is the backup of the previous tree."""
     return trees.before is not None and prepared.base is not None and prepared.base.name == backup_name(trees.before.started)
 
 
 async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> TreeLinks:
-    """Compares the tree with the one before it, if the base is of that one. Raises Cancelled, OperatorError."""
+    """Compares the tree with the previous one, if the base is the backup of that. Raises Cancelled, OperatorError."""
     context.tell(TreeProgress(trees.tree.host))
     own = _own_base(context, trees, prepared)
     try:
@@ -91,10 +92,9 @@ async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubv
 
 
 async def fill(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume, links: TreeLinks) -> dict[str, int]:
-    """Copies the tree's content into `.working`. Returns the numbers, as PathResult has them.
-
-    After a tree that this very import has copied, only the differences are copied, and of a first one all. After any other backup
-    all names are compared: by size and time if that is the backup of the previous tree, else by content.
+    """Copies the tree's content into `.working`. Returns the numbers of a PathResult. After a tree that this import has copied,
+    only the differences are copied; of a first tree, everything. After any other backup all names are compared: by size and time if
+    it is the backup of the previous tree, else by content.
     """
     tree, base = trees.tree, prepared.base
     target = prepared.path / DATA / tree.path.strip("/")
@@ -121,7 +121,7 @@ async def fill(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume
 
 
 def _numbers(links: TreeLinks, base: Record | None, copied: CopiedNames, gone: int) -> dict[str, int]:
-    """Returns them as rsync says them."""
+    """Returns the numbers under rsync's names."""
     made = {"created": copied.names, "deleted": gone, "transferred": copied.names, "matched": copied.bytes - copied.written}
     before = (base.total("bytes") or 0) if base else 0
     totals = {"files": links.files, "regular": links.files, "bytes": bounded(before + links.grown)}
@@ -129,7 +129,9 @@ def _numbers(links: TreeLinks, base: Record | None, copied: CopiedNames, gone: i
 
 
 class _Ticker:
-    """Tells how many files were made, by the inode numbers of the subvolume: asking costs nothing, however many there are."""
+    """Reports how many files were made, by the inode numbers of the subvolume, which takes the same time for any number
+    of files.
+    """
 
     def __init__(self, tell: Callable[[TreeProgress], None], begun: TreeProgress, path: Path) -> None:
         self._tell, self._begun, self._path, self._before = tell, begun, path, inodes_made(path)
@@ -143,7 +145,7 @@ class _Ticker:
 async def _in_the_target(
     context: ImportContext, tree: OldTree, change: Callable[[Path, _Names], None], target: Path, names: _Names
 ) -> None:
-    """Has a function of target_names.py do it. Raises OperatorError, Cancelled, PoolUnusable."""
+    """Calls a function of target_names.py. Raises OperatorError, Cancelled, PoolUnusable."""
     try:
         await asyncio.to_thread(change, target, names)
     except OSError as error:
@@ -155,8 +157,8 @@ async def _in_the_target(
 async def _threaded(
     context: ImportContext, trees: OpenTrees, target: Path, work: Callable[..., _Result], stop: Event | SharedStop
 ) -> _Result:
-    """Has a function work in a thread with the two folders, open, until it is done or told to `stop`. Raises Cancelled,
-    PoolUnusable, OperatorError.
+    """Calls a function in a thread with the two open folders, until it ends or is told to `stop`. Raises Cancelled, PoolUnusable,
+    OperatorError.
     """
     stop.clear()
 
@@ -182,7 +184,7 @@ async def _threaded(
 
 
 async def _watched(context: ImportContext, work: Awaitable[_Result], stop: Callable[[], object]) -> _Result:
-    """Waits for it, tells how far it is, and stops it when the import is to end or the room does."""
+    """Waits for the thread, reports its progress, and stops it if the import is cancelled or the pool has too little free space."""
     ticks, task = 0, asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait((task,), timeout=_TICK)

@@ -1,6 +1,5 @@
-"""Finds the trees of a history, with host and time of each: rsnapshot, dirvish, dated folders, btrbk, snapper.
-
-It changes nothing there, and reads only names, times and small text files.
+"""Finds the trees of a history, with host and time of each: rsnapshot, dirvish, dated folders, btrbk, snapper. It changes nothing
+there, and reads only names, times and small text files.
 """
 
 import os
@@ -47,11 +46,11 @@ class OldHistory:
     """The history of another program."""
 
     trees: tuple[OldTree, ...]
-    """All trees, by host and time; no two of a host have the same second."""
+    """All trees, by host and time; no two trees of a host have the same second."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Folders that are not trees, with the reason."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The names of hosts here, by their names in the history."""
+    """The names of hosts in this pool, by their names in the history."""
 
     @property
     def hosts(self) -> list[str]:
@@ -64,7 +63,7 @@ class OldHistory:
 
 @dataclass(frozen=True, slots=True)
 class HostNames:
-    """The hosts that were chosen: `given` are new names by the names in the history, `plain` names are without one of there."""
+    """The chosen hosts. `given`: new names by the names in the history. `plain`: names without a name in the history."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
@@ -88,11 +87,11 @@ class HostNames:
 
     @property
     def are_chosen(self) -> bool:
-        """Returns True if not all hosts are meant."""
+        """Returns True if not all hosts are chosen."""
         return bool(self.given or self.plain)
 
     def alone(self, question: str) -> str:
-        """Returns the name of the host that all trees are of. Raises UsageError if it is not given."""
+        """Returns the name of the host of all trees. Raises UsageError if it is not given."""
         if not self.are_chosen:
             raise UsageError(question, "give --host NAME")
         if self.given or len(self.plain) > 1:
@@ -100,8 +99,8 @@ class HostNames:
         return self.plain[0]
 
     def of(self, owns: Set[str]) -> dict[str, str]:
-        """Returns the new name of each host that is meant, of those in the history. A plain name is that of a host there, or of the
-        only one there is. Raises UsageError for one that could be any of them.
+        """Returns the new name of each chosen host of the history. A plain name means the host of that name in the history, or the
+        only one. Raises UsageError for a name that could mean several.
         """
         if not self.are_chosen:
             return {own: own for own in owns}
@@ -127,9 +126,8 @@ class HostNames:
 
 
 def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
-    """Reads a snapshot root, or the rsnapshot.conf that names it. The age of a tree is that of its interval's folder.
-
-    rsnapshot stamps interval.0 when it makes it, and then only renames it. An interval contains a folder for each host.
+    """Reads a snapshot root, or the rsnapshot.conf that names it. The time of a tree is that of its interval's folder: rsnapshot
+    sets it when it makes interval.0, and afterwards only renames the folder. An interval contains a folder for each host.
     """
     root = _root_of(root) if root.is_file() else root
     intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
@@ -161,10 +159,9 @@ def _root_of(conf: Path) -> Path:
 
 
 def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
-    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success.
-
-    A host is called as the client. If a client has several vaults, or branches of one, for a path each, then each is a host called
-    as the vault, or VAULT-BRANCH: one after the other as backups of one host would each have other files than the one before.
+    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success. A host gets the name of the
+    client. If a client has several vaults or branches, one for each path, then each becomes a host with the name of the vault, or
+    VAULT-BRANCH: as successive backups of one host, each would have other files than the one before.
     """
     vaults = [vault] if (vault / "dirvish").is_dir() else [folder for folder in _folders(vault) if (folder / "dirvish").is_dir()]
     if not vaults:
@@ -192,7 +189,7 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
 
 
 def _apart(trees: list[tuple[str, str, OldTree]]) -> list[OldTree]:
-    """Gives those of a client that are of several vaults or branches a host for each: see `read_dirvish`."""
+    """Gives the trees of a client with several vaults or branches a host for each of these: see `read_dirvish`."""
     series = {(tree.host, vault, branch) for vault, branch, tree in trees}
     of_client, of_vault = Counter(client for client, _, _ in series), Counter((client, vault) for client, vault, _ in series)
     old_trees = []
@@ -221,7 +218,9 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
 
 
 def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
-    """Snapshots of btrbk: NAME.YYYYMMDD, with THHMM, or THHMMSS and a zone, and _N behind it. Each NAME is a host."""
+    """Reads snapshots of btrbk: NAME.YYYYMMDD, optionally followed by THHMM, or THHMMSS and a zone, and then by _N. Each NAME is a
+    host.
+    """
     old_trees, left_out = list[OldTree](), dict[str, str]()
     for snapshot in _folders(folder):
         match = _BTRBK.fullmatch(snapshot.name)
@@ -234,7 +233,7 @@ def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
 
 
 def _btrbk_time(match: "re.Match[str]") -> datetime | None:
-    """Without a zone it is a local time."""
+    """Without a zone the time is a local one."""
     _, day, minute, second, zone = match.groups()
     try:
         text = f"{day}{minute or '0000'}{second or '00'}"
@@ -246,7 +245,7 @@ def _btrbk_time(match: "re.Match[str]") -> datetime | None:
 
 
 def read_snapper(folder: Path, names: HostNames) -> OldHistory:
-    """A `.snapshots` of snapper, or the subvolume that it is in: N/info.xml with the time, in UTC, and N/snapshot."""
+    """Reads a `.snapshots` of snapper, or the subvolume that contains it: N/info.xml with the time, in UTC, and N/snapshot."""
     host = names.alone("it is unknown to which host the snapshots belong")
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
@@ -282,7 +281,7 @@ def _snapshots(folder: Path, names: HostNames, old_trees: list[OldTree], left_ou
 
 
 TAKEN_OVER = ("btrbk", "snapper")
-"""Formats whose trees are snapshots on the pool's filesystem, which are not copied (takeover.py)."""
+"""Formats whose trees are snapshots on the pool's filesystem, which need not be copied (takeover.py)."""
 READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
     "rsnapshot": read_rsnapshot,
     "dirvish": read_dirvish,
@@ -290,12 +289,12 @@ READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
     "btrbk": read_btrbk,
     "snapper": read_snapper,
 }
-"""By the format's name. Each raises UsageError for what is not of it, OSError."""
+"""The readers by the format's name. Each raises UsageError if the folder has another format, OSError."""
 
 
 def _history(all_trees: list[OldTree], left_out: dict[str, str], names: HostNames) -> OldHistory:
-    """Returns the trees of the hosts that are meant, in order. The name of a backup has whole seconds: the second of two in one
-    second comes a second later. Raises UsageError if two hosts that were there at the same time would be one.
+    """Returns the trees of the chosen hosts, in order. The name of a backup has whole seconds, so of two trees in one second the
+    second one gets the next second. Raises UsageError if two hosts with trees of the same period would become one.
     """
     chosen, trees = names.of({old_tree.host for old_tree in all_trees}), list[OldTree]()
     all_trees = [old_tree for old_tree in all_trees if old_tree.host in chosen]
@@ -317,7 +316,9 @@ def _history(all_trees: list[OldTree], left_out: dict[str, str], names: HostName
 
 
 def _require_successors(name: str, trees: list[OldTree]) -> None:
-    """Raises UsageError if these are of several hosts, unless one's end before the next one's begin: it was renamed there."""
+    """Raises UsageError if the trees are of several hosts, unless the trees of one end before those of the next start: then that
+    host was renamed in the history.
+    """
     owns = [(own, [old_tree.started for old_tree in old_trees]) for own, old_trees in groupby(trees, key=lambda tree: tree.host)]
     if len(owns) > len(dict(owns)) or any(times[-1] == other[0] for (_, times), (_, other) in pairwise(owns)):
         first, other = sorted(dict(owns))[:2]
@@ -325,8 +326,8 @@ def _require_successors(name: str, trees: list[OldTree]) -> None:
 
 
 def _dated(name: str, stamp: datetime | None) -> datetime | None:
-    """Parses the time in a name that begins with a date. Without an hour it is the folder's own time, if that is on the same
-    day.
+    """Parses the time in a name that starts with a date. Without an hour it is the folder's own time, if that is on the
+    same day.
     """
     match = _DATE.match(name)
     if match is None:
@@ -340,12 +341,12 @@ def _dated(name: str, stamp: datetime | None) -> datetime | None:
 
 
 def _known(moment: datetime) -> datetime | None:
-    """The time; None in years that no backup is of, and in some of which nothing can be computed."""
+    """Returns the time; None for years in which no backup can be; computing with some of them would fail."""
     return moment if _FIRST_YEAR <= moment.year <= _LAST_YEAR else None
 
 
 def _stamped(status: os.stat_result) -> datetime | None:
-    """A folder's time, which a host may have chosen; None when no calendar has it."""
+    """Returns a folder's time, which a host may have chosen; None if it is no date of the calendar."""
     try:
         return _known(datetime.fromtimestamp(status.st_mtime).astimezone())
     except (ValueError, OverflowError, OSError):
@@ -353,7 +354,7 @@ def _stamped(status: os.stat_result) -> datetime | None:
 
 
 def _path_of(text: str) -> str | None:
-    """Returns the path of a host that a summary names; None if it leads elsewhere."""
+    """Returns the path of a host in a summary; None if it is not a plain absolute path."""
     path = (text.split() or ["/"])[0]
     parts = [part for part in path.split("/") if part not in ("", ".")]
     return "/" + "/".join(parts) if path.startswith("/") and ".." not in parts and "\0" not in path else None
@@ -372,7 +373,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Returns the folders, without symlinks, which lead to another's data."""
+    """Returns the folders, without symlinks, which lead to other data."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 

@@ -1,5 +1,5 @@
-"""What an import works with; its trees, opened by a descriptor, so that a rotation puts no other in their place, and which
-of their backups were compared.
+"""The context of an import; its trees, opened by a descriptor, so that a rotation cannot exchange them; and which of their backups
+were compared.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class TreeProgress:
     files: int = 0
     """Number of files made so far."""
     of: int = 0
-    """About how many there will be; 0 while its folders are read."""
+    """Approximate total; 0 while its folders are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ImportContext:
     tick: Callable[[], None] = lambda: None
     """Called between small steps."""
     own: "dict[str, OwnBackup]" = field(default_factory=dict)
-    """The newest backup that this import has made, by host."""
+    """The newest backup of each host that this import has made."""
     processes: dict[str, CopyProcesses] = field(default_factory=dict)
     """The processes that copy, by host, if there are any."""
 
@@ -80,7 +80,7 @@ class ImportContext:
 
     @contextmanager
     def host(self, name: str, processes: CopyProcesses | None = None) -> Iterator[None]:
-        """Imports trees of that host, with these processes; at the end what was learnt of them is forgotten."""
+        """Imports trees of that host with these processes; at the end the data about them is removed."""
         if processes:
             self.processes[name] = processes
         try:
@@ -99,25 +99,25 @@ class OwnBackup:
     name: str
     """The backup's name."""
     folders: FolderDigests
-    """The digests of the folders of its tree when it was made."""
+    """The digests of the folders of its tree when the backup was made."""
     ahead: "LookAhead | None"
-    """The reading of the next tree that began meanwhile; None: there is none."""
+    """The reading of the next tree that has already started; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookAhead:
-    """The reading of a tree's folders while the tree before it is copied, because it is mostly waiting."""
+    """Reads a tree's folders while the previous tree is copied, because reading is mostly waiting."""
 
     tree: OldTree
     """The tree."""
     found: "asyncio.Task[TreeLinks]"
-    """Its hard links, once they are read."""
+    """Its hard links, after they were read."""
     stop: Event
     """Ends it early."""
 
     @classmethod
     def begin(cls, tree: OldTree, before: OldTree, digests: FolderDigests) -> "LookAhead":
-        """`digests`: of the tree before."""
+        """`digests`: of the previous tree."""
         stop = Event()
 
         def look() -> TreeLinks:
@@ -135,10 +135,9 @@ class LookAhead:
 
 
 def config_of(config: Config, tree: OldTree) -> HostConfig:
-    """Returns the host's configuration for an import: everything in the tree, whatever its source paths are now.
-
-    Files of the base below other paths are removed, and so is anything in the place of a folder above the tree: a symlink there
-    would lead elsewhere.
+    """Returns the host's configuration for an import: everything in the tree, whatever its present source paths are. Files of the
+    base below other paths are removed, and so is any entry that is not a folder in the path of the tree: a symlink there would
+    redirect the import.
     """
     own = config.hosts.get(tree.host) or HostConfig(tree.host)
     return replace(own, paths=(tree.path,), exclude=(), left_out=(), one_file_system=False)
@@ -146,8 +145,8 @@ def config_of(config: Config, tree: OldTree) -> HostConfig:
 
 @contextmanager
 def opened_tree(tree: OldTree) -> Iterator[Path]:
-    """Yields a path of the very folder whose time was read, whatever its name is now. Raises OperatorError if it is another
-    one, or has another time since.
+    """Yields a path of the folder whose time was read, whatever its present name is. Raises OperatorError if it is another folder,
+    or if its time has changed.
     """
     try:
         fd = os.open(tree.folder, FOLDER)
@@ -173,7 +172,7 @@ def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]
 
 @contextmanager
 def locked_for_import(context: ImportContext, tree: OldTree) -> Iterator[tuple[HostConfig, Path]]:
-    """Locks the host of the tree, and opens the tree: yields the host's configuration and that folder. Raises OperatorError if
+    """Locks the host of the tree, and opens the tree; yields the host's configuration and that folder. Raises OperatorError if
     nothing can be imported for the host now.
     """
     host = config_of(context.config, tree)
@@ -192,7 +191,7 @@ def require_going(context: ImportContext) -> None:
 
 
 def require_no_other_work(pool: Pool, host: str) -> None:
-    """Raises OperatorError if a night has left an unfinished backup, which would be discarded for the tree."""
+    """Raises OperatorError if a night has left an unfinished backup, which the import would discard."""
     path = pool.working(host)
     if is_there(path) and not discardable(path, host, lambda record: record.imported is not None):
         hint = f"`backupd run {host}` finishes it, `backupd discard {host}` deletes it"
@@ -200,17 +199,15 @@ def require_no_other_work(pool: Pool, host: str) -> None:
 
 
 def named(tree: OldTree, error: OperatorError) -> OperatorError:
-    """Returns the error with the tree that it is about."""
+    """Returns the error with the tree to which it belongs."""
     return OperatorError(f"{tree.folder}: {error.message}", error.hint)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedTrees:
-    """imports.json in the state folder: which imported backups were compared with their trees, and were equal. By UUID: a host may
-    be renamed.
-
-    A backup is compared after it has its name. A kill between the two leaves one that is not listed here, and the next import
-    compares it. Losing the file costs another comparison.
+    """imports.json in the state folder: the imported backups that were compared with their trees and were equal. They are listed by
+    UUID, because a host may be renamed. A backup is compared after it has its name. After a kill between these two steps the backup
+    is not listed, and the next import compares it. If the file is lost, everything is compared again.
     """
 
     state: Path
@@ -220,7 +217,7 @@ class ComparedTrees:
         return record.uuid in self._read()
 
     def add(self, record: Record) -> None:
-        """Adds an equal one. Raises OSError."""
+        """Adds a backup that was equal. Raises OSError."""
         equal = {**self._read(), record.uuid: f"{record.host}@{record.name}"}
         write_atomically(self.state / _COMPARED, json.dumps({"format": _FORMAT, "equal": equal}, indent=1) + "\n")
 

@@ -36,16 +36,14 @@ class ImportedBackup:
     literal: int
     """Bytes of data that were copied."""
     nested: int = 0
-    """Number of folders that stand for subvolumes in a snapshot; they are not in the backup."""
+    """Number of folders that represent subvolumes in a snapshot; they are not in the backup."""
 
 
 async def import_tree(
     context: ImportContext, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
 ) -> ImportedBackup:
-    """Imports one tree; `before` is the one before it in the same history, `after` the one that is imported next. Raises Cancelled,
-    OperatorError, OSError.
-
-    An incomplete backup is discarded: the next import makes it again.
+    """Imports one tree. `before`: the previous tree of the same history; `after`: the next one to import. Raises Cancelled,
+    OperatorError, OSError. An incomplete backup is discarded: the next import makes it again.
     """
     with locked_for_import(context, tree) as (host, source), ExitStack() as held:
         old = held.enter_context(opened_tree(before)) if before else None
@@ -80,7 +78,7 @@ async def _made(context: ImportContext, trees: OpenTrees, host: HostConfig, disk
 
 
 def import_record(context: ImportContext, tree: OldTree, first: Record, numbers: Mapping[str, int]) -> Record:
-    """The record of a complete backup that was made of the tree. `numbers` are as PathResult has them."""
+    """Returns the record of a complete backup made from the tree. `numbers`: those of a PathResult."""
     return replace(
         first,
         state=COMPLETE,
@@ -94,5 +92,7 @@ def import_record(context: ImportContext, tree: OldTree, first: Record, numbers:
 
 
 def origin_of(tree: OldTree) -> str:
-    """Returns the folder of the tree, for Record.imported. It stands there from the beginning: an import knows its own by it."""
+    """Returns the folder of the tree, for Record.imported. It is in the record from the start: by this an import recognises its own
+    subvolume.
+    """
     return os.fsencode(tree.folder).decode("utf-8", "replace")

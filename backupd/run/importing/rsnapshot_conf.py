@@ -1,7 +1,5 @@
-"""rsnapshot.conf: where its snapshots lie, and which of its settings this program has, too.
-
-Parameters stand between tabs; rsnapshot wants tabs, but copies of the file often have blanks, which are read as well. A command in
-backquotes is never run.
+"""rsnapshot.conf: where its snapshots are, and the settings that btrkeep has, too. Parameters are separated by tabs; rsnapshot
+requires them, but copies of the file often have spaces, which are also accepted. A command in backquotes is never run.
 """
 
 import os
@@ -28,14 +26,14 @@ class BackupPoint:
     host: str
     """The host, as its folder is named."""
     address: str | None
-    """How ssh reaches it; None: this machine."""
+    """The host's address for ssh; None: this machine."""
     path: str
     """The source path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RsnapshotConf:
-    """What is used of an rsnapshot.conf."""
+    """The used part of an rsnapshot.conf."""
 
     root: Path | None = None
     """Its snapshot_root; None: it has none."""
@@ -46,11 +44,11 @@ class RsnapshotConf:
     exclude: tuple[str, ...] = ()
     """Its exclude patterns."""
     untranslated: tuple[str, ...] = ()
-    """Lines that have no equivalent here, for messages."""
+    """Lines that have no equivalent in btrkeep, for messages."""
 
 
 def read_conf(conf: Path) -> RsnapshotConf:
-    """Reads the file, and those that it includes. Raises UsageError, OSError."""
+    """Reads the file, and the files that it includes. Raises UsageError, OSError."""
     root, retain = None, dict[str, int]()
     points, exclude, untranslated = list[BackupPoint](), list[str](), list[str]()
     reader = _Reader()
@@ -74,13 +72,13 @@ def read_conf(conf: Path) -> RsnapshotConf:
 
 
 class _Reader:
-    """Reads the files of one configuration, no more than one has."""
+    """Reads the files of one configuration, up to a maximum number."""
 
     def __init__(self) -> None:
         self._files, self._text = _MOST_FILES, _MOST_TEXT
 
     def lines(self, file: Path) -> list[str]:
-        """Raises UsageError for a file that cannot be read, and for one too many."""
+        """Raises UsageError for a file that cannot be read, and if there are too many files."""
         lines = read_lines(file)
         self._files -= 1
         self._text -= sum(map(len, lines))
@@ -115,7 +113,7 @@ def _is_count(text: str) -> bool:
 
 
 def _point(source: str, destination: str) -> BackupPoint | None:
-    """Returns None for a source that is neither a path nor one over ssh (a daemon's module, LVM)."""
+    """Returns None for a source that is neither a path nor a path over ssh (a module of a daemon, LVM)."""
     host = destination.strip("/").partition("/")[0]
     address, colon, path = source.rpartition(":")
     if "::" in source or "://" in source or not path.startswith("/") or not host or host in (".", ".."):
@@ -124,8 +122,8 @@ def _point(source: str, destination: str) -> BackupPoint | None:
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a text file, up to LARGEST bytes. Raises UsageError if it cannot be read, or is a pipe or a device, which would
-    never end.
+    """Returns the lines of a text file, up to LARGEST bytes. Raises UsageError if it cannot be read, or is a pipe or a device,
+    which may have no end.
     """
     try:
         with ClosingFd(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as fd:

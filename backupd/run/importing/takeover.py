@@ -1,10 +1,8 @@
-"""A snapshot of btrbk or snapper, on the pool's own filesystem, made a backup without copying: a snapshot of it, put in order.
-
-All is done in the staged subvolume, which the next run deletes if this one is killed; the original is only read. Its hard links are
-older than the new subvolume, so the record does not say `split`, and the next night searches all of it for them.
-
-The next nights begin with a snapshot of it, so flags that chattr has set are taken away: rsync could not change what is immutable,
-and what it makes in a folder with nodatacow would have no checksums.
+"""Makes a snapshot of btrbk or snapper on the pool's own filesystem a backup without copying: by a snapshot of it, which is then
+changed as needed. Everything is done in the staged subvolume, which the next run deletes if this one is killed; the original is
+only read. Its hard links are older than the new subvolume, so the record does not say `links_split`, and the next night searches
+the whole backup for them. The next nights start with a snapshot of it, so flags that chattr has set are removed: rsync could not
+change immutable files, and new files in a folder with nodatacow would have no checksums.
 """
 
 import asyncio
@@ -53,11 +51,11 @@ class TakenTree:
     bytes: int = 0
     """Their size."""
     nested: int = 0
-    """Number of folders that stood for subvolumes in it, which were removed."""
+    """Number of folders that represented subvolumes in it, which were removed."""
 
 
 async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
-    """Raises Cancelled, OperatorError, OSError. What is not whole is deleted, by the next run if need be."""
+    """Makes the backup. Raises Cancelled, OperatorError, OSError. An incomplete one is deleted, if necessary by the next run."""
     with locked_for_import(context, tree) as (host, _), ExitStack() as held:
         working.require_not_forgotten(tree.host, read_notes(context.pool.host(tree.host)))
         if not is_on(tree.folder, context.pool.filesystem):
@@ -89,7 +87,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
 
 
 def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
-    """The staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
+    """Yields the staged subvolume with the snapshot's content below data/PATH. Raises Cancelled, OperatorError, OSError."""
     for folder in (context.pool.host(tree.host), staged.parent.parent, staged.parent):
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
@@ -107,7 +105,7 @@ def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
 
 
 def _move(staged: Path, path: str) -> None:
-    """Moves all that is in the subvolume below data/PATH; that folder gets the attributes of the subvolume's root."""
+    """Moves everything in the subvolume below data/PATH; that folder gets the attributes of the subvolume's root."""
     was, aside = staged.stat(), staged / _ASIDE
     names = [path.name for path in staged.iterdir()]
     if _ASIDE in names:
@@ -132,7 +130,7 @@ def _move(staged: Path, path: str) -> None:
 
 
 def _cleaned(context: ImportContext, top: Path) -> TakenTree:
-    """Counts what is there, takes flags away, and removes the empty folders that stand for subvolumes; the folders above these keep
+    """Counts the content, removes flags, and removes the empty folders that represent subvolumes; the folders above these keep
     their times.
     """
     taken_tree, flagged = TakenTree(), _flagged(top)
@@ -162,7 +160,7 @@ def _flagged(top: Path) -> set[int]:
 
 
 def _clear_flags(walk_entry: WalkEntry) -> None:
-    """Data that was written without checksums stays so: of a file, nodatacow cannot be taken away."""
+    """Files that were written without checksums remain so: nodatacow cannot be removed from a file."""
     is_folder = walk_entry.entry.kind == "folder"
     with ClosingFd(os.open(walk_entry.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=walk_entry.folder)) as fd:
         clear_inode_flags(fd, IMMUTABLE | APPEND | (NOCOW if is_folder else 0))
@@ -173,7 +171,9 @@ def _stands_for_subvolume(entry: Entry) -> bool:
 
 
 def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
-    """Names of the subvolumes in a snapshot, and of the empty folders that stand for some, that are not in its copy."""
+    """Returns the names of the subvolumes in a snapshot, and of the empty folders that represent subvolumes; both are missing in
+    its copy.
+    """
     root, left_out, waiting = os.fsencode(tree), list[bytes](), [b""]
     device = tree.stat().st_dev
     while waiting:
@@ -191,7 +191,7 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
 
 
 def _named(context: ImportContext, staged: Path, tree: OldTree) -> WorkSubvolume:
-    """`.working`, with its first record."""
+    """Makes `.working`, with its first record."""
     subvolume = describe(staged)
     assert subvolume is not None
     prepared = WorkSubvolume(context.pool.working(tree.host), None, True, subvolume.id, subvolume.uuid)

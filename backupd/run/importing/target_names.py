@@ -1,8 +1,7 @@
-"""Changes names in the backup that an import makes, without ever leaving it: owners, modes, times and attributes, what is no plain
-file, further hard links, and what goes.
-
-The names were found in the old tree before it was copied. The owner of a folder there may have put a symlink in its place
-meanwhile, which the copy has then. So each folder above a name is opened by its name in the folder before, never through a symlink.
+"""Changes names in the backup of an import, and never anything outside of it: owners, modes, times and attributes, special files,
+further hard links, and deletions. The names were found in the old tree before it was copied. The owner of a folder may have
+replaced it by a symlink meanwhile, which is then in the copy too. So each folder above a name is opened by its name in the folder
+above, never through a symlink.
 """
 
 import errno
@@ -24,8 +23,8 @@ _LABEL = "security.selinux"  # the kernel gives one to every file, and takes it 
 
 
 class CopyPlace(NamedTuple):
-    """A name in an open folder of the tree and in that of the backup, and the inode that it had in the tree at the look at that.
-    `inherits`: what is made in the backup may get attributes from its folder, for that has some.
+    """A name in an open folder of the tree and of the backup, and its inode in the tree when it was examined. `inherits`: new
+    entries in the backup may get attributes from their folder, because that has some.
     """
 
     source: int
@@ -37,7 +36,7 @@ class CopyPlace(NamedTuple):
 
 @contextmanager
 def opened_name(place: CopyPlace, flags: int) -> Iterator[tuple[int, os.stat_result]]:
-    """Opens the name in the tree. Raises OSError also if it is another file than was looked at."""
+    """Opens the name in the tree. Raises OSError, also if it is another file than the examined one."""
     with ClosingFd(os.open(place.name, flags, dir_fd=place.source)) as fd:
         if (status := os.fstat(fd)).st_ino != place.inode:
             raise OSError(errno.EAGAIN, "it was replaced during the import: another program may be changing the history")
@@ -56,7 +55,9 @@ def status_or_none(folder: int, name: bytes) -> os.stat_result | None:
 
 
 def make_special(place: CopyPlace) -> bool:
-    """Makes a symlink, a device node, a named pipe or a socket, unless there is the same. Returns whether anything was changed."""
+    """Makes a symlink, a device node, a named pipe or a socket, unless an equal one exists. Returns whether anything
+    was changed.
+    """
     with opened_name(place, _UNOPENED) as (old, status):
         if stat.S_ISREG(status.st_mode):
             raise changed_meanwhile()
@@ -76,7 +77,7 @@ def make_special(place: CopyPlace) -> bool:
 
 
 def _same_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | None) -> os.stat_result | None:
-    """Returns the status of what has the name in the backup, if it is the same but for attributes."""
+    """Returns the status of the entry with that name in the backup, if it is the same except for attributes."""
     has = status_or_none(place.here, place.name)
     if has is None or (stat.S_IFMT(has.st_mode), has.st_rdev) != (stat.S_IFMT(status.st_mode), status.st_rdev):
         return None
@@ -84,7 +85,7 @@ def _same_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | No
 
 
 def _replace_special(place: CopyPlace, status: os.stat_result, leads_to: bytes | None) -> None:
-    """Makes it, in the place of what has its name."""
+    """Makes the entry, instead of an existing one with its name."""
     with suppress(FileNotFoundError):
         os.unlink(place.name, dir_fd=place.here)
     if leads_to is None:
@@ -94,7 +95,9 @@ def _replace_special(place: CopyPlace, status: os.stat_result, leads_to: bytes |
 
 
 def correct_attributes(old: int, new: int, status: os.stat_result, has: os.stat_result) -> None:
-    """Does as `keep_attributes` where something differs: what is written to an inode costs a leaf of its own in the backup."""
+    """Does the same as `keep_attributes`, but only if something differs: writing to an inode costs a separate metadata block in the
+    backup.
+    """
     if not _has_attributes(old, new, status, has):
         keep_attributes(old, new, status)
 
@@ -105,7 +108,9 @@ def _has_attributes(old: int | bytes, new: int | bytes, old_status: os.stat_resu
 
 
 def keep_attributes(old: int, new: int, status: os.stat_result, *, has_some: bool = True) -> None:
-    """Of an open file or folder. The owner comes first, which takes set-user-ID bits and capabilities away; the time comes last."""
+    """Sets the attributes of an open file or folder. The owner is set first, because that removes set-user-ID bits and
+    capabilities; the time is set last.
+    """
     os.fchown(new, status.st_uid, status.st_gid)
     _keep_xattrs(old, new, has_some=has_some)
     os.fchmod(new, stat.S_IMODE(status.st_mode))
@@ -113,7 +118,7 @@ def keep_attributes(old: int, new: int, status: os.stat_result, *, has_some: boo
 
 
 def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -> None:
-    """Extended attributes, and ACLs, which are such; others that the new one has from its folder, if it `has_some`, go."""
+    """Sets extended attributes, including ACLs; if it `has_some`, removes others that the new entry got from its folder."""
     wanted = _values(old)
     for name in _xattrs(new) if has_some else ():
         if name not in wanted and name != _LABEL:
@@ -163,9 +168,8 @@ def _link(folder: int, name: bytes, inode: int, its_folder: int, its_name: bytes
 
 
 def remove_names(target: Path, names: Iterable[bytes]) -> None:
-    """Removes them, folders with all in them. Raises OSError.
-
-    Folders go into one that is made for it, which is then removed: a process for each folder would take a hundred times as long.
+    """Removes the names, folders with their content. Raises OSError. Folders are moved into a temporary one, which is then removed:
+    one process for each folder would take a hundred times as long.
     """
     with ClosingFd(os.open(target, FOLDER)) as root, ExitStack() as at_last:
         grave = None
@@ -184,7 +188,7 @@ def remove_names(target: Path, names: Iterable[bytes]) -> None:
 
 @contextmanager
 def _removed_at_last(root: int) -> Iterator[int]:
-    """Yields a new open folder in the one that `root` is open on, which keeps its time; it is removed with all in it."""
+    """Yields a new open folder in the folder `root`, which keeps its time; it is removed with its content at the end."""
     before = os.fstat(root)
     path = mkdtemp(prefix=".btrkeep-gone-", dir=f"/proc/{os.getpid()}/fd/{root}")
     try:
@@ -197,7 +201,9 @@ def _removed_at_last(root: int) -> Iterator[int]:
 
 @contextmanager
 def _above(root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields the open folder that has the name, and the name. Raises OSError with the path, ENOTDIR also for a symlink above it."""
+    """Yields the open folder that contains the name, and the name. Raises OSError with the path, ENOTDIR also for a symlink above
+    it.
+    """
     above, _, name = path.rpartition(b"/")
     try:
         folder = open_folder(root, above.split(b"/") if above else ())

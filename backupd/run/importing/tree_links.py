@@ -1,8 +1,7 @@
-"""Compares the inodes of two trees: finds the unchanged files, and the names that are hard links of each other.
-
-In a history of hard links an unchanged file has the same inode in both trees, so only the folders are read; and of the tree before
-only those that are not as they were, for a digest of each is kept from when that tree was looked at itself. A file with another
-inode but the same size and time may have other content, which rsync would not notice.
+"""Compares the inodes of two trees: finds the unchanged files, and the names that are hard links of each other. In a history of
+hard links an unchanged file has the same inode in both trees, so only folders are read. Of the previous tree only changed folders
+are read, because a digest of each folder was kept when that tree was read itself. A file with another inode but the same size and
+time may have other content, which rsync would not notice.
 """
 
 import errno
@@ -61,16 +60,15 @@ class TreeLinks:
 
     @property
     def further(self) -> set[bytes]:
-        """Names of the hard links but for the first of each: they are linked to that one, not copied."""
+        """Names of the hard links except the first of each: they are linked to the first one, not copied."""
         return {name for names in self.groups for name in names[1:]}
 
 
 def scan_links(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
-    """Compares the trees; without `before`, or if that is on another filesystem, all is new. `digests`: of the tree before, when
-    that was looked at; without, all of it is read. Raises OSError, and UnprovenTree, as `walk_tree` does.
-
-    Memory: eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each
-    folder; if it returns False, the findings so far are returned.
+    """Compares the trees; without `before`, or if that is on another filesystem, everything is new. `digests`: of the previous
+    tree, made when that was read; without them, all of it is read again. Raises OSError, and UnprovenTree like `walk_tree`. Memory:
+    eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each folder;
+    if it returns False, the results so far are returned.
     """
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
         before = None
@@ -96,15 +94,15 @@ def scan_links(tree: Path, before: Path | None, goes_on: Callable[[], bool], dig
 
 
 class _Comparison:
-    """Of the folders of a tree with those of the tree before, open as `before`."""
+    """Compares the folders of a tree with those of the previous tree, open as `before`."""
 
     def __init__(self, tree_links: TreeLinks, before: int | None) -> None:
         self._found, self._before = tree_links, before
         self._was_none = {b""} if before is None else set[bytes]()
-        """Folders that the tree before has not, or only as a symlink to somewhere."""
+        """Folders that the previous tree does not have, or only as a symlink."""
 
     def take(self, folder: WalkedFolder) -> None:
-        """Compares one, after the one above it."""
+        """Compares one folder, after the one above it."""
         tree_links, begin = self._found, folder.path + b"/" if folder.path else b""
         above = None
         if folder.path in self._was_none or self._before is None:
@@ -144,7 +142,7 @@ class _Comparison:
 
 
 def _counted_again(tree: int, tree_links: TreeLinks) -> int:
-    """Bytes that were counted for more than one name of a file, or for a further name of a file of the tree before."""
+    """Bytes that were counted for several names of one file, or for a further name of a file of the previous tree."""
     total = 0
     for names in tree_links.groups:
         mine = [name for name in names if name in tree_links.changed] if tree_links.is_compared else names
@@ -165,7 +163,7 @@ class _Inodes:
         self._all.extend(inodes)
 
     def twice(self) -> set[int]:
-        """Returns the numbers that were added more than once. Sorts them in place: there may be ten million."""
+        """Returns the numbers that were added more than once. Sorts them in place, because there may be ten million."""
         if len(self._all) <= FEW:
             return {inode for inode, other in pairwise(sorted(self._all)) if inode == other}
         import numpy as np  # it takes a tenth of a second
@@ -176,7 +174,9 @@ class _Inodes:
 
 
 def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> list[bytes]:
-    """Returns the names in an open copy that the open tree has not, or of another kind (TreeLinks.gone). Raises as `walk_again`."""
+    """Returns the names in an open copy that do not exist in the open tree, or have another type there (TreeLinks.gone). Raises the
+    same as `walk_again`.
+    """
     names = list[bytes]()
     for folder in walk_again(tree, seen, goes_on):
         try:
@@ -191,7 +191,7 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
 
 
 def _gone(old: Mapping[bytes, int], now: Mapping[bytes, int]) -> list[bytes]:
-    """Returns the names that are not there any more, or are a folder in one and something else in the other."""
+    """Returns the names that do not exist any more, or are a folder in one tree and another type in the other."""
     return [name for name, was in old.items() if name not in now or (now[name] == IS_FOLDER) != (was == IS_FOLDER)]
 
 
@@ -209,8 +209,8 @@ def _groups(tree: int, twice: set[int], tree_links: TreeLinks, goes_on: Callable
 
 
 def _require_links(tree: int, names: list[bytes]) -> None:
-    """Raises UnprovenTree if a file with these names in the open tree says that it has fewer: then they are of several files with
-    one inode number.
+    """Raises UnprovenTree if a file with these names in the open tree has a lower link count: then they are several files with one
+    inode number.
     """
     if os.stat(names[0], dir_fd=tree, follow_symlinks=False).st_nlink >= len(names):
         return

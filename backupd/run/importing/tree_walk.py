@@ -1,4 +1,4 @@
-"""Walks the folders of an old tree, and refuses one whose inode numbers do not tell what is the same file."""
+"""Walks the folders of an old tree, and refuses a tree whose inode numbers do not prove which names are the same file."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from btrkeep.units import printable
 
 _DIGEST = 16  # bytes
 FEW = 100_000
-"""Numbers that Python sorts by itself, in 10 MB: NumPy needs a tenth of that, and a tenth of a second to be loaded."""
+"""Numbers that Python sorts itself, in 10 MB. NumPy needs a tenth of that memory, but a tenth of a second to be imported."""
 Attributes = tuple[object, ...]
 """Owner, mode, time and extended attributes of a folder, to be compared."""
 
@@ -30,18 +30,18 @@ class UnprovenTree(OperatorError):
 
 
 class FolderDigests:
-    """What the folders of a tree were: a digest of each, of its path, names, inodes and attributes. Sixteen bytes each."""
+    """A digest of each folder of a tree: of its path, names, inodes and attributes. Sixteen bytes each."""
 
     def __init__(self) -> None:
         self._new = bytearray()
         self._high, self._low = array("Q"), array("Q")
 
     def add(self, digest: bytes) -> None:
-        """Adds a folder's. `has` does not find it before `sort`."""
+        """Adds the digest of a folder. `has` finds it only after `sort`."""
         self._new += digest
 
     def sort(self) -> None:
-        """Sorts them, to be searched."""
+        """Sorts the digests, so that they can be searched."""
         if len(self._new) <= FEW * _DIGEST:
             numbers = array("Q", bytes(self._new))
             pairs = sorted(zip(numbers[::2], numbers[1::2], strict=True))
@@ -55,7 +55,7 @@ class FolderDigests:
         self._new = bytearray()
 
     def has(self, digest: bytes) -> bool:
-        """Returns True if a folder was the same."""
+        """Returns True if the folder was the same."""
         high, low = memoryview(digest).cast("Q")
         place = bisect_left(self._high, high)
         while place < len(self._high) and self._high[place] == high:
@@ -66,8 +66,9 @@ class FolderDigests:
 
 
 class WalkedFolder(NamedTuple):
-    """A folder of a tree, open as `fd` until the next one is asked for: its path in the tree, its status, its folders' names, and
-    the rest with its `inodes`, of which so many are regular `files`. All are in order of their inodes, in which a disk has them.
+    """A folder of a tree, open as `fd` until the next one is requested: its path in the tree, its status, the names of its folders,
+    and the other names with their `inodes`, `files` of which are regular files. All are in the order of their inodes, which is
+    mostly the order on the disk.
     """
 
     path: bytes
@@ -80,9 +81,8 @@ class WalkedFolder(NamedTuple):
 
 
 def digest_of(folder: WalkedFolder) -> bytes:
-    """Of all that makes a folder another one: of what it has by name and inode, not of what is in its folders.
-
-    No two folders have the same text: how many numbers and names follow stands in its beginning, and no name has a NUL in it.
+    """Returns the data for the digest of a folder: its entries by name and inode, not the content of its folders. Different folders
+    have different data: it starts with the number of numbers and names, and no name contains a NUL.
     """
     content = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
     text = repr(content).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])
@@ -90,8 +90,8 @@ def digest_of(folder: WalkedFolder) -> bytes:
 
 
 def require_one_numbering(tree: int) -> None:
-    """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs takes them for one filesystem, and gives out the
-    inode numbers that they have, of which each subvolume has its own. Layers that are not to be seen here are not checked.
+    """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs regards them as one filesystem, and shows their
+    inode numbers, which each subvolume assigns separately. Layers that are not visible here are not checked.
     """
     number, all_mounts = mount_id(tree), mounts()
     if not (mount := next((mount for mount in all_mounts if mount.id == number), None)) or mount.filesystem != "overlay":
@@ -108,7 +108,9 @@ def require_one_numbering(tree: int) -> None:
 
 
 def _layers(options: Iterable[str]) -> Iterator[str]:
-    """Yields the folders in options of overlayfs: lowerdir=A:B::DATA, lowerdir+=A, datadir+=A, upperdir=A; a colon is escaped."""
+    """Yields the folders in the options of overlayfs: lowerdir=A:B::DATA, lowerdir+=A, datadir+=A, upperdir=A; a colon
+    is escaped.
+    """
     for option in options:
         key, _, folders = option.partition("=")
         if key == "lowerdir":
@@ -118,8 +120,8 @@ def _layers(options: Iterable[str]) -> Iterator[str]:
 
 
 def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Yields each folder below the open folder, that itself first, and each after the one above it. Raises OSError, UnprovenTree
-    for a mount or a subvolume, and for a filesystem whose inode numbers prove nothing: one file tells.
+    """Yields the open folder and each folder below it, each after the one above it. Raises OSError; UnprovenTree for a mount or a
+    subvolume, and for a filesystem whose inode numbers prove nothing, which one file shows.
     """
     require_one_numbering(tree)
     waiting, device, is_proven = [b""], os.fstat(tree).st_dev, False
@@ -148,9 +150,8 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
 
 
 def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", device: int) -> None:
-    """Raises UnprovenTree if the inode number in a listing is not that of the file, or is of another filesystem's.
-
-    libfuse makes numbers up unless the filesystem has its own, and overlayfs has files of several filesystems in one folder.
+    """Raises UnprovenTree if the inode number in a listing is not that of the file, or belongs to another filesystem. libfuse
+    invents numbers unless the filesystem has its own, and overlayfs has files of several filesystems in one folder.
     """
     try:
         status = os.stat(entry.name, dir_fd=folder, follow_symlinks=False)
@@ -173,14 +174,14 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
 
 
 def filesystem_of(folder: int) -> str:
-    """Returns the type of filesystem of an open folder, as mountinfo has it."""
+    """Returns the type of filesystem of an open folder, as in mountinfo."""
     number = mount_id(folder)
     return next((mount.filesystem for mount in mounts() if mount.id == number), "its filesystem")
 
 
 def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Does as `walk_tree` with a tree that was looked at. Raises OSError for a folder that is not as it was `seen`: a name in it
-    came, went or became another file, so what was found out about the tree is not true any more.
+    """Does the same as `walk_tree` for a tree that was read before. Raises OSError for a folder that is not as it was `seen`: a
+    name was added, removed or became another file, so the results about the tree are not correct any more.
     """
     with closing(walk_tree(tree, goes_on)) as walked:
         for folder in walked:
@@ -205,7 +206,7 @@ def inodes_by_name(folder: int) -> dict[bytes, int]:
 
 
 def attributes_of(folder: int, status: os.stat_result) -> Attributes:
-    """Returns those of an open folder with that status, ACLs among them."""
+    """Returns the attributes of an open folder with that status, including ACLs."""
     names = list[str]()
     with suppress(OSError):  # a filesystem without them
         names = sorted(os.listxattr(folder))
