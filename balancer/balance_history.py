@@ -1,9 +1,8 @@
 """The history of free space and balances over months: how a run is recorded in the catalogue, and which of many samples are shown.
 
-It is that of the btrkeep pool on the filesystem. Without one, everything works but nothing is recorded. Importing the configuration
-and the catalogue takes longer than scanning a whole filesystem, so they are imported only when needed.
-
-A Recorder is a sink of a run's progress. An error of the catalogue does not stop the run: it is reported once, and recording ends.
+The catalogue is that of the btrkeep pool on the filesystem. Without one, everything works but nothing is recorded. Importing the
+modules for configuration and catalogue takes longer than scanning a whole filesystem, so they are imported only when needed. A
+Recorder is a sink of a run's progress. An error of the catalogue does not stop the run: it is reported once, and recording ends.
 """
 
 import os
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 
 LARGE = 16 << 20
-"""Free extents of this size and more are what balancing is for: a file of backups mostly fits into one."""
+"""Balancing is done to get free extents of at least this size: most files of backups fit into one."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ def _named(path: Path, filesystem: str, pool: str | None, file: Path | None) -> 
 
 
 def _configured() -> "list[Config]":
-    """Returns every pool in the folder of configurations whose files are valid."""
+    """Returns every pool of the configuration folder whose files are valid."""
     from btrkeep.config import reading
 
     configs = []
@@ -109,7 +108,7 @@ def _configured() -> "list[Config]":
 
 
 def _filesystem_of(config: "Config") -> str | None:
-    """The UUID of the btrfs that a pool is on; None when it is not there, and so on none that is mounted where it belongs."""
+    """Returns the UUID of the btrfs that contains the pool; None if the pool is not there, and so is not mounted in its place."""
     from btrkeep.pool.marker import open_pool
 
     try:
@@ -120,7 +119,7 @@ def _filesystem_of(config: "Config") -> str | None:
 
 
 def open_catalogue(state: Path) -> "Catalogue":
-    """The catalogue in a state folder, to be closed. Made or migrated when it has to be. Raises OperatorError."""
+    """Opens the catalogue in a state folder; the caller closes it. Made or migrated if necessary. Raises OperatorError."""
     from btrkeep.catalogue import Catalogue
 
     return Catalogue.open(state)
@@ -139,7 +138,7 @@ def catalogue_with_history(state: Path) -> "Iterator[Catalogue | None]":
 
 
 def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -> "FreeSpaceScore":
-    """A survey as the catalogue keeps it. `unallocated` is that of `btrkeep.pool.allocation.read_room`."""
+    """Returns a survey in the form of the catalogue. `unallocated`: from `btrkeep.pool.allocation.read_room`."""
     from btrkeep.catalogue import FreeSpaceScore
 
     groups = survey.groups
@@ -164,7 +163,7 @@ def sample(filesystem: str, taken: datetime, survey: Survey, unallocated: int) -
 
 
 def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
-    """Keep it in the catalogue of that state folder. Raises OperatorError."""
+    """Records it in the catalogue of that state folder. Raises OperatorError."""
     with open_catalogue(state) as catalogue:
         catalogue.add_score(sample)
 
@@ -183,9 +182,8 @@ def measured(state: Path, filesystem: str) -> "list[MeasuredBalance]":
 
 
 def thinned(moments: Sequence[datetime], count: int) -> list[int]:
-    """Returns which of these moments, in order, to show in `count` lines, at least two: the first, and the last of each slot.
-
-    Slots are of equal length, so that a week with many samples takes no more lines than one with few; an empty slot takes none.
+    """Returns which of these times, in order, to show in `count` lines, at least two: the first, and the last of each slot. Slots
+    have equal length, so that a week with many samples takes no more lines than one with few; an empty slot takes none.
     """
     if len(moments) <= count:
         return list(range(len(moments)))
@@ -206,7 +204,7 @@ class HistoryLine:
 
 
 def shown(looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]", count: int) -> list[HistoryLine]:
-    """The looks, oldest first, thinned to `count`. A balance counts where it ended or was heard of last."""
+    """Returns the samples, oldest first, reduced to `count`. A balance counts at its end or its last sign of life."""
     kept = [looks[at] for at in thinned([look.taken for look in looks], count)]
     lines = []
     for before, look in zip([None, *kept], kept, strict=False):
@@ -226,21 +224,20 @@ class Sums:
     moved: int
     """Bytes of data."""
     written: int
-    """Bytes written to the devices, by the balances of which that is known."""
+    """Returns the bytes written to the devices, by those balances for which the number is known."""
     gained: float
     """Score removed."""
 
 
 def sums(balances: "Sequence[Balance]") -> Sums:
-    """Returns the totals of all balances, including stopped or killed ones, because what they moved has moved."""
+    """Returns the totals of all balances, including stopped and killed ones, because their moves are effective."""
     moved, written = sum(balance.moved for balance in balances), sum(balance.written or 0 for balance in balances)
     return Sums(len(balances), moved, written, sum(balance.gained for balance in balances))
 
 
 class Recorder:
-    """Keeps one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` gets the errors that prevent it.
-
-    A context manager: left before the run has ended, it records that the run failed.
+    """Records one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` gets the errors that prevent it. A
+    context manager: if it is left before the run has ended, it records that the run failed.
     """
 
     def __init__(self, state: Path, filesystem: str, mountpoint: Path, warn: Callable[[str], None]) -> None:
@@ -260,7 +257,7 @@ class Recorder:
         self._close()
 
     def __call__(self, event: BalanceEvent) -> None:
-        """Keeps the run, its current block group, its steps and its end."""
+        """Records the run, its current block group, its steps and its end."""
         match event:
             case BalanceStarted():
                 try:
@@ -278,7 +275,7 @@ class Recorder:
                 self._keep(lambda catalogue: self._finish(catalogue, event.reason, event.why, after))
 
     def _begin(self, catalogue: "Catalogue", event: BalanceStarted) -> None:
-        """Begins the row of the run, and ends the rows of processes that are gone."""
+        """Makes the row of the run, and ends the rows of processes that have ended."""
         me, settings = os.getpid(), event.settings
         end_killed(catalogue)
         self._balance = catalogue.start_balance(
@@ -329,7 +326,9 @@ class Recorder:
 
 
 def recorded_outcome(reason: StopReason) -> str:
-    """Returns the reason as the catalogue has it. To end because nothing is gained is recorded as done; `why` shows more."""
+    """Returns the reason in the form of the catalogue. A run that ended because it gained nothing is recorded as done; `why` shows
+    more.
+    """
     return (StopReason.DONE if reason is StopReason.NO_GAIN else reason).value
 
 
@@ -360,7 +359,7 @@ def _row(balance: int, done: StepDone) -> "BalanceStep":
 
 
 def end_killed(catalogue: "Catalogue") -> None:
-    """Give an end to the runs whose process is gone: when they were heard of last."""
+    """Ends the runs whose process has ended, with the time of their last sign of life."""
     for unfinished_balance in catalogue.unfinished_balances():
         if start_time(unfinished_balance.pid) != unfinished_balance.pid_started:
             catalogue.finish_balance(

@@ -1,6 +1,5 @@
-"""Finds what is worth balancing now, also by device: reads the filesystem, ranks block groups, reads the costs of the best few.
-
-Nothing is changed.
+"""Finds which block groups are worth balancing now, also by device: reads the filesystem, ranks block groups, reads the costs of
+the best few. Nothing is changed.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +21,7 @@ from btrkeep.treescan.block_groups import Chunks, chunks, looked_up
 
 
 def elsewhere(fd: int, settings: RunSettings) -> set[int]:
-    """Returns the addresses of the block groups that the settings leave out by device. Raises OSError."""
+    """Returns the addresses of the block groups that the settings exclude by device. Raises OSError."""
     if not settings.devices and settings.fill is None:
         return set()
     chunk = chunks(fd)
@@ -37,7 +36,7 @@ def on_devices(chunk: Chunks, devids: Collection[int]) -> set[int]:
 
 
 def is_filled(folder: Path, devid: int) -> bool:
-    """Returns True if the device no longer has more unallocated space than the other devices: the kernel then prefers it no longer.
+    """Returns True if the device no longer has more unallocated space than the other devices: the kernel then no longer prefers it.
     Raises OSError.
     """
     unallocated = {device.devid: device.unallocated for device in read_allocation(folder).devices if device.present}
@@ -54,14 +53,16 @@ def require_devices(folder: Path, settings: RunSettings) -> None:
 
 
 CONSIDERED = 16
-"""Of so many the costs are read before one is chosen: in the extent tree of a large filesystem that is a second."""
+"""For this number of block groups the costs are read before one is chosen: in the extent tree of a large filesystem that takes a
+second.
+"""
 _ROUNDS = 4  # of so many, as long as none of them can be moved
 _LARGE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FilesystemReading:
-    """A filesystem at one moment."""
+    """A filesystem at one time."""
 
     survey: Survey
     """Its block groups."""
@@ -74,7 +75,7 @@ class FilesystemReading:
         return float(self.survey.groups.score.sum())
 
     def numbers(self) -> SpaceNumbers:
-        """Returns what a report shows of it."""
+        """Returns the data for a report."""
         groups = self.survey.groups
         return SpaceNumbers(
             block_groups=len(groups.vaddr),
@@ -89,12 +90,12 @@ class FilesystemReading:
 
 
 def read_filesystem(fd: int, path: Path) -> FilesystemReading:
-    """Reads the filesystem that `fd` and `path` are on. Raises OSError."""
+    """Reads the filesystem of `fd` and `path`. Raises OSError."""
     return FilesystemReading(survey(fd), read_room(path))
 
 
 class Costs:
-    """Costs of block groups, cached as long as neither the used bytes nor the fragments of one change."""
+    """Costs of block groups, cached as long as the used bytes and the fragments do not change."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -114,8 +115,9 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class BestBlockGroup:
-    """The index of the best block group, None if there is none. `candidates`: how many are worth balancing; `beyond`: how many
-    of these do not fit into the rest of the budget; `no_place`: why the data of one that does cannot be moved, "" if none is so.
+    """The index of the best block group, None if there is none. `candidates`: how many are worth balancing; `beyond`: how many of
+    these do not fit into the rest of the budget; `no_place`: why the data of one that fits cannot be moved, "" if this is not the
+    case.
     """
 
     index: int | None
@@ -127,8 +129,8 @@ class BestBlockGroup:
 def choose(
     seen: FilesystemReading, settings: RunSettings, costs: Costs, set_aside: Collection[int], left: int | None
 ) -> BestBlockGroup:
-    """Ranks all block groups by what was read of them; among the first few that fit into `left` bytes the costs decide, and among
-    the next few where none of these can be moved. Raises OSError.
+    """Ranks all block groups by the data that was read. Among the first few that fit into `left` bytes the costs decide; among the
+    next few, if none of these can be moved. Raises OSError.
     """
     groups, room = seen.survey.groups, seen.room.unallocated
     ranked = rank(groups, settings.policy, settings.floors, None, set_aside, room, settings.by_device).tolist()
@@ -148,9 +150,8 @@ def choose(
 def recheck_group(
     fd: int, seen: FilesystemReading, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
 ) -> PlannedBlockGroup | None:
-    """Reads the chosen block group again, right before it is balanced.
-
-    Returns None if it is gone, is no longer worth it, or exceeds the rest of the budget. Raises OSError.
+    """Reads the chosen block group again, right before it is balanced. Returns None if it no longer exists, is no longer worth it,
+    or exceeds the rest of the budget. Raises OSError.
     """
     groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
     assert index is not None
@@ -172,15 +173,14 @@ def recheck_group(
 
 
 def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> DataBlockGroups:
-    """Returns the same block groups, with one as it is now."""
+    """Returns the same block groups, with new values for one."""
     columns = [(getattr(groups, field.name), getattr(new_groups, field.name)) for field in fields(DataBlockGroups)]
     return DataBlockGroups(*(np.concatenate((old[:index], new, old[index + 1 :])) for old, new in columns))
 
 
 def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """Returns all block groups that would be balanced, in order, if nothing changed meanwhile. Raises OSError.
-
-    Reads the costs of all of them, which may take some seconds.
+    """Returns all block groups that would be balanced, in order, if nothing else changed. Raises OSError. Reads the costs of all of
+    them, which may take some seconds.
     """
     groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
     ranked = rank(groups, settings.policy, settings.floors, None, left_out, room, settings.by_device).tolist()
@@ -209,7 +209,7 @@ def _types(fd: int, groups: DataBlockGroups, indices: Sequence[int]) -> tuple[li
 
 
 def _in_turn(used: Sequence[int], ranked: Sequence[int], place: dict[int, int], left: int | None) -> tuple[list[int], list[int]]:
-    """Returns the block groups in the order in which `choose` would take them, until none fits into `left` bytes; and the rest."""
+    """Returns the block groups in the order of `choose`, until none fits into `left` bytes; and the rest."""
     taken: list[int] = []
     rest = list(ranked)
     while True:

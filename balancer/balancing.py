@@ -1,6 +1,5 @@
-"""Balances block groups, one at a time. Each is chosen anew: read and scored again, then balanced or dropped.
-
-The kernel relocates in a thread of ours. The main thread waits for it, checks the conditions that may end the run, and reports
+"""Balances block groups, one at a time. Each time the next one is chosen, read and scored again, then balanced or skipped. The
+kernel relocates in a thread of this program. The main thread waits for it, checks the conditions that may end the run, and reports
 progress.
 """
 
@@ -107,7 +106,7 @@ class Balancing:
         return self._report(stop)
 
     def _after(self, group: PlannedBlockGroup) -> Stop | None:
-        """Balances it, maybe after waiting for backups; returns why the run ends with it."""
+        """Balances the block group, perhaps after waiting for backups; returns the reason if the run ends with it."""
         try:
             with alone(self._locks if self._settings.yield_to_backups else (), datetime.now(UTC)):
                 stop = self._step(group)
@@ -120,7 +119,7 @@ class Balancing:
         return None if ended and ended.reason is StopReason.NO_GAIN and self._settings.fill is not None else ended
 
     def _kept_out(self, error: LockHeld) -> Stop:
-        """Returns why it cannot begin: an expiry has begun to delete meanwhile, or another run balances a block group."""
+        """Returns why the block group cannot be started: an expiry has started to delete, or another run balances a block group."""
         stop = Stop(StopReason.BACKUPS, f"backups come first: {error.message}", self._settings.wait_for_others)
         if stop.passes:
             self._tell(Waiting(stop.why))
@@ -153,13 +152,13 @@ class Balancing:
         )
 
     def _backups(self) -> str | None:
-        """Returns whose backups or expiry come first."""
+        """Returns which backups or expiry come first."""
         if not self._settings.yield_to_backups:
             return None
         return backups_at_work(self._locks, only_expiry=self._settings.only_to_expiry)
 
     def _light_facts(self, backups: str | None) -> StopFacts:
-        """Returns the facts that are cheap enough for ten times a second."""
+        """Returns the facts that can be read ten times a second."""
         elapsed = time.monotonic() - self._begun
         return StopFacts(datetime.now(UTC), elapsed, self._moved, 0, 0, backups=backups, signal=self.cancellation.signal or None)
 
@@ -172,7 +171,7 @@ class Balancing:
         return None if self._settings.budget is None else self._settings.budget - self._moved
 
     def _obstacle(self) -> Stop | None:
-        """Waits for what passes; returns why no block group may be begun, None if one may."""
+        """Waits for conditions that may end; returns why no block group may be started, None if one may."""
         stop = stops.stop(stops.BEFORE, self._settings, self._facts(self._quiet_pressure()))
         if stop is None or not stop.passes:
             return stop
@@ -190,7 +189,7 @@ class Balancing:
         return replace(stop, why=f"{stop.why}, after {format_duration(self._settings.patience)} of waiting")
 
     def _quiet_pressure(self) -> float | None:
-        """Measures it while nothing is balanced: a balance of our own makes others wait, and waits itself."""
+        """Measures the pressure while nothing is balanced: a balance makes others wait, and waits itself."""
         if self._settings.max_pressure is None or not self._pressure.is_known:
             return None
         last = self._steps[-1].seconds if self._steps else 0.0
@@ -210,14 +209,13 @@ class Balancing:
         return reading
 
     def _made_since(self) -> set[int]:
-        """Returns the block groups that were made since the run began: what a run has made is no candidate of that run.
-
-        They are recognised by their addresses. The kernel can use the address of a deleted block group again: such a one is new.
+        """Returns the block groups that were made since the run started: they are no candidates of this run. They are recognised by
+        their addresses. If the kernel uses the address of a deleted block group again, the block group counts as new.
         """
         return set(self._seen.survey.groups.vaddr.tolist()) - (self._originals or set())
 
     def _next(self) -> PlannedBlockGroup | Stop:
-        """Returns the block group to balance now, or why there is none."""
+        """Returns the block group to balance now, or the reason if there is none."""
         dropped: set[int] = set()
         while len(dropped) < _MOST_DROPPED and not self.cancellation:
             if self._settings.fill is not None and is_filled(self._folder, self._settings.fill):
@@ -248,7 +246,7 @@ class Balancing:
         return Stop(StopReason.DONE, f"no {'further ' if self._steps else ''}block group is worth it{aside}")
 
     def _step(self, group: PlannedBlockGroup) -> Stop | None:
-        """Balances it; returns why nothing may follow."""
+        """Balances it; returns the reason if no other may follow."""
         self._tell(group)
         written = sum(step.written for step in self._steps)
         started, before = datetime.now(UTC), RunSoFar(self._moved, written, written_bytes(self._folder))
@@ -265,7 +263,9 @@ class Balancing:
         return tried.stop
 
     def _meanwhile(self) -> Stop | None:
-        """Returns what cancels the block group under way. Backups count at the second look: some locks are held for a moment."""
+        """Returns the reason to cancel the present block group. Backups count at the second check, because some locks are held only
+        for a moment.
+        """
         backups = None
         if self._settings.yield_to_backups and time.monotonic() - self._looked >= _LOOK_FOR_OTHERS:
             self._looked = time.monotonic()

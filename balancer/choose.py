@@ -1,8 +1,8 @@
-"""Chooses the next block group: the policy decides the order, the floors decide what is worth balancing at all. Pure.
+"""Chooses the next block group: the policy determines the order, the floors which block groups are worth balancing at all. Pure.
 
 Benefit is the score removed for each GiB moved. Highest score first also chooses block groups that are nearly full, which move much
-data for little gain; least used first chooses block groups with a single large hole, which are fine. docs/decisions/0011 has the
-figures.
+data for little gain; least used first chooses block groups with a single large hole, which need no balance. docs/decisions/0011 has
+the figures.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -22,17 +22,15 @@ _ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {
     "usage": lambda groups: groups.used / groups.length,
 }
 FOR_SPACE = frozenset({"usage"})
-"""Policies for unallocated space; the others are for a lower score."""
+"""Policies for more unallocated space; the others are for a lower score."""
 _NO_COSTS: Mapping[int, Cost] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Minimum requirements for a block group to be worth balancing, whatever the policy.
-
-    `min_score` is for a block group of 1 GiB; if the largest one of a filesystem is smaller, the requirement is scaled down for
-    all. So small filesystems are served, and the tiny block groups of large ones are left alone. `min_benefit`: score per GiB
-    moved. `min_length`: bytes.
+    """Minimum requirements for a block group to be worth balancing, whatever the policy. `min_score` is for a block group of 1 GiB;
+    if the largest one of a filesystem is smaller, the requirement is lowered in proportion for all. So small filesystems are
+    balanced, too, and the tiny block groups of large ones are not. `min_benefit`: score per GiB moved. `min_length`: bytes.
     """
 
     min_score: float = 25.0
@@ -40,12 +38,12 @@ class Floors:
     min_length: int = 0
 
     def least_score(self, groups: DataBlockGroups) -> float:
-        """The score that is asked of each block group of this filesystem."""
+        """The minimum score for each block group of this filesystem."""
         return self.min_score * min(1.0, int(groups.length.max(initial=0)) / GIB)
 
 
 FLOORS = dict.fromkeys(BALANCE_POLICIES, Floors()) | dict.fromkeys(FOR_SPACE, Floors(0.0, 0.0, 0))
-"""The defaults, by policy. Who wants the least used ones wants their space, however it lies."""
+"""The defaults, by policy. The policy for the least used ones is about their space, however it is fragmented."""
 
 
 def rank(
@@ -57,11 +55,10 @@ def rank(
     unallocated: int | None = None,
     by_device: bool = False,
 ) -> Array:
-    """i64[m]: indices of the n `groups` that are worth it, the best first; ties by address.
-
-    `costs` and `set_aside` go by vaddr. With costs, those that have one come first, and by benefit they are ordered by score per
-    byte that is written for them, metadata too. `unallocated`: bytes, for whether the data fits anywhere; None: that is not asked.
-    `by_device`: they are moved to or from a device, and unallocated space is used for it.
+    """i64[m]: indices of the n `groups` that are worth it, the best first; equal ones by address. `costs` and `set_aside`: by
+    vaddr. With costs, block groups with a cost come first, and for the policy benefit they are ordered by score per byte written,
+    including metadata. `unallocated`: bytes, to decide whether the data fits anywhere; None: not checked. `by_device`: block groups
+    are moved to or from a device, and unallocated space is used.
     """
     costs = _NO_COSTS if costs is None else costs
     fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated, by_device))
@@ -85,7 +82,7 @@ def why_not(
     policy: str = "",
     by_device: bool = False,
 ) -> str:
-    """Says why `rank` leaves a block group out, in words that follow "left alone: "; "" if it does not."""
+    """Returns why `rank` leaves out a block group, in words that follow "left alone: "; "" if it does not."""
     used, free = int(groups.used[index]), int(_free_elsewhere(groups, _countable(policy, unallocated, by_device))[index])
     return (
         _below(groups, index, floors)
@@ -95,7 +92,7 @@ def why_not(
 
 
 def _reaches(groups: DataBlockGroups, floors: Floors) -> Array:
-    """bool[n]: whether there is something to move, and it reaches the floors."""
+    """bool[n]: whether there is data to move, and the floors are reached."""
     reaches: Array = (groups.used > 0) & (groups.length >= floors.min_length) & (groups.score >= floors.least_score(groups))
     return reaches & (np.nan_to_num(groups.benefit) >= floors.min_benefit)
 
@@ -115,15 +112,14 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
 
 
 def _countable(policy: str, unallocated: int | None, by_device: bool) -> int | None:
-    """Returns the unallocated bytes that count as free for what is moved; None: not asked.
-
-    None of them for a policy for space: what fits into no other block group takes a new one, as long as the one that it leaves.
+    """Returns the unallocated bytes that count as free for moved data; None: not checked. A policy for space counts none of them:
+    data that fits into no other block group would need a new one, as large as the old one.
     """
     return 0 if policy in FOR_SPACE and unallocated is not None and not by_device else unallocated
 
 
 def _free_elsewhere(groups: DataBlockGroups, unallocated: int | None) -> Array:
-    """f64[n]: free bytes outside each block group; infinite if the unallocated space is unknown."""
+    """f64[n]: free bytes outside of each block group; infinite if the unallocated space is unknown."""
     if unallocated is None:
         return np.full(len(groups.vaddr), float(1 << 63))
     free = (groups.length - groups.used).astype(np.float64)
@@ -150,6 +146,6 @@ def _obstacle(
 
 
 def _per_byte(groups: DataBlockGroups, index: int, costs: Mapping[int, Cost]) -> float:
-    """Score removed for each byte written, as far as it is known what that takes."""
+    """Score removed for each byte written, as far as the cost is known."""
     estimate = DEFAULT.estimate(costs[int(groups.vaddr[index])])
     return float(groups.score[index]) / max(1, estimate.moved + estimate.metadata)

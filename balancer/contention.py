@@ -1,4 +1,6 @@
-"""Whether a filesystem may be balanced at all, and who else is at work on it: an exclusive operation, or backups. Only looks."""
+"""Whether a filesystem may be balanced at all, and what else is in progress on it: an exclusive operation, or backups.
+Only reads.
+"""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -24,7 +26,7 @@ _PROGRAMS = (b"btrfs", b"btrfs-balancer", b"balancer")
 
 
 def lock_folders(path: Path, filesystem: str, more: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Returns the lock folders of pools on this filesystem (a UUID): below mount points, above `path`, of configured pools."""
+    """Returns the lock folders of pools on this filesystem (a UUID): below mount points, above `path`, and of configured pools."""
     tops = [mount.target for mount in mounts() if mount.filesystem == "btrfs"]
     above = path.resolve()
     tops += [above, *above.parents, *_configured()]
@@ -40,7 +42,7 @@ def _is_there(folder: Path, filesystem: str) -> bool:
 
 
 def _configured() -> Iterator[Path]:
-    """The tops of all configured pools."""
+    """Returns the top folders of all configured pools."""
     from btrkeep.config import reading  # takes longer than a whole filesystem to scan, and only a few machines have any
 
     for file in sorted(reading.FOLDER.glob("[!.]*.toml")):
@@ -49,9 +51,8 @@ def _configured() -> Iterator[Path]:
 
 
 def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:
-    """Returns in words who makes or expires backups, or None. `only_expiry`: only who expires them.
-
-    Reads the text of the locks: taking a lock, even for a moment, could make a backup find it held.
+    """Returns in words who makes or expires backups, or None. `only_expiry`: only expiries count. Reads the text of the locks:
+    taking a lock, even for a moment, could make a backup fail.
     """
     for folder in folders:
         for file in [folder / _EXPIRY] if only_expiry else _held(folder):
@@ -63,7 +64,7 @@ def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> st
 
 @contextmanager
 def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
-    """Keeps expiries of these pools from deleting: they take the same locks. Raises LockHeld, PoolUnusable."""
+    """Prevents expiries of these pools from deleting, by taking their locks. Raises LockHeld, PoolUnusable."""
     with ExitStack() as held:
         for folder in folders:
             held.enter_context(take_lock(folder / BALANCE_LOCK, "btrfs-balancer", format_time(now)))
@@ -90,7 +91,9 @@ def _works(holder: Holder, file: Path) -> bool:
 
 
 def operation_and_who(path: Path) -> tuple[str, str]:
-    """Returns the exclusive operation under way, "none" mostly, and its process: "process 123: btrfs balance start /x", or ""."""
+    """Returns the exclusive operation in progress, usually "none", and its process: "process 123: btrfs balance start
+    /x", or "".
+    """
     operation = exclusive_operation(path)
     return (operation, "") if operation in ("none", "balance paused") else (operation, _who(path))
 
@@ -119,7 +122,7 @@ def _is_on_it(folder: Path, filesystem: str) -> bool:
 
 
 def require_balanceable(path: Path) -> None:
-    """Raises PoolUnusable: it is mounted read-only, or without some of its devices."""
+    """Raises PoolUnusable if the filesystem is mounted read-only, or without some of its devices."""
     mount = mount_of(path)
     if "ro" in mount.super_options:
         raise PoolUnusable(

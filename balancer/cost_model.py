@@ -1,4 +1,4 @@
-"""Estimates what balancing a block group takes, in bytes of metadata and seconds, from what others took before. Pure."""
+"""Estimates what balancing a block group takes, in bytes of metadata and seconds, from the costs of earlier ones. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -12,7 +12,7 @@ from balancer.survey import Cost
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`moved`: bytes of data. `metadata`: bytes written to the devices beyond these. `seconds`."""
+    """`moved`: bytes of data. `metadata`: bytes written to the devices in addition. `seconds`: duration."""
 
     moved: int
     metadata: int
@@ -28,9 +28,9 @@ class MeasuredBalance:
     extents: int
     """Number of its extents."""
     references: int
-    """Number of references to them."""
+    """Number of references to its extents."""
     written: int
-    """Bytes that the devices wrote, data included."""
+    """Bytes that the devices wrote, including data."""
     seconds: float
     """How long it took."""
 
@@ -41,10 +41,10 @@ FEW, SOME = 1_000, 10_000
 @dataclass(frozen=True, slots=True)
 class Rates:
     """The cost of each block group, moved byte, extent and reference, and the additional cost of the first references: `some` for
-    each of the first SOME, `few` for each of the first FEW. None is below zero.
+    each of the first SOME, `few` for each of the first FEW. None is negative.
 
-    A reference is an item in a leaf of some subvolume's tree, and each leaf is written once, however many of its items change. Few
-    references are in as many leaves, with their parents; many references share leaves. So the first ones cost most.
+    A reference is an item in a leaf of some subvolume's tree, and each leaf is written once, even if several of its items change.
+    Few references are in the same number of leaves, with their parents; many references share leaves. So the first ones cost most.
     """
 
     group: float = 0.0
@@ -81,26 +81,26 @@ DEFAULT = Model(
     metadata=Rates(group=5.5e6, byte=0.006, reference=1600.0, some=7700.0, few=40_000.0),
     seconds=Rates(group=0.02, byte=1.1e-9, reference=2.7e-5, some=6e-5, few=1e-4),
 )
-"""Measured (docs/decisions/0011), with metadata stored twice, as is usual; the seconds are those of a fast device."""
+"""Measured (docs/decisions/0011) with metadata stored twice, as is usual; the seconds are those of a fast device."""
 
 _TYPICAL = (
     Cost(extents=20, references=60, moves=800 << 20, largest=64 << 20),
     Cost(extents=700, references=3000, moves=400 << 20, largest=4 << 20),
     Cost(extents=15_000, references=70_000, moves=600 << 20, largest=1 << 20),
 )
-"""Block groups such as a backup server has: large files, middling ones, small ones."""
+"""Typical block groups of a backup server: with large files, medium ones, small ones."""
 _TURNS = 8
 _EXACT = 0.01
 _OUTLIER = 3.0  # what lies this many times further off than the median does weighs less, the more so the further off
 
 
 def fit(steps: Sequence[MeasuredBalance]) -> Model:
-    """Learns from the costs of block groups of this filesystem, in any order.
+    """Learns from the costs of block groups of this filesystem, in any order. Starts with the _TYPICAL block groups at the cost of
+    DEFAULT: without steps the result is DEFAULT, whose weight decreases with each step.
 
-    Starts from _TYPICAL block groups with the cost of DEFAULT: with no steps the result is DEFAULT, whose weight falls with each
-    step. Errors are relative: a block group that takes seconds weighs as much as one that takes minutes. Outliers that took far
-    more than the others (another program wrote meanwhile) get little weight. A step that wrote less than its data was measured
-    wrongly, because the data was written later, and does not count for bytes.
+    Errors are relative: a block group that takes seconds counts as much as one that takes minutes. Outliers that took far more than
+    the others (because another program wrote) get little weight. A step that wrote less than its data was measured wrongly, because
+    the data was written later, and does not count for bytes.
     """
     written = [(_cost(step), float(step.written - step.moved)) for step in steps if step.written > step.moved]
     seconds = [(_cost(step), step.seconds) for step in steps if step.seconds > 0]
@@ -143,9 +143,8 @@ def _fitted(features: Array, took: Array, trust: Array, least: float) -> Rates:
 
 
 def non_negative(features: Array, took: Array) -> Array:
-    """f64[k], none below zero: the least squares solution of `features` f64[n, k] times it being `took` f64[n].
-
-    There are few features, so it tries each subset of non-zero ones: one of them is the best.
+    """f64[k], none below zero: the least squares solution of `features` f64[n, k] times it being `took` f64[n]. There are few
+    features, so each subset of non-zero ones is tried: one of them is the best.
     """
     unit = np.maximum(np.linalg.norm(features, axis=0), 1e-300)
     best, least = np.zeros(features.shape[1]), float(took @ took)

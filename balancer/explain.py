@@ -15,16 +15,16 @@ from btrkeep.treescan.extents import gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 
 HALVES = " ▄▀█"
-"""By (upper is used) * 2 + (lower is used)."""
+"""Index: (upper is used) * 2 + (lower is used)."""
 ASCII = " .'#"
 _DARKEST, _GREYS = 234, 20  # of xterm's 256 colours: greys, from free to used
 
 Paint = Callable[[str, int, int], str]
-"""A character, the colour of its upper half and that of its lower one."""
+"""A character, and the colours of its upper and lower half."""
 
 
 def used_shares(vaddr: Array, length: Array, start: int, size: int, cells: int) -> Array:
-    """f64[cells]: how much is used of each cell of a block group. `vaddr`, `length`: u64[n], its free extents, in order."""
+    """f64[cells]: the used share of each cell of a block group. `vaddr`, `length`: u64[n], its free extents, in order."""
     edges = np.array([start + size * number // cells for number in range(cells + 1)], np.uint64)
     before = np.concatenate((np.zeros(1, np.uint64), np.cumsum(length)))
     number = np.searchsorted(vaddr, edges, "right")
@@ -67,7 +67,7 @@ class ExplainedBlockGroup:
     """A block group, explained."""
 
     survey: Survey
-    """Of only this block group."""
+    """The survey of only this block group."""
     profile: str
     """Such as "data, RAID1"."""
     stripes: tuple[tuple[int, int], ...]
@@ -84,14 +84,14 @@ class ExplainedBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class NoSuchBlockGroup:
-    """No data block group begins there. `inside`: vaddr and profile of the chunk that the address is in; `nearest`: vaddrs."""
+    """No data block group starts there. `inside`: vaddr and profile of the chunk that contains the address; `nearest`: vaddrs."""
 
     inside: tuple[int, str] | None
     nearest: tuple[int, ...]
 
 
 def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NoSuchBlockGroup:
-    """The data block group at `vaddr`, its map in so many cells. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
+    """Reads the data block group at `vaddr`, with its map of that many cells. Raises OSError (EPERM without CAP_SYS_ADMIN)."""
     chunk = chunks(fd)
     at = np.flatnonzero((chunk.vaddr == vaddr) & (chunk.type & np.uint64(DATA) != 0))
     start, length = chunk.vaddr[at], chunk.length[at]
@@ -116,7 +116,7 @@ def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NoSuchBloc
 
 
 def _free_extents(fd: int, vaddr: Array, length: Array) -> tuple[Array, Array]:
-    """Returns all free extents of one block group, as the score counts them: at most one for every second sector."""
+    """Returns all free extents of one block group, as the score counts them: at most one for every two sectors."""
     if has_free_space_tree(fd):
         first, last = int(vaddr[0]), int(vaddr[0] + length[0]) - 1
         batches = [(batch.vaddr, batch.length) for batch in free_space(fd, first, last)]
@@ -146,7 +146,7 @@ def _largest(vaddr: Array, length: Array) -> tuple[tuple[int, int], ...]:
 
 
 def profile(flags: int) -> str:
-    """Use and profile of a block group in the words of `btrfs filesystem df`: "data, RAID1", "data+metadata, single"."""
+    """Returns use and profile of a block group in the words of `btrfs filesystem df`: "data, RAID1", "data+metadata, single"."""
     kind = {DATA: "data", DATA | _METADATA: "data+metadata", _METADATA: "metadata"}.get(flags & (DATA | _METADATA), "system")
     return f"{kind}, {next((name for bit, name in _PROFILES.items() if flags & bit), 'single')}"
 

@@ -1,4 +1,4 @@
-"""Balances one block group: in a thread, since the ioctl blocks, with a cancellation that blocks too, progress, and a result."""
+"""Balances one block group: in a thread, because the ioctl blocks, with a cancellation that also blocks, progress, and a result."""
 
 import errno
 import os
@@ -50,10 +50,9 @@ _OBSTACLES = {errno.ETXTBSY: RelocationObstacle.SWAP, errno.EINPROGRESS: Relocat
 
 
 class Relocation:
-    """Begins with the context, and is over when that is left, cancelled if it must be: nothing stays behind in the kernel.
-
-    Signals go to the main thread only. An exception that leaves the context cancels. Both threads run before anything is begun:
-    what could not be cancelled would have to be waited for. Raises NoThread.
+    """Starts with the context, and has ended when that is left, by cancellation if necessary: nothing is left running in the
+    kernel. Only the main thread gets signals. An exception that leaves the context cancels. Both threads are started before the
+    ioctl: without the second one nothing could be cancelled. Raises NoThread.
     """
 
     def __init__(self, fd: int, vaddr: int, flags: int) -> None:
@@ -77,16 +76,16 @@ class Relocation:
         os.close(self._fd)
 
     def ended(self, seconds: float) -> bool:
-        """Waits at most so long for its end; returns whether it has ended."""
+        """Waits for its end, up to a maximum time; returns whether it has ended."""
         return bool(wait([self._balance], seconds).done)
 
     def cancel(self) -> None:
-        """Starts to cancel it; `ended` tells when that is done. Has no effect the second time."""
+        """Starts to cancel it; `ended` shows when that is done. Has no effect the second time."""
         if self._cancelling is None:
             self._cancelling = self._threads.submit(self._cancel)
 
     def _cancel(self) -> None:
-        """Cancels again and again, since the ioctl may not have begun yet: only the balance of this block group, no other."""
+        """Cancels again and again, because the ioctl may not have started yet: only the balance of this block group, no other."""
         while not self._balance.done():
             cancel_balance(self._fd, self._vaddr)
             time.sleep(_AGAIN)
@@ -97,14 +96,14 @@ class Relocation:
         return 0 if self._balance.exception() else self._balance.result()
 
     def error(self) -> OSError | None:
-        """Returns the error of the ioctl, None if it succeeded; only after the end. Raises an error that is a bug of ours."""
+        """Returns the error of the ioctl, None if it succeeded; only after the end. Raises an error that is a bug."""
         error = self._balance.exception()
         if error is None or isinstance(error, OSError):
             return error
         raise error
 
     def clear(self) -> bool:
-        """Cancels it if another program has paused it; returns whether that was so."""
+        """Cancels it if another program has paused it; returns whether that was the case."""
         balance = balance_now(self._fd)
         return bool(balance and balance.paused and cancel_balance(self._fd, self._vaddr))
 
@@ -120,7 +119,7 @@ class Attempt:
     seconds: float
     """How long it took."""
     error: str | None
-    """The kernel's error, in words; None: there was none."""
+    """The kernel's error, in words; None: none."""
     stop: Stop | None
     """Why the run must end; None: it continues."""
     obstacle: RelocationObstacle | None = None
@@ -183,7 +182,9 @@ def _from_outside(was_paused: bool) -> Stop:
 
 
 def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop | None, seconds: float) -> Attempt:
-    """Returns the result. One that is gone after an error was relocated, such as when the cancellation came too late."""
+    """Returns the result. A block group that no longer exists after an error was relocated, for example if the cancellation came
+    too late.
+    """
     if left is None:
         return Attempt(BalanceOutcome.DONE if relocated or error else BalanceOutcome.GONE, 0, seconds, None, stop)
     if error is None:  # no kernel is known to do that, but to try it again and again would have no end

@@ -1,6 +1,5 @@
-"""The data of a run: settings, the block group that is planned or under way, results, and events.
-
-`balancer.balancing` makes them; the command line shows them. Nothing here is read from a filesystem.
+"""The data of a run: settings, the planned or present block group, results, and events. `balancer.balancing` makes them; the
+command line shows them. Nothing here reads a filesystem.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ from btrkeep.choices import DEFAULT_POLICY, MAX_PRESSURE
 from btrkeep.process.progress import Notice, Waiting
 
 MAP_CELLS = 256
-"""Of `PlannedBlockGroup.shares`: two rows of 64 characters, for example, as `balancer.explain.rows` draws them."""
+"""Number of cells in `PlannedBlockGroup.shares`: for example two rows of 64 characters, as `balancer.explain.rows` draws them."""
 
 
 class StopReason(StrEnum):
-    """Why a run has ended. DONE, NO_GAIN, BUDGET, TIME and WINDOW are as intended; the others need a look, or another day."""
+    """Why a run has ended. DONE, NO_GAIN, BUDGET, TIME and WINDOW are as intended; the others need attention, or another day."""
 
     DONE = "done"  # nothing is worth it any more
     NO_GAIN = "no gain"  # the last block groups brought nothing of what the policy is for
@@ -40,7 +39,7 @@ INTENDED = frozenset({StopReason.DONE, StopReason.NO_GAIN, StopReason.BUDGET, St
 
 
 class RelocationObstacle(StrEnum):
-    """Why the kernel did not relocate a block group although nothing is wrong with it."""
+    """Why the kernel did not relocate a block group although there is no error."""
 
     SWAP = "swap"  # a swap file lies in it: it stays as long as the file is in use
     BUSY = "busy"  # another exclusive operation began between the choice and the balance
@@ -58,13 +57,15 @@ class BalanceOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoomFloor:
-    """A minimum of room: `size` bytes, but at most this `share` of the whole filesystem, so that it fits small ones as well."""
+    """A minimum of free space: `size` bytes, but at most this `share` of the whole filesystem, so that small ones can be used as
+    well.
+    """
 
     size: int = 4 << 30
     share: float = 0.02
 
     def of(self, total: int) -> int:
-        """Bytes, for a filesystem that holds `total`."""
+        """Returns the bytes for a filesystem of size `total`."""
         return min(self.size, int(total * self.share))
 
 
@@ -77,28 +78,31 @@ class RunSettings:
     floors: Floors = field(default_factory=Floors)
     """Which block groups are worth it."""
     budget: int | None = None
-    """Bytes that may move; a block group is begun only if its used bytes fit. None: no limit."""
+    """Bytes that may be moved; a block group is started only if its used bytes fit. None: no limit."""
     time: float | None = None
-    """Seconds; a block group is begun only if it should be finished in time, and cancelled at the end. None: no limit."""
+    """Seconds; a block group is started only if it should be finished in time, and is cancelled at the end. None: no limit."""
     until: datetime | None = None
-    """As `time`, but an aware moment."""
+    """The same limit as `time`, but as a time with zone."""
     min_unallocated: RoomFloor = field(default_factory=RoomFloor)
     """As `btrkeep.pool.allocation.Room.unallocated` counts."""
     yield_to_backups: bool = True
-    """True if it stops when backups or an expiry begin in a pool on the filesystem. No block group is begun while an expiry
-    deletes, and an expiry waits for the current one."""
+    """True if it stops when backups or an expiry start in a pool on the filesystem. No block group is started while an expiry
+    deletes, and an expiry waits for the current one.
+    """
     only_to_expiry: bool = False
     """With `yield_to_backups`: True if it continues beside backups."""
     locks: tuple[Path, ...] = ()
-    """Folders of locks of additional pools. Configured pools, and pools whose top is a mount point or above the path, are found
-    automatically."""
+    """Folders of locks of additional pools. Configured pools, and pools whose top folder is a mount point or above the path, are
+    found automatically.
+    """
     max_pressure: float | None = MAX_PRESSURE
-    """The share of time (0 to 1) in which some process waited for the disks (PSI io, "some") above which no block group is
-    begun; None: not checked."""
+    """Maximum share of time (0 to 1) in which some process waits for the disks (PSI io, "some"); above it no block group is
+    started. None: not checked.
+    """
     wait_for_others: bool = False
     """True if it also waits for another exclusive operation and for backups, which otherwise end the run at once."""
     patience: float = 600.0
-    """The most seconds to wait, each time, for the pressure to fall."""
+    """Maximum seconds to wait, each time, until the pressure falls."""
     dry_run: bool = False
     """True if nothing is moved."""
     devices: tuple[int, ...] = ()
@@ -114,10 +118,10 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:
-    """A block group that would be balanced, or is about to be."""
+    """A block group that would be balanced, or will be balanced next."""
 
     number: int
-    """Its place in the plan or run, from 1."""
+    """Its position in the plan or run, from 1."""
     vaddr: int
     """Its logical address."""
     length: int
@@ -135,11 +139,11 @@ class PlannedBlockGroup:
     cost: Cost
     """What moving it will cost."""
     estimate: Estimate
-    """What is expected of it."""
+    """The expected gain."""
     moved_so_far: int
-    """Bytes of the plan or run, this one included."""
+    """Bytes of the plan or run, including this one."""
     candidates: int
-    """How many block groups were worth balancing when it was chosen, this one included."""
+    """How many block groups were worth balancing when it was chosen, including this one."""
     left: int | None
     """The budget before it; None: no limit."""
     shares: Array | None = None
@@ -153,11 +157,9 @@ class PlannedBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class BalanceProgress:
-    """Progress of the current block group. `left`: its used bytes, as of the filesystem's last commit.
-
-    The kernel first copies and then changes the references, so `left` stays constant for a while and falls in large steps.
-    `written`: bytes to the devices since the step began, by all programs. `seconds`: since then. `total_moved` and `total_written`:
-    of the run, with this step.
+    """Progress of the current block group. `left`: its used bytes at the filesystem's last commit. The kernel first copies and then
+    changes the references, so `left` stays constant for a while and falls in large steps. `written`: bytes to the devices since the
+    step started, by all programs. `seconds`: since then. `total_moved` and `total_written`: of the run, including this step.
     """
 
     left: int
@@ -180,11 +182,11 @@ class StepDone:
     outcome: BalanceOutcome
     """How it ended."""
     moved: int
-    """Its used bytes before, less those still there."""
+    """Its used bytes before, minus those still there."""
     written: int
     """Bytes that all programs wrote to all devices during it."""
     gained: float
-    """The score of all block groups before, less that after."""
+    """The score of all block groups before, minus that after."""
     score: float
     """Of the filesystem afterwards."""
     unallocated: int
@@ -192,19 +194,19 @@ class StepDone:
     error: str | None = None
     """The kernel's message; None: it succeeded."""
     obstacle: RelocationObstacle | None = None
-    """What `error` means, if that matters."""
+    """The meaning of `error`, if it is not a plain error."""
     freed: int = 0
-    """Unallocated bytes afterwards, less those before."""
+    """Unallocated bytes afterwards, minus those before."""
 
     @property
     def is_failure(self) -> bool:
-        """Returns True if it failed for a reason that an operator should know; a swap file in it is none."""
+        """Returns True if it failed for a reason that an administrator should know; a swap file in it is none."""
         return self.outcome is BalanceOutcome.FAILED and self.obstacle is not RelocationObstacle.SWAP
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceNumbers:
-    """A filesystem at one moment. Numbers are those of its data block groups."""
+    """A filesystem at one time. Numbers are those of its data block groups."""
 
     block_groups: int
     """Their number."""
@@ -231,9 +233,9 @@ class Report:
     filesystem: str
     """The UUID."""
     before: SpaceNumbers
-    """The filesystem at its begin."""
+    """The filesystem at the start."""
     after: SpaceNumbers
-    """The filesystem at its end."""
+    """The filesystem at the end."""
     steps: tuple[StepDone, ...]
     """Its block groups."""
     started: datetime
@@ -243,20 +245,20 @@ class Report:
     reason: StopReason
     """Why it ended."""
     why: str
-    """The same as a sentence."""
+    """The same in a sentence."""
     planned: tuple[PlannedBlockGroup, ...] = ()
-    """All that would be balanced, only of a dry run."""
+    """All that would be balanced, only in a dry run."""
     signal: int | None = None
     """The signal that ended it; None: none did."""
 
     @property
     def moved(self) -> int:
-        """Bytes of data that have another place now."""
+        """Bytes of data that were moved."""
         return sum(step.moved for step in self.steps)
 
     @property
     def written(self) -> int:
-        """Bytes written to all devices during the steps, by whomever."""
+        """Bytes written to all devices during the steps, by all programs."""
         return sum(step.written for step in self.steps)
 
     @property
@@ -271,7 +273,7 @@ class Report:
 
     @property
     def balanced(self) -> int:
-        """Block groups that were balanced to the end."""
+        """Block groups that were completely balanced."""
         return sum(step.outcome is BalanceOutcome.DONE for step in self.steps)
 
 
@@ -296,6 +298,6 @@ class Cancelling:
 
 
 BalanceEvent = BalanceStarted | PlannedBlockGroup | BalanceProgress | Cancelling | StepDone | Waiting | Notice | Report
-"""In the main thread, in this order: the start; then for each block group its plan, its progress twice a second, maybe its
-cancellation, and its result; then the report, unless the run ends with an exception.
+"""The events, in the main thread, in this order: the start; then for each block group its plan, its progress twice a second, maybe
+its cancellation, and its result; then the report, unless the run ends with an exception.
 """

@@ -1,8 +1,9 @@
-"""How bad the free space of block groups is, and a sentence that judges all of it: pure NumPy, no filesystem.
+"""Scores the fragmentation of the free space of block groups, and judges all of it in a sentence: pure NumPy, no filesystem.
 
 The score is Hans van Kranenburg's (python-btrfs, examples/show_free_space_fragmentation.py). Each free extent of a block group adds
-what the tent says of its size. Fragments and score count free extents as the free space tree has them, which is what python-btrfs
-does: a run that goes on in the next bitmap counts once in each. The largest free extent and the histogram join such runs.
+the value of the tent function for its size. Fragments and score count free extents as the free space tree has them, like
+python-btrfs: a free extent that continues in the next bitmap counts once in each. For the largest free extent and the histogram
+such parts are joined.
 """
 
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ Array = NDArray[Any]
 
 GIB = 1 << 30
 LEAST_LOG2 = 11
-"""The foot of the tent: extents of 2 KiB, which is less than any sector."""
+"""The left foot of the tent: extents of 2 KiB, which is smaller than any sector."""
 BAD = 250.0
-"""A block group of 1 GiB that scores more is bad, says who made the score."""
+"""A block group of 1 GiB with a higher score is bad, according to the author of the score."""
 SIZES = 64
 """Classes of the histogram: class k has the extents of 2**k bytes up to, and without, 2**(k + 1)."""
 
@@ -45,7 +46,9 @@ def tent(length: Array, group_length: Array) -> Array:
 
 
 def size_class(length: Array) -> Array:
-    """int64[n]: the class of each size in the histogram. In whole numbers: a logarithm rounds 8 GiB less a sector up."""
+    """int64[n]: the class of each size in the histogram. Computed with integers: a logarithm would round 8 GiB minus a
+    sector up.
+    """
     exponent: Array = np.frexp(length.astype(np.float64))[1]
     return exponent.astype(np.int64) - 1
 
@@ -59,10 +62,9 @@ def joined(group: Array, vaddr: Array, end: Array) -> tuple[Array, Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class FreeExtents:
-    """The free space in each of n block groups, and the sizes of all their free extents.
-
-    `fragments` i64[n] and `score` f64[n] count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the
-    histogram, `extents` and `bytes` i64[SIZES], join adjacent extents.
+    """The free space in each of n block groups, and the sizes of all their free extents. `fragments` i64[n] and `score` f64[n]
+    count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the histogram, `extents` and `bytes` i64[SIZES],
+    are of joined adjacent extents.
     """
 
     fragments: Array
@@ -75,7 +77,6 @@ class FreeExtents:
 
 class FreeSpaceTally:
     """Adds up free extents that come in batches, in order of addresses. Its memory is that of the block groups and of one batch.
-
     `vaddr` and `length`, u64[n], are the block groups, in order of addresses. Free extents outside of them are not counted.
     """
 
@@ -90,7 +91,7 @@ class FreeSpaceTally:
         self._run = (np.zeros(0, np.int64), np.zeros(0, _U64), np.zeros(0, _U64))
 
     def add(self, vaddr: Array, length: Array) -> None:
-        """The next free extents, u64[m] each. All of them lie behind those of the batch before."""
+        """Adds the next free extents, u64[m] each. All have higher addresses than those of the batch before."""
         if not len(vaddr):
             return
         low = int(np.searchsorted(self._end, vaddr[0], "right"))
@@ -126,7 +127,7 @@ class FreeSpaceTally:
         self._score[low + 1 : high] += sums[1:]
 
     def _add_sizes(self, groups: Array, starts: Array, length: Array) -> None:
-        """Free extents as they came: those of `groups[i]` begin at `starts[i]`."""
+        """Unchanged free extents: those of `groups[i]` start at `starts[i]`."""
         self._count(length, 1)
         self._free[groups] += np.add.reduceat(length, starts)
         self._largest[groups] = np.maximum(self._largest[groups], np.maximum.reduceat(length, starts))
@@ -181,7 +182,7 @@ def benefit(score: Array, used: Array) -> Array:
 
 
 WORTH = 0.05
-"""The share of the data that the sentence speaks of moving: a few nights' work, where all of it would be months."""
+"""Maximum share of the data that the sentence suggests to move: the work of a few nights; all of it would take months."""
 _SMALL, _MIDDLING = 1 << 20, 16 << 20
 
 
@@ -191,9 +192,8 @@ def below(limit: int, by_size: Array) -> int:
 
 
 def worth(score: Array, used: Array) -> Array:
-    """i64[m]: which of n block groups (f64[n], u64[n]) are worth balancing, the best first.
-
-    Those above BAD, by benefit, until WORTH of the data would move; the first one whatever its size.
+    """i64[m]: which of n block groups (f64[n], u64[n]) are worth balancing, the best first. Those above BAD, by benefit, until
+    WORTH of the data would be moved; the first one whatever its size.
     """
     bad = np.flatnonzero(score > BAD)
     # One with nothing in it moves nothing: as good as can be.

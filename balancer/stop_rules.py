@@ -1,4 +1,4 @@
-"""Why a run ends, or does not begin, by plain facts. Pure."""
+"""Why a run ends, or does not start, by plain facts. Pure."""
 
 import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,9 +19,8 @@ _NOTHING = dict.fromkeys(FOR_SPACE, "no unallocated space")
 
 @dataclass(frozen=True, slots=True)
 class StopFacts:
-    """The facts. `now`: aware; `elapsed`: seconds since the run began; `moved`, `unallocated`, `total`: bytes.
-
-    `exclusive`: the exclusive operation, "none" or the kernel's name; `exclusive_by`: who runs it, if known. `backups`: who makes
+    """The facts. `now`: with time zone; `elapsed`: seconds since the run started; `moved`, `unallocated`, `total`: bytes.
+    `exclusive`: the exclusive operation, "none" or the kernel's name; `exclusive_by`: its process, if known. `backups`: who makes
     or expires backups, or None. `pressure`: a share, None if unknown. `signal`: the number of a received signal.
     """
 
@@ -39,7 +38,7 @@ class StopFacts:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why no block group may be begun, or the current one must be cancelled."""
+    """Why no block group may be started, or the current one must be cancelled."""
 
     reason: StopReason
     """The kind of reason."""
@@ -50,9 +49,9 @@ class Stop:
 
 
 BEFORE = frozenset(StopReason) - {StopReason.DONE, StopReason.NO_GAIN, StopReason.NO_SPACE, StopReason.FAILED}
-"""Reasons not to begin a block group."""
+"""Reasons not to start a block group."""
 DURING = frozenset({StopReason.SIGNAL, StopReason.BACKUPS, StopReason.TIME, StopReason.WINDOW})
-"""Reasons to cancel the block group under way."""
+"""Reasons to cancel the present block group."""
 
 
 def stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFacts) -> Stop | None:
@@ -61,7 +60,7 @@ def stop(reasons: Collection[StopReason], settings: RunSettings, facts: StopFact
 
 
 def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
-    """Yields all reasons, the weightiest first."""
+    """Yields all reasons, the most important first."""
     if facts.signal is not None:
         yield Stop(StopReason.SIGNAL, f"received {signal.Signals(facts.signal).name}")
     # A balance needs room that no block group has: without any it fails, and then everything else does too.
@@ -87,7 +86,7 @@ def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
 
 
 def too_long(settings: RunSettings, facts: StopFacts, seconds: float) -> Stop | None:
-    """Returns the limit that a block group of so many seconds would exceed, None if it would end in time."""
+    """Returns the limit that a block group of that duration would exceed, None if it would end in time."""
     left, reason = min(_time_left(settings, facts), default=(None, StopReason.TIME))
     if left is None or seconds <= left:
         return None
@@ -104,7 +103,7 @@ def _time_left(settings: RunSettings, facts: StopFacts) -> list[tuple[float, Sto
 
 
 def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
-    """Returns why the results of the last block groups make it useless to continue. The policy decides what a gain is."""
+    """Returns why the results of the last block groups make it useless to continue. The policy defines the gain."""
     if not steps:
         return None
     last = steps[-1]
@@ -129,9 +128,8 @@ def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
 
 
 def _since_last_gain(steps: Sequence[StepDone], policy: str) -> int:
-    """How many block groups were balanced since the run had gained most.
-
-    The sum counts, not the single step: block groups of two lengths that take turns give and take the same space again and again.
+    """Returns how many block groups were balanced since the gain of the run was highest. The sum counts, not the single step: block
+    groups of two lengths that alternate gain and lose the same space again and again.
     """
     total, best, since = 0.0, 0.0, 0
     for step in steps:

@@ -1,7 +1,6 @@
-"""Reads a filesystem into arrays: its data block groups, their used bytes, and the layout of their free space.
-
-Mixed block groups (data and metadata) count as data, as in python-btrfs's example. Memory is needed for the block groups and one
-batch of free extents, however many there are.
+"""Reads a filesystem into arrays: its data block groups, their used bytes, and the layout of their free space. Mixed block groups
+(data and metadata) count as data, as in python-btrfs's example. The memory is that of the block groups and one batch of free
+extents.
 """
 
 import os
@@ -35,7 +34,7 @@ class DataBlockGroups:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All data block groups, and the histogram of their free extents: `extents` and `bytes`, i64[SIZES]. `free`: bytes in all."""
+    """All data block groups, and the histogram of their free extents: `extents` and `bytes`, i64[SIZES]. `free`: total bytes."""
 
     groups: DataBlockGroups
     free: int
@@ -45,9 +44,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a block group. `references` are those that file extents and tree blocks hold on its extents.
-
-    `largest` and `moves` are bytes: the largest extent, and all of them.
+    """The cost of a block group. `references`: those of file extents and tree blocks to its extents. `largest` and `moves` are
+    bytes: the largest extent, and all of them.
     """
 
     extents: int
@@ -57,7 +55,7 @@ class Cost:
 
 
 def identity(path: Path) -> str:
-    """The UUID of the btrfs that `path`, a folder or a file, is on. Raises OSError."""
+    """Returns the UUID of the btrfs that contains `path`, a folder or a file. Raises OSError."""
     with ClosingFd(os.open(path if path.is_dir() else path.resolve().parent, os.O_RDONLY | os.O_CLOEXEC)) as fd:
         return filesystem(fd).uuid
 
@@ -87,7 +85,7 @@ def _counted(fd: int, chunk: Chunks, vaddr: Array, length: Array) -> Survey:
 
 
 def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTally) -> Array:
-    """bool[n]: which of the chunks are block groups. One that was removed since they were read is no longer in this tree."""
+    """bool[n]: which of the chunks are block groups. One that was removed after the chunks were read is no longer in this tree."""
     if not len(vaddr):
         return np.zeros(0, bool)
     seen = []
@@ -98,14 +96,14 @@ def _count_free_space(fd: int, vaddr: Array, length: Array, tally: FreeSpaceTall
 
 
 def _among(values: Array, others: Array) -> Array:
-    """bool[n]: which of `values` are in `others`; both sorted, so there is no need to hash them as numpy.isin does."""
+    """bool[n]: which of `values` are in `others`; both are sorted, so hashing as in numpy.isin is unnecessary."""
     if not len(others):
         return np.zeros(len(values), bool)
     return np.asarray(others[np.minimum(np.searchsorted(others, values), len(others) - 1)] == values)
 
 
 def surveyed(vaddr: Array, length: Array, used: Array, free: FreeExtents, is_counted: Array) -> Survey:
-    """Combines what was read of block groups, u64[n] each; `is_counted`, bool[n], are those that still exist."""
+    """Combines the data of block groups, u64[n] each; `is_counted`, bool[n]: those that still exist."""
     vaddr, length, used, score = vaddr[is_counted], length[is_counted], used[is_counted], free.score[is_counted]
     share, fragments, largest = used_pct(used, length), free.fragments[is_counted], free.largest[is_counted]
     groups = DataBlockGroups(vaddr, length, used, share, fragments, largest, score, benefit(score, used))

@@ -1,4 +1,4 @@
-"""Answers one connection: who asks for what, whether it is allowed, and how it ended."""
+"""Answers one connection: identifies the caller, checks whether the request is allowed, and logs the result."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ _BROKEN = RequestRefused("internal error in the service", _JOURNAL)
 
 
 def answer(service: ServiceContext, connection: socket.socket, allowed: frozenset[int]) -> None:
-    """Answers the request and closes the connection. A fault of ours is raised once the client has been told of it."""
+    """Answers the request and closes the connection. A bug is raised after the client was informed."""
     wire = Wire(connection)
     with connection:
         try:
@@ -84,7 +84,7 @@ def _name(viewer: Viewer, peer: Peer) -> str:
 
 
 def _call(service: ServiceContext, wire: Wire, peer: Peer, request: Request) -> tuple[Verb, Call]:
-    """Identifies the caller before reading anything else of the request. Raises RequestRefused."""
+    """Identifies the caller before anything else of the request is read. Raises RequestRefused."""
     viewer = _viewer_of(service, request, peer)
     verb = VERBS.get(request.verb)
     if not verb:
@@ -109,7 +109,7 @@ def _require(service: ServiceContext, verb: Verb, name: str, viewer: Viewer, arg
 
 
 def _do(verb: Verb, name: str, call: Call) -> None:
-    """Raises RequestRefused for what the caller may not do, or not so often."""
+    """Raises RequestRefused for what the caller may not do, or may not do so often."""
     _require(call.service, verb, name, call.viewer, call.arguments)
     settings = call.service.config().serve
     if call.peer.uid != ROOT or call.viewer.session:

@@ -1,4 +1,4 @@
-"""The command that does what a request asks for. Pure but for the configuration that it is given."""
+"""The command for a request. Pure, except that it uses the configuration that it is given."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ _FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two are
 
 
 def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> tuple[str, ...]:
-    """`program` is how a command line of backupd begins that is about the pool. Raises RequestRefused when the request is none."""
+    """`program`: the start of a command line of backupd for the pool. Raises RequestRefused if the request is none of these."""
     arguments = checked(asked.arguments, VERBS[asked.verb].arguments)
     if asked.verb == RUN:
         words: tuple[str, ...] = ("run", "--wait", "--", arguments["host"])
@@ -42,10 +42,9 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
 
 @dataclass(frozen=True, slots=True)
 class RestorePermissions:
-    """What the administrator lets the service do besides restoring to a host where its files were.
-
-    `folder`: where a restore into a folder of this machine goes. `elsewhere`: into other folders of its host. `in_place`: folders
-    of this machine, as absolute paths, below which the files of a host that is this machine may be put back.
+    """What the administrator allows the service in addition to restoring to the original place on the same host. `folder`: for
+    restores to a folder of this machine. `elsewhere`: restores to other folders of the host. `in_place`: absolute paths of folders
+    of this machine, below which files of a host that is this machine may be restored to their original place.
     """
 
     folder: str | None = None
@@ -54,14 +53,10 @@ class RestorePermissions:
 
 
 def restore_request(arguments: Mapping[str, Any], config: Config, allowed: RestorePermissions) -> RestoreRequest:
-    """A restore, from checked arguments.
-
-    It goes to the very host and to where its files were: a file that an attacker has put anywhere on a host would otherwise be
-    what he likes in a place that he likes, /etc/cron.d or /root/.ssh, written by root. An attacker who has taken over the
-    dashboard must not have that either, nor have one host's files written to another, nor into a folder of this machine that he
-    may choose.
-
-    Raises RequestRefused.
+    """Returns the command of a restore, from checked arguments. A restore goes to the same host and to the original place of its
+    files: otherwise a file that an attacker has put anywhere on a host could be written by root to a place that he chooses, such as
+    /etc/cron.d or /root/.ssh. An attacker who has taken over the dashboard must not be able to do that either, nor to write one
+    host's files to another host, or to a folder of this machine that he chooses. Raises RequestRefused.
     """
     host, to = arguments["host"], arguments["to"]
     host_config, only_below = config.hosts.get(host), tuple[str, ...]()
@@ -126,9 +121,9 @@ def _require_in_place(paths: Sequence[bytes], in_place: Sequence[str]) -> None:
 
 
 def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
-    """Refuses to restore on this machine what btrkeep itself depends on: the pool, its records, the users, and folders that
-    contain one of these. An old copy of them could allow what has been forbidden since. Raises RequestRefused, and OperatorError
-    if one of them does not answer: where its symlinks lead cannot be checked then.
+    """Refuses to restore on this machine what btrkeep itself depends on: the pool, its records, the users, and folders that contain
+    one of these. An old copy of them could allow what has been forbidden since. Raises RequestRefused, and OperatorError if one of
+    these folders does not answer, because then its symlinks cannot be checked.
     """
     ours = (config.pool.path, config.pool.state, config.file, config.file.with_suffix(".d"), *other_pools(config), *_FOLDERS)
     for folder in ours:
@@ -146,5 +141,7 @@ def _require_not_ours(paths: Sequence[bytes], config: Config) -> None:
 
 
 def folder_of(restore_to: Path | None, host: str, backup: str) -> str | None:
-    """The folder for what is restored of a backup to this machine: one for each backup, so that what was stopped goes on."""
+    """Returns the folder for restores of a backup to this machine: one for each backup, so that a stopped restore
+    continues there.
+    """
     return os.fspath(restore_to / f"{host}-{backup}") if restore_to else None

@@ -1,10 +1,9 @@
-"""Work that was only started: who asked for what, its state, and the request that its process carries out.
+"""Jobs, which are only started by a request: who requested what, the state, and the request that the job's process carries out.
 
-Below STATE/jobs are two files for each job; one is its output. Only root reads them. The service writes the first word about a
-job, the process that carries it out all others.
-
-The request is a file that only root reads, and that is taken once. A unit's name holds nothing but the pool's name and the job's.
-All else stands in the file: nothing of what was asked comes near a command line of systemd.
+Below STATE/jobs are two files for each job; one is its output. Only root can read them. The service writes the first state of a
+job, its process all later ones. The request is a file that only root can read and that is taken once. A unit's name contains only
+the names of the pool and the job. Everything else is in the file: nothing from the request becomes part of a command line of
+systemd.
 """
 
 import json
@@ -28,11 +27,11 @@ QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 RUN, RESTORE, PREVIEW = "run", "restore", "preview"
 KEPT = timedelta(days=30)
 MOST = 1000
-"""Jobs that are kept, besides those at work: a user with very many requests fills neither the disk nor a list."""
+"""Maximum number of finished jobs: a user with very many requests fills neither the disk nor a list."""
 MOST_OF_ONE = 250
-"""The same of one user, so that one user's jobs do not push out those of all others."""
+"""The same for one user, so that one user's jobs do not remove those of all others."""
 PREVIEWS_OF_ONE_KEPT = 50
-"""Previews are counted by themselves: they are asked for by every look at a restore."""
+"""Previews are counted separately, because every visit of a restore page requests some."""
 _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
 _WAITS_FOR = timedelta(days=1)
@@ -55,31 +54,31 @@ class ServeJob:
     asked: str
     """When it was requested."""
     arguments: Mapping[str, Any]
-    """Those of the verb, as JSON."""
+    """The arguments of the verb, as JSON."""
     unit: str | None = None
     """Its systemd unit; None: it has none."""
     state: str = QUEUED
     """queued, running, done or failed."""
     started: str | None = None
-    """When it began; None: it waits."""
+    """When it started; None: it waits."""
     finished: str | None = None
     """When it ended; None: it has not."""
     exit: int | None = None
-    """Its exit status; None: it has not ended, or it is not known."""
+    """Its exit status; None: it has not ended, or the status is unknown."""
     error: str | None = None
     """Why it failed; None: it did not."""
     result: Any = None
-    """The JSON output of its command, if it has one."""
+    """The JSON output of its command; None: none."""
     pid: int | None = field(default=None)
-    """Its process; None: there is none."""
+    """Its process; None: none."""
     pid_started: str | None = None
-    """The start time of that process; None: not known."""
+    """The start time of that process; None: unknown."""
     since: str | None = None
-    """When it was requested, to the microsecond: the order of waiting jobs."""
+    """When it was requested, to the microsecond: waiting jobs are in this order."""
     called: str | None = None
     """When its process was started, to the microsecond; None: it waits."""
     own: bool = False
-    """True if `error` is the service's own text about this job, and not its command's, which may mention anything."""
+    """True if `error` is the service's own text about this job, not that of its command, which may mention anything."""
 
     @property
     def waits(self) -> bool:
@@ -98,12 +97,12 @@ def is_id(text: str) -> bool:
 
 
 def new_id(now: datetime) -> str:
-    """A name for a job: they sort by time, and none is ever given twice."""
+    """Returns a new name for a job: names sort by time, and no name is used twice."""
     return f"{format_time(now).replace('-', '').replace(':', '')}-{secrets.token_hex(4)}"
 
 
 def no_job(job_id: str) -> RequestRefused:
-    """Returns the refusal for an unknown job, and for one that the caller may not see."""
+    """Returns the refusal for an unknown job, and the same one for a job that the caller may not see."""
     return RequestRefused(f"there is no job {job_id}", "jobs are deleted after 30 days", "missing", is_public=True)
 
 
@@ -114,7 +113,7 @@ class JobStore:
         self._folder = state / "jobs"
 
     def put(self, job: ServeJob) -> None:
-        """Writes it down, in one step. Raises OSError."""
+        """Writes the job atomically. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         write_atomically(self._file(job.id), json.dumps(asdict(job)) + "\n")
 
@@ -126,7 +125,7 @@ class JobStore:
         return with_actual_state(job, now)
 
     def is_over(self, job_id: str, now: datetime) -> bool:
-        """Returns True if it has ended, or is no longer known."""
+        """Returns True if the job has ended, or is no longer known."""
         job = self._read(job_id)
         return job is None or with_actual_state(job, now).over
 
@@ -192,8 +191,8 @@ def read_job(document: Any) -> ServeJob:
 
 
 def with_actual_state(job: ServeJob, now: datetime) -> ServeJob:
-    """Returns the real state: a running job whose process is gone has failed; so has one that was never begun, or waited for
-    too long.
+    """Returns the real state: a running job whose process has ended has failed; so has one that was never started, or waited too
+    long.
     """
     if job.state == RUNNING and (job.pid is None or start_time(job.pid) != job.pid_started):
         return replace(job, state=FAILED, error="it was killed: its process no longer exists", own=True)
@@ -205,7 +204,7 @@ def with_actual_state(job: ServeJob, now: datetime) -> ServeJob:
 
 
 def job_object(job: ServeJob) -> dict[str, Any]:
-    """A job as JSON has it for others."""
+    """Returns the job as JSON for others."""
     job_fields = asdict(job)
     for name in ("pid", "pid_started", "since", "called"):
         del job_fields[name]
@@ -213,7 +212,7 @@ def job_object(job: ServeJob) -> dict[str, Any]:
 
 
 RUNTIME = Path("/run/btrkeep/jobs")
-"""Where they lie for units: with a reboot they are gone, and what was asked before is not done after it."""
+"""Folder of the requests for units: a reboot deletes them, so old requests are not carried out after it."""
 FORMAT = 1
 JOB_VERBS = (RUN, RESTORE, PREVIEW)
 
@@ -231,7 +230,7 @@ class ServeRequest:
     arguments: Mapping[str, Any]
     """As JSON."""
     folder: str | None = None
-    """The folder for a restore to this machine, chosen by the service; None: no such restore."""
+    """The folder for a restore to this machine, chosen by the service; None: no restore to this machine."""
     elsewhere: bool = False
     """True if a restore may go to another folder of its host than the original one."""
     in_place: tuple[str, ...] = ()
@@ -241,7 +240,7 @@ class ServeRequest:
 
 
 def write_request(folder: Path, asked: ServeRequest) -> None:
-    """Writes it down for `claim_request`. Raises OSError."""
+    """Writes the request for `claim_request`. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(folder / f"{asked.id}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="ascii") as file:
@@ -254,14 +253,13 @@ def remove_request(folder: Path, job_id: str) -> None:
 
 
 def request_exists(folder: Path, job_id: str) -> bool:
-    """Returns True if it is waiting: it was not taken, and the machine was not restarted."""
+    """Returns True if the request waits: it was not taken, and the machine was not restarted."""
     return (folder / f"{job_id}.json").exists()
 
 
 def claim_request(folder: Path, job_id: str) -> ServeRequest:
-    """Reads and removes it, so that it is carried out only once.
-
-    Raises UsageError if there is none, OperatorError if it is invalid.
+    """Reads and removes the request, so that it is carried out only once. Raises UsageError if there is none, OperatorError if it
+    is invalid.
     """
     if not is_id(job_id):
         raise UsageError("this is not the name of a job", "the root service assigns the names: backupd serve")

@@ -1,7 +1,6 @@
-"""Checks a request before it is carried out: its arguments, and the rights of the caller as the login service knows him.
-
-The caller has validated the arguments as well, but is not trusted. Rights are role, hosts, and disabled features; the dashboard's
-own word does not count.
+"""Checks a request before it is carried out: its arguments, and the rights of the caller according to the login service. The
+dashboard has validated the arguments too, but is not trusted. Rights are role, hosts, and disabled features; the dashboard cannot
+change them.
 """
 
 import os
@@ -21,7 +20,7 @@ from btrkeep.serving.viewer import Viewer, read_viewer
 from btrkeep.units import parse_time, printable
 
 Check = Callable[[Any], Any]
-"""Gives the value as the verb wants it. Raises ValueError, whose words the asker sees."""
+"""Returns the value in the form that the verb uses. Raises ValueError, whose text the caller gets."""
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 _NAME = re.compile(r"latest|\d{4}-\d\d-\d\dT\d{6}Z", re.ASCII)
 _WHICH = re.compile(r"latest|\d[0-9TZ-]{3,17}", re.ASCII)
@@ -40,11 +39,11 @@ class Argument:
     check: Check
     """Validates it."""
     default: Any = REQUIRED
-    """Its default; REQUIRED: it has none."""
+    """Its default; REQUIRED: it must be given."""
 
 
 def checked(given: Mapping[str, Any], allowed: Mapping[str, Argument]) -> dict[str, Any]:
-    """All arguments, those that were not given by their defaults. Raises RequestRefused, of kind usage."""
+    """Returns all arguments, with defaults for missing ones. Raises RequestRefused, of kind usage."""
     for name in given:
         if name not in allowed:
             raise RequestRefused(
@@ -65,7 +64,7 @@ def _one(name: str, argument: Argument, given: Mapping[str, Any]) -> Any:
 
 
 def text(longest: int) -> Check:
-    """A text, of so many characters at most, with nothing in it that is no character."""
+    """A text of limited length that contains only valid characters."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str):
@@ -80,7 +79,7 @@ def text(longest: int) -> Check:
 
 
 def matching(shape: re.Pattern[str], description: str) -> Check:
-    """A text of that shape."""
+    """A text that matches a pattern."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or not shape.fullmatch(value):
@@ -99,7 +98,7 @@ job = matching(re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII), "the name of a
 
 
 def path(value: Any) -> bytes:
-    """A path in a backup, as bytes, without anything in it that is no name."""
+    """A path in a backup, as bytes, of valid names."""
     if not isinstance(value, str):
         raise ValueError("it must be a string")
     try:
@@ -121,7 +120,7 @@ def paths(value: Any) -> tuple[bytes, ...]:
 
 
 def moment(value: Any) -> datetime:
-    """A time, as RFC 3339 writes it."""
+    """A time in the form of RFC 3339."""
     if not isinstance(value, str) or len(value) > _LONGEST_TIME:
         raise ValueError("it must be a time such as 2027-01-01T00:00:00Z")
     return parse_time(value)
@@ -162,7 +161,7 @@ def number(least: int, most: int) -> Check:
 
 
 def choice(*words: str) -> Check:
-    """Validates one of a few words."""
+    """Accepts only one of a few words."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
@@ -178,15 +177,15 @@ ROOT = 0
 
 
 class Right(Enum):
-    """What a verb takes. A viewer with HOST sees the host, OPERATE changes something of it, POOL sees all hosts; LISTED is told of
-    his hosts alone.
+    """The right that a verb needs. HOST: the viewer sees the host; OPERATE: he may change something of it; POOL: he sees all hosts;
+    LISTED: he gets only data of his hosts.
     """
 
     HOST, OPERATE, POOL, LISTED = range(4)
 
 
 def viewer_of(request: Request, peer: Peer, login: Path) -> Viewer:
-    """Returns the viewer. Root may name him; other clients give a session or a token. Raises RequestRefused."""
+    """Returns the viewer. Root may name a user; other clients send a session or a token. Raises RequestRefused."""
     if request.session is not None:
         return _logged_in(request.session, login)
     if not request.who.strip() or len(request.who) > _LONGEST_WHO:
@@ -213,7 +212,9 @@ def _logged_in(word: str, login: Path) -> Viewer:
 
 
 def require(right: Right, viewer: Viewer, arguments: Mapping[str, Any]) -> None:
-    """Raises RequestRefused: of kind missing for a host that he does not see, as if there were none; else of kind refused."""
+    """Raises RequestRefused: of kind missing for a host that the viewer does not see, as if it did not exist; else of
+    kind refused.
+    """
     if "host" in arguments and not viewer.may_see(arguments["host"]):
         raise RequestRefused("there is no such host", "", "missing", is_public=True)
     if right is Right.POOL and viewer.limited:

@@ -1,8 +1,9 @@
-"""The argument of a verb's function: the pool that is served and how it is opened, the limits of the service, and one call with the
-connection to its caller.
+"""The argument of a verb's function: the pool and how it is opened, the limits of the service, and one call with the connection to
+its caller.
 
-Nothing is kept open between requests. Limits keep the service from doing too much at once: on concurrency, on requests per minute
-and caller, and a cache, which keeps answers that took seconds for a minute. Of each kind of work one is computed at a time.
+Nothing is kept open between requests. Limits prevent the service from doing too much at the same time: on concurrency, on requests
+per minute and caller; and a cache keeps answers that took seconds for a minute. Of each kind of work only one is computed at a
+time.
 """
 
 import json
@@ -34,7 +35,7 @@ from btrkeep.units import printable, show_times_in
 _MINUTE = 60.0
 _NO_LIMIT = 1 << 20
 _MOST = 10_000
-"""Askers and verbs that are remembered; one that has asked for nothing for a minute is as one who never did."""
+"""Maximum number of pairs of caller and verb that are remembered. A caller without a request for a minute counts as new."""
 
 
 class ConcurrencyLimit(Places):
@@ -42,7 +43,7 @@ class ConcurrencyLimit(Places):
 
     @contextmanager
     def taken(self, viewer: Viewer) -> Iterator[None]:
-        """A place. Raises RequestRefused, of kind busy."""
+        """A slot. Raises RequestRefused, of kind busy."""
         try:
             self.take(viewer)
         except NoPlace as error:
@@ -61,7 +62,7 @@ class VerbLimits:
         self._lock, self._limits = threading.Lock(), dict[str, ConcurrencyLimit]()
 
     def of(self, verb: str, at_once: int | None) -> ConcurrencyLimit:
-        """Returns the limit of the verb, half of which one caller may use; None: it has no limit of its own."""
+        """Returns the limit of the verb, half of which one caller may use; None: no separate limit."""
         most = at_once or _NO_LIMIT
         with self._lock:
             limit = self._limits.setdefault(verb, ConcurrencyLimit(most, most))
@@ -70,7 +71,7 @@ class VerbLimits:
 
 
 class RateLimit:
-    """Shared by all threads: a token bucket for each asker and verb, which holds what may be asked for in a minute."""
+    """Shared by all threads: a token bucket for each caller and verb, which contains the allowed requests of a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -100,7 +101,7 @@ _WAIT = 0.2
 
 
 class AnswerCache:
-    """Shared by all threads. An answer that is kept is never changed."""
+    """Shared by all threads. A stored answer is never changed."""
 
     def __init__(self, kept: float = _KEPT) -> None:
         self._kept = kept
@@ -109,9 +110,8 @@ class AnswerCache:
         self._answers: dict[Hashable, tuple[float, Any]] = {}
 
     def get(self, kind: str, key: Hashable, compute: Callable[[], Any], gone: Callable[[], bool], patience: float = 60) -> Any:
-        """Returns the answer of `compute`, cached or new. Others wait for it meanwhile, `patience` seconds at the most.
-
-        Raises RequestRefused, of kind busy, and what `compute` raises: a failure is not kept.
+        """Returns the answer of `compute`, stored or new. Other threads wait for it, at most `patience` seconds. Raises
+        RequestRefused, of kind busy, and the errors of `compute`: these are not stored.
         """
         if (cached := self._look((kind, key))) is not None:
             return cached[1]
@@ -155,14 +155,14 @@ class JobQueue:
     waits: bool = False
     """True if there are any."""
     before: tuple[str, ...] = ()
-    """The jobs whose end lets the next one begin."""
+    """The jobs after whose end the next one can start."""
     changed: threading.Event = field(default_factory=threading.Event)
-    """Set if it must be checked again."""
+    """Set if they must be checked again."""
 
 
 @dataclass(slots=True)
 class ServiceContext:
-    """Everything the root service needs."""
+    """Everything that the root service needs."""
 
     pool_name: str
     """The pool's name on command lines, unless `config_file` is given."""
@@ -171,7 +171,7 @@ class ServiceContext:
     clock: Clock
     """The clock."""
     systemd: bool
-    """True if long work is started as units."""
+    """True if long work is started in units."""
     restore_to: Path | None = None
     """The folder of this machine below which files may be restored; None: none."""
     elsewhere: bool = False
@@ -181,7 +181,7 @@ class ServiceContext:
     login: Path | None = None
     """The socket of the login service; None: the one of its unit."""
     limits: VerbLimits = field(default_factory=VerbLimits)
-    """How many requests of each verb are answered at once."""
+    """How many requests of each verb are answered at the same time."""
     rates: RateLimit = field(default_factory=RateLimit)
     """How many requests each user may send."""
     answers: AnswerCache = field(default_factory=AnswerCache)
@@ -197,7 +197,7 @@ class ServiceContext:
 
     def config(self) -> Config:
         """Returns the present configuration; read again if one of its files has changed. Raises ConfigError, also if a mistake
-        leaves open who may do what.
+        makes it unclear who may do what.
         """
         with self._lock:
             # Taken before the files are read: a change that comes meanwhile is read at the next request.
@@ -224,7 +224,9 @@ class ServiceContext:
 
     @contextmanager
     def opened(self, *, writes: bool = False) -> Iterator[PoolContext]:
-        """All of it. Raises OperatorError of every kind; with `writes`, PoolUnusable when the pool is read-only."""
+        """Returns the complete context. Raises OperatorError of every kind; with `writes`, PoolUnusable if the pool is
+        read-only.
+        """
         config = self.config()
         pool = self._pool = open_configured(config)
         if writes:
@@ -234,8 +236,8 @@ class ServiceContext:
             yield PoolContext(config, pool, catalogue, self.clock)
 
     def tell(self) -> None:
-        """Publishes a newly read configuration for the dashboard. No caller waits for that, so it must not keep the pool busy:
-        it knows the pool from the last request that opened it, and without one waits for the next.
+        """Publishes a newly read configuration for the dashboard. No caller waits for that, so it must not open the pool: it uses
+        the pool of the last request that opened it, and without one waits for the next.
         """
         with self._lock:
             pool, config = self._pool, self._loaded[1] if self._loaded else None
@@ -250,11 +252,11 @@ class ServiceContext:
             log.info("could not publish the configuration: %s", printable(error.message))
 
     def chosen(self) -> tuple[str, ...]:
-        """The options of our commands that say which pool it is."""
+        """The options of our commands that select the pool."""
         return ("--config", str(self.config_file)) if self.config_file else ("--pool", self.pool_name)
 
     def words(self, program: Sequence[str]) -> tuple[str, ...]:
-        """Returns the beginning of a backupd command line for this pool."""
+        """Returns the start of a backupd command line for this pool."""
         return (*program, *self.chosen())
 
 
@@ -268,13 +270,12 @@ def _signature(main: Path) -> Signature:
 
 _PIECE = 256 << 10
 _LOOK = 1.0
-"""Seconds after which it is looked up again whether the asker may have more: a slow line keeps a stream for days."""
+"""Seconds after which the caller's rights are checked again: on a slow connection a stream lasts for days."""
 
 
 class Frames:
-    """A file-like writer: what is written is sent in frames. Only one piece is in memory.
-
-    `require` raises RequestRefused if the caller loses the right to it.
+    """A file-like writer: what is written is sent in frames. Only one piece is in memory. `require` raises RequestRefused if the
+    caller has lost the right to it.
     """
 
     def __init__(self, wire: Wire, require: Callable[[], None] = lambda: None) -> None:
@@ -338,7 +339,7 @@ class Call:
     arguments: Mapping[str, Any]
     """Validated and complete."""
     require: Callable[[], None]
-    """Checks again whether the user may make this request; raises OperatorError."""
+    """Checks again whether the user may make this request. Raises OperatorError."""
     frames: Frames | None = None
     """Sends an answer in parts; None: the verb has a single answer."""
 
@@ -351,7 +352,7 @@ class Call:
         return self.arguments[name]
 
     def stream(self, name: bytes, kind: str, length: int | None) -> Frames:
-        """Answers with a stream, which the function writes into; its return is the end. Raises ClientGone."""
+        """Answers with a stream, into which the function writes; when it returns, the stream ends. Raises ClientGone."""
         self.wire.answer(stream_line(StreamHeader(os.fsdecode(name), kind, length)))
         self.wire.streaming = True
         self.frames = Frames(self.wire, self.require)
@@ -363,6 +364,6 @@ class Call:
 
 
 def in_words(request: Request, longest: int = 300) -> str:
-    """A request for the log: one line, whatever is in it."""
+    """Returns a request for the log: one line, whatever it contains."""
     arguments = json.dumps(request.arguments)  # ASCII alone
     return f"{printable(request.verb[:40])} {arguments if len(arguments) <= longest else arguments[:longest] + '...'}"

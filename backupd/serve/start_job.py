@@ -1,7 +1,6 @@
-"""Starts long or networked work, which the service does not do itself, as a unit, or without systemd as a process of its own.
-
-As many backups as `concurrency` allows are started; the others wait as files, in the order of `next_turns`.
-docs/decisions/0022-runs-that-are-asked-for.rst says why.
+"""Starts work that is long or needs the network in a unit, or without systemd in a separate process. At most `concurrency` backups
+are started; the others wait as files, in the order of `next_turns`. docs/decisions/0022-runs-that-are-asked-for.rst has the
+reasons.
 """
 
 import logging
@@ -39,30 +38,31 @@ from btrkeep.units import format_time, printable, recorded_time
 log = logging.getLogger("backupd.serve")
 
 PREVIEWS, PREVIEWS_OF_ONE = 4, 2
-"""At the same time, of all and of one asker; of a host there is one. Each keeps an rsync busy, here and there, even if no user
-waits for it any more."""
+"""Maximum number of previews at the same time, in all and for one caller; one for a host. Each keeps an rsync busy on both sides,
+even if no user waits for it any more.
+"""
 _one_at_a_time = threading.Lock()
 _PATIENCE = 15.0  # seconds
 _AGAIN = 60.0  # seconds
 _LOOK = 0.5
-"""Seconds between two looks whether a backup has ended, while others wait."""
+"""Seconds between two checks whether a backup has ended, while others wait."""
 
 
 def folder_of_requests(service: ServiceContext) -> Path:
-    """Returns the folder where requests are left."""
+    """Returns the folder for requests."""
     return RUNTIME / service.pool_name if service.systemd else service.config().pool.state / "jobs" / "asked"
 
 
 def unit_of(verb: str, pool: str, job_id: str) -> str:
-    """Returns the name of the job's unit: a word of ours, the pool's name and the job's, and nothing of what was asked."""
+    """Returns the name of the job's unit: a fixed word, the pool's name and the job's, and nothing from the request."""
     return f"btrkeep-{RUN if verb == RUN else 'restore'}@{pool}:{job_id}.service"
 
 
 def begin(
     service: ServiceContext, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None
 ) -> ServeJob:
-    """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld, which says who is at work on the host
-    already, RequestRefused for too many previews or waiting backups, OperatorError when it cannot be started.
+    """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld with the present user of the host,
+    RequestRefused for too many previews or waiting backups, OperatorError if it cannot be started.
     """
     now = service.clock.now()
     with _turn():
@@ -91,7 +91,7 @@ def begin(
 
 
 def require_free(service: ServiceContext, verb: str, host: str, who: str) -> None:
-    """Raises as `begin` does for a host at which something is at work, without starting anything."""
+    """Raises the same as `begin` if the host is in use, without starting anything."""
     _require_free(service.pool(), service.jobs(), verb, host, who, service.clock.now())
 
 
@@ -103,7 +103,9 @@ def start_due(service: ServiceContext) -> None:
 
 @contextmanager
 def _turn() -> Iterator[None]:
-    """One thread at a time. Raises RequestRefused, of kind busy, if another one keeps it: it may hang in the state folder."""
+    """Locks for one thread at a time. Raises RequestRefused, of kind busy, if another thread keeps the lock: it may wait for the
+    state folder.
+    """
     if not _one_at_a_time.acquire(timeout=_PATIENCE):
         hint = "try again in a moment; if that does not help, check whether the state folder answers"
         raise RequestRefused(f"another job has been starting for more than {_PATIENCE:.0f} s", hint, "busy", is_public=True)
@@ -114,7 +116,7 @@ def _turn() -> Iterator[None]:
 
 
 def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
-    """Returns those that could not be started, and why."""
+    """Returns those that could not be started, with the reasons."""
     now, jobs, requests = service.clock.now(), service.jobs(), folder_of_requests(service)
     serve_jobs, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in serve_jobs:
@@ -138,7 +140,7 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
 
 
 def _start_process(service: ServiceContext, jobs: JobStore, job: ServeJob) -> None:
-    """Starts the job's process, once that is recorded: the process may be faster than we are. Raises OperatorError."""
+    """Starts the job's process after that is recorded, because the process may be faster. Raises OperatorError."""
     jobs.put(replace(job, called=_with_microseconds(service.clock.now())))
     if job.unit:
         run(start_command(job.unit))
@@ -151,10 +153,9 @@ def _with_microseconds(now: datetime) -> str:
 
 
 def keep_starting(service: ServiceContext) -> NoReturn:
-    """Starts the backups that wait when their turn comes, also those that an earlier service left. A thread runs it for ever.
-
-    Nothing is checked while nothing waits. If the jobs cannot be read (the pool is not mounted, say), the service may end; if it
-    does not, it tries again after a minute, or with the next request.
+    """Starts waiting backups when their turn comes, also those of an earlier service. A thread runs this for ever. Nothing is
+    checked while nothing waits. If the jobs cannot be read (for example because the pool is not mounted), the service may end; if
+    it continues, it tries again after a minute, or with the next request.
     """
     service.queue.waits = True
     while True:
@@ -175,13 +176,13 @@ def keep_starting(service: ServiceContext) -> NoReturn:
 
 
 def _has_room(service: ServiceContext) -> bool:
-    """Returns True if one of those under way has ended, or there was none."""
+    """Returns True if a running job has ended, or if there was none."""
     now, jobs, before = service.clock.now(), service.jobs(), service.queue.before
     return not before or any(jobs.is_over(job_id, now) for job_id in before)
 
 
 def start_command(unit: str) -> tuple[str, ...]:
-    """Returns the command that has systemd start the unit without waiting for it."""
+    """Returns the command that makes systemd start the unit without waiting for it."""
     return ("systemctl", "start", "--no-block", "--no-ask-password", "--", unit)
 
 
@@ -217,21 +218,20 @@ def _require_free(pool: Pool, jobs: JobStore, verb: str, host: str, who: str, no
 
 PER_ASKER = 250
 IN_ALL = 1000
-"""Backups that wait. Each is a file of half a kilobyte, and no process; more would be a mistake, or an attack."""
+"""Maximum number of waiting backups. Each is a file of half a kilobyte, and no process; more would be a mistake, or an attack."""
 FOR_OTHERS = 100
 """The last slots of all are for those who have nothing waiting: a few users with very many requests do not shut out others."""
 
 
 def is_under_way(job: ServeJob) -> bool:
-    """Returns True if it has been started, and is not over: it has a process, or will have one in a moment."""
+    """Returns True if it was started and has not ended: it has a process, or will have one in a moment."""
     return not job.over and not job.waits
 
 
 def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
-    """The waiting backups that begin now, in this order: so many that `at_once` are under way.
-
-    The next is of those who asked and have the fewest under way; among these, of the user served longest ago; then it is the
-    oldest. So one person's hundred hosts do not keep another's one host waiting.
+    """Returns the waiting backups to start now, in order, so that `at_once` are running. The next one is of the users with the
+    fewest running backups; of these, of the user whose last start is the oldest; then the oldest request. So one person's hundred
+    hosts do not delay another's single host.
     """
     runs = [job for job in jobs if job.verb == RUN]
     waiting = [job for job in runs if job.waits]
@@ -250,7 +250,7 @@ def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
 
 
 def require_turn(jobs: Iterable[ServeJob], who: str) -> None:
-    """Raises RequestRefused, of kind busy, when too many wait already."""
+    """Raises RequestRefused, of kind busy, if too many wait already."""
     waiting = Counter(job.who for job in jobs if job.waits)
     hint = "try again when some of them have started; `backupd run --all` takes all hosts"
     if waiting[who] >= PER_ASKER:

@@ -1,4 +1,4 @@
-"""The command line of btrfs-balancer: this package is the edge where errors become one line, a hint and an exit status."""
+"""The command line of btrfs-balancer: here every error becomes one line, a hint and an exit status."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""The live display of a balancing on a terminal, with the share of it that is done, and the time left."""
+"""The live display of a run of balances on a terminal: the finished share, and the time left."""
 
 import math
 import time
@@ -31,14 +31,13 @@ from btrkeep.process.progress import Notice, Waiting
 from btrkeep.units import counted, format_duration, format_given, format_size, printable
 
 _LEAST = 5.0
-"""Seconds of balancing before a rate of this run says more than nothing."""
+"""Minimum seconds of balancing for an estimate from this run's own rate."""
 _NEARLY = 0.95
 
 
 class RunPace:
-    """Follows a run: its progress is that of the limit that is nearest.
-
-    A budget limits bytes, time and window limit seconds; without any of them, the number of block groups worth balancing counts.
+    """Follows a run: its progress is that of the limit that will be reached first. A budget limits bytes, time and window limit
+    seconds; without any of them, the number of block groups worth balancing counts.
     """
 
     def __init__(self, settings: RunSettings, now: float, today: datetime | None = None) -> None:
@@ -53,7 +52,7 @@ class RunPace:
         self.moved = self.written = 0
 
     def step_begins(self, group: PlannedBlockGroup) -> None:
-        """This block group is under way."""
+        """Records that this block group has started."""
         self._group, self._worth = group, group.candidates
 
     def step_ends(self, done: StepDone) -> None:
@@ -64,9 +63,8 @@ class RunPace:
         self._worth, self._group = max(0, self._worth - 1), None
 
     def step_share(self, progress: BalanceProgress | None) -> tuple[float, str]:
-        """Returns the finished share of the current block group, from 0 to 1, and its description.
-
-        The kernel shows nothing while it copies, so the bar follows the estimated time then, up to nearly the end.
+        """Returns the finished share of the current block group, from 0 to 1, and its description. The kernel shows no progress
+        while it copies, so the bar then follows the estimated time, nearly to its end.
         """
         if self._group is None:
             return 0.0, ""
@@ -77,14 +75,14 @@ class RunPace:
         return max(by_time, moved / used if used else 1.0), words
 
     def step_left(self, progress: BalanceProgress | None) -> float | None:
-        """Returns the seconds left for the block group under way, by its estimate; None if it takes longer than that."""
+        """Returns the seconds left for the present block group, by its estimate; None if it takes longer than that."""
         if self._group is None:
             return None
         left = self._group.estimate.seconds - (progress.seconds if progress else 0.0)
         return left if left > 0 else None
 
     def share(self, moved: int, now: float) -> tuple[float, str]:
-        """Returns the share of the run that is done, from 0 to 1, and that in words. `moved`: bytes so far."""
+        """Returns the finished share of the run, from 0 to 1, and the same in words. `moved`: bytes so far."""
         shares = []
         if budget := self._settings.budget:
             shares.append((moved / budget, f"{format_size(moved)} of {format_given(budget)}"))
@@ -98,7 +96,7 @@ class RunPace:
         return min(1.0, share), words
 
     def left(self, moved: int, now: float) -> float | None:
-        """Returns the seconds until the run ends, None if nothing is known yet."""
+        """Returns the seconds until the run ends, None if still unknown."""
         limits = []
         spent = now - self._begun
         if self._seconds is not None:
@@ -122,7 +120,7 @@ _COLOURS = {
 
 
 class BalanceDisplay(LiveDisplay):
-    """Shows the current block group with its map, and bars for it and for the budget; finished ones scroll away above."""
+    """Shows the current block group with its map, and bars for it and for the budget; finished ones scroll up above them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +166,7 @@ class BalanceDisplay(LiveDisplay):
         self.draw()
 
     def picture(self) -> Group:
-        """Returns the part that stays below the lines that have scrolled away."""
+        """Returns the part that remains below the finished lines."""
         parts: list[RenderableType] = [""]
         if self._group:
             parts += [_head(self._group), *_map(self._group, self.console, blocks=self._blocks)]
@@ -184,7 +182,7 @@ class BalanceDisplay(LiveDisplay):
         return Group(*parts)
 
     def _so_far(self, pace: RunPace) -> str:
-        """Formats bytes moved and written, and the score before and now. The end may be cut off, so the newest numbers come
+        """Formats bytes moved and written, and the score before and now. The end may be truncated, so the newest numbers come
         first.
         """
         progress = self._progress
@@ -195,7 +193,7 @@ class BalanceDisplay(LiveDisplay):
         return f"{format_size(moved)} moved, {format_size(written)} written{ratio}, {score}"
 
     def _bars(self) -> Table:
-        """The block group, the budget if there is one, and what all came to so far."""
+        """The block group, the budget if there is one, and the totals so far."""
         grid = Table.grid(padding=(0, 2), pad_edge=False)
         pace, progress = self._pace, self._progress
         if self._group and pace:
@@ -223,7 +221,7 @@ def _head(group: PlannedBlockGroup) -> Text:
 
 
 def _map(group: PlannedBlockGroup, console: Console, *, blocks: bool) -> list[Text]:
-    """Returns the map, two or four lines of text. With colours, brightness shows how much of each spot is used."""
+    """Returns the map, two or four lines of text. With colours, brightness shows how much of each cell is used."""
     if group.shares is None:
         return []
     width = _WIDE if console.width >= _WIDE + 2 else _SLIM

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from btrkeep.catalogue import Balance, BalanceStep, FreeSpaceScore
 
 LINES = 30
-"""A month of nights as they are, half a year in steps of six days."""
+"""A month of nights unchanged; of half a year, every sixth day."""
 _LEAST_BAR, _MOST_BAR = 10, 40
 _TREND = 0.05
-"""The share by which a score must differ from the one above it to have a colour."""
+"""Relative difference from the score above from which a score has a colour."""
 _COLUMNS = ("TAKEN", "ALLOCATED", "USED", "FRAGS", "BAD", "MOVED", "SCORE")
 _FIRST_TO_GO = ("MOVED", "BAD", "ALLOCATED", "USED", "FRAGS")
 
 
 def lines(filesystem: str, looks: "Sequence[FreeSpaceScore]", balances: "Sequence[Balance]") -> list[str]:
-    """The whole text; `looks` oldest first, at least one."""
+    """Returns the whole text. `looks`: samples, oldest first, at least one."""
     history_lines = shown(looks, balances, LINES)
     shown_words = "" if len(history_lines) == len(looks) else f", {len(history_lines)} of them shown"
     head = f"{filesystem}: {counted(len(looks), 'score')} of its free space{shown_words}"
@@ -65,7 +65,7 @@ def _table(history: Sequence[HistoryLine]) -> str:
 
 
 def _total(widths: dict[str, int], kept: Sequence[str]) -> int:
-    """The columns that the table takes before its bars."""
+    """The columns of the table left of its bars."""
     return sum(widths[name] + 2 for name in kept)
 
 
@@ -87,13 +87,13 @@ def _rows(history: Sequence[HistoryLine]) -> list[dict[str, str]]:
 
 
 def _words_for(moments: Sequence[datetime]) -> Callable[[datetime], str]:
-    """Days, unless two of the lines are of the same one."""
+    """Returns dates, or times if two of the lines are of the same day."""
     days = {local_day(moment) for moment in moments}
     return local_day if len(days) == len(moments) else local_minute
 
 
 def _score_words(score: float, before: float | None) -> str:
-    """In green when it has become better since the line above, in red when it has become worse."""
+    """Returns the score in green if it is better than in the line above, in red if it is worse."""
     words = f"{score:,.0f}"
     if before is None or abs(score - before) <= _TREND * before:
         return words
@@ -127,7 +127,7 @@ def _balanced(balances: "Sequence[Balance]") -> str:
 def balance_lines(
     filesystem: str, balances: "Sequence[Balance]", since: datetime, is_running: "Callable[[Balance], bool]"
 ) -> list[str]:
-    """The runs of balance as text; `balances` oldest first."""
+    """Returns the balances as text. `balances`: oldest first."""
     if not balances:
         return textwrap.wrap(f"Nothing was balanced with btrfs-balancer on {filesystem} since {local_day(since)}.", text_width())
     last = balances[-LINES:]
@@ -173,7 +173,7 @@ def document(
     looks: "Sequence[FreeSpaceScore]",
     balances: "Sequence[tuple[Balance, bool, Sequence[BalanceStep]]]",
 ) -> dict[str, Any]:
-    """All of it, oldest first. A balance comes with whether it runs now, and its steps."""
+    """Returns everything as JSON, oldest first. A balance has its steps, and whether it is running now."""
     return {
         "filesystem": filesystem,
         "since": format_time(since),

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 mount_point = click.argument(
     "path", metavar="MOUNTPOINT", required=False, type=GivenPath(path_type=Path), shell_complete=complete_mount
 )
-"""For every command that looks at a filesystem. Without it `balance_target` finds that of the pool that is named."""
+"""For every command that reads a filesystem. Without it, `balance_target` uses the filesystem of the named pool."""
 
 which_pool = pool_options("the one on it")
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceTarget:
-    """The filesystem of `path`, and the [balance] section of the named pool; None without one."""
+    """The filesystem of `path`, and the [balance] section of the named pool; None without a pool."""
 
     path: Path
     balance: "BalanceSettings | None" = None
@@ -69,7 +69,7 @@ _NO_TIME = "{text!r} is not a time: write it like 06:00, or 2026-11-20T06:00:00Z
 
 
 def size_or_share(text: str) -> int | float:
-    """Bytes as int of "4GiB", a fraction as float of "2%". Raises ValueError."""
+    """Parses "4GiB" into bytes as int, "2%" into a fraction as float. Raises ValueError."""
     if "%" in text:
         return parse_share(text)
     try:
@@ -79,7 +79,7 @@ def size_or_share(text: str) -> int | float:
 
 
 def or_none(parse: Callable[[str], Value]) -> Callable[[str], Value | str]:
-    """Returns a parser that leaves "none" as it is: no limit, while an option that is not given means the configuration's."""
+    """Returns a parser that keeps "none", which means no limit; an option that is not given means the configured value."""
     return lambda text: text if text == NONE else parse(text)
 
 
@@ -89,10 +89,8 @@ def pressure(text: str) -> float | None:
 
 
 def moment(text: str, now: datetime | None = None, zone: tzinfo | None = None) -> datetime:
-    """The next time it is "06:00" in `zone`, on this machine's clocks without one, or the moment of an RFC 3339 time. Raises
-    ValueError.
-
-    `now` is on the same clocks and names no zone; None: it is read.
+    """Parses "06:00" into the next time of that in `zone`, or in the time zone of this machine without one; or parses an RFC 3339
+    time. Raises ValueError. `now`: in the same time zone, without naming it; None: the present time.
     """
     if not _HOURS.fullmatch(text):
         try:
@@ -119,7 +117,7 @@ SIZE = ParsedType("size", or_none(parse_size))
 TIME = ParsedType("duration", or_none(parse_duration))
 DURATION = ParsedType("duration", parse_duration)
 MOMENT = ParsedType("time", _valid_moment)
-"""A text for `moment`: the zone of a pool is read later."""
+"""Accepts a text for `moment`: the zone of a pool is read later."""
 ROOM = ParsedType("size", size_or_share)
 PRESSURE = ParsedType("percent", or_none(pressure))
 
@@ -161,9 +159,8 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that choose what is balanced, and how much: those of `plan_and_run.settings_of`, and `as_json`.
-
-    In the command's help, the policies replace the word POLICIES.
+    """Adds the options that select what is balanced, and how much: those of `plan_and_run.settings_of`, and `as_json`. In the
+    command's help, the policies replace the word POLICIES.
     """
     command.__doc__ = (command.__doc__ or "").replace(
         "POLICIES", "\n      ".join(map("{0[0]:9} {0[1]}".format, BALANCE_POLICIES.items()))

@@ -1,5 +1,5 @@
-"""From options to settings, and from these to a plan on the screen, or to a run: who watches it, who keeps it, and with which
-status it ends.
+"""From options to settings, and from these to a plan on the screen, or to a run with its display, its record and its
+exit status.
 """
 
 import shutil
@@ -44,9 +44,8 @@ def settings_of(
     patience: float | None = None,
     **options: Any,
 ) -> RunSettings:
-    """Returns the settings from the options, and from the pool's configuration (`balance`) for options that are None.
-
-    `options` have the names of RunSettings; "none" is no limit. `balance` is None if no pool was named.
+    """Returns the settings from the options, and from the pool's configuration (`balance`) for options that are None. `options`:
+    names of RunSettings; "none" is no limit. `balance`: None if no pool was named.
     """
     values: dict[str, Any] = {}
     if balance:
@@ -75,12 +74,14 @@ def _floors(policy: str, min_score: float | None, min_benefit: float | None) -> 
 
 
 def model_of(state: Path | None, filesystem: str) -> Model:
-    """Learnt from what balanced block groups of this filesystem took, when there is a catalogue of them. Raises OperatorError."""
+    """Returns the model for this filesystem, learnt from its balanced block groups if a catalogue has them. Raises
+    OperatorError.
+    """
     return fit(measured(state, filesystem)) if state else DEFAULT
 
 
 def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool) -> None:
-    """Everything that would be balanced. Raises OperatorError."""
+    """Prints everything that would be balanced. Raises OperatorError."""
     with open_btrfs(path) as fd:
         filesystem = identity(path)
         require_devices(path if path.is_dir() else path.resolve().parent, settings)
@@ -98,7 +99,7 @@ def show_plan(path: Path, settings: RunSettings, state: Path | None, *, as_json:
 
 
 def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
-    """Says why no block group is worth it, by the worst one."""
+    """Returns why no block group is worth it, with the worst one as example."""
     groups = seen.survey.groups
     if not len(groups.vaddr):
         return "there are no data block groups yet"
@@ -111,7 +112,7 @@ def left_alone(seen: FilesystemReading, settings: RunSettings) -> str:
 
 
 def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: bool, quiet: bool) -> int:
-    """Balances; the exit status. `state`: the folder of the catalogue that keeps it. Raises OperatorError."""
+    """Balances; returns the exit status. `state`: the folder of the catalogue for the record. Raises OperatorError."""
     with open_btrfs(path):
         filesystem = identity(path)
         require_devices(path if path.is_dir() else path.resolve().parent, settings)
@@ -132,8 +133,8 @@ def balance(path: Path, settings: RunSettings, state: Path | None, *, as_json: b
 
 
 def exit_status(report: Report) -> int:
-    """Returns the exit status of a finished run. A block group that could not be moved is a problem, unless a swap file keeps
-    it in place.
+    """Returns the exit status of a finished run. A block group that could not be moved is a problem, unless the reason is a swap
+    file.
     """
     if report.reason is StopReason.SIGNAL and report.signal:
         return signal_status(report.signal)

@@ -1,6 +1,5 @@
-"""A plan as text and JSON: what would be balanced, in which order, at which cost, and what that would gain; a report as JSON.
-
-Times are RFC 3339, sizes bytes, durations seconds.
+"""A plan as text and JSON: what would be balanced, in which order, at which cost, and what would be gained; a report as JSON. Times
+are RFC 3339, sizes bytes, durations seconds.
 """
 
 import textwrap
@@ -26,14 +25,14 @@ _NARROWEST = ("VADDR", "USED", "SCORE", "TIME")
 
 @dataclass(frozen=True, slots=True)
 class StopPoint:
-    """Where a run would stop: after the first `number` block groups; `words` shows why, "" if it would finish."""
+    """Where a run would stop: after the first `number` block groups. `words`: the reason, "" if the run would finish."""
 
     number: int
     words: str
 
 
 def cut_of(planned: Sequence[PlannedBlockGroup], settings: RunSettings, now: datetime) -> StopPoint:
-    """Returns where budget, time or window would stop it. Times are estimates, so the position is approximate."""
+    """Returns where budget, time or window would stop the run. Times are estimates, so the position is approximate."""
     number = next((at for at, group in enumerate(planned) if not group.is_within), len(planned))
     words = f"the budget of {format_given(settings.budget or 0)} ends here" if number < len(planned) else ""
     for limit, limit_name in _limits(settings, now):
@@ -62,7 +61,7 @@ def _within(planned: Sequence[PlannedBlockGroup], seconds: float) -> int:
 def lines(
     filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopPoint, alone: str, width: int
 ) -> list[str]:
-    """The whole text. `alone`: why nothing is worth it, if so. `width`: columns of the terminal, 0 for as many as it takes."""
+    """Returns the whole text. `alone`: why nothing is worth it, if so. `width`: columns of the terminal, 0 for no limit."""
     groups = counted(now.block_groups, "data block group")
     head = f"{filesystem}: {groups}, {format_size(now.used)} used of {format_size(now.allocated)}, score {score_words(now.score)}"
     paper = min(width, _PAPER) if width else _PAPER
@@ -112,7 +111,7 @@ def _table(planned: Sequence[PlannedBlockGroup], cut: StopPoint, width: int) -> 
 
 
 def _needs(rows: Sequence[dict[str, str]], headers: Sequence[str]) -> int:
-    """Columns that a table of these takes."""
+    """Number of columns of the table."""
     widths = [max(len(name), *(len(click.unstyle(cells[name])) for cells in rows)) for name in headers]
     return sum(widths) + 2 * (len(widths) - 1)
 
@@ -135,7 +134,7 @@ def _cells(planned_group: PlannedBlockGroup) -> dict[str, str]:
 def plan_as_json(
     filesystem: str, now: SpaceNumbers, planned: Sequence[PlannedBlockGroup], cut: StopPoint, settings: RunSettings
 ) -> dict[str, Any]:
-    """`within`: how many of the block groups budget and time cover, the first ones."""
+    """`within`: how many of the block groups, from the first on, budget and time allow."""
     return {
         "filesystem": filesystem,
         **settings_as_json(settings),

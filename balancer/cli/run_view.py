@@ -36,7 +36,7 @@ _RAW = {BalanceOutcome.GONE: "no longer existed before it was balanced", Balance
 
 
 def stopping_line(event: Cancelling) -> str:
-    """Returns the message that is printed at once when a run must stop."""
+    """Returns the message that is printed at once if a run must stop."""
     return f"stopping: {printable(event.why)}; the kernel cancels the block group at {event.vaddr}"
 
 
@@ -53,7 +53,9 @@ def begin_line(numbers: SpaceNumbers, settings: RunSettings) -> str:
 
 
 def step_line(done: StepDone, *, longest: int = 0) -> str:
-    """Returns the result of a block group in one line, without colour. The most important comes first: the end may be cut off."""
+    """Returns the result of a block group in one line, without colour. The most important part comes first, because the end may be
+    truncated.
+    """
     group = done.group
     head = f"{group.number}: block group {group.vaddr}"
     if done.outcome in (BalanceOutcome.NO_SPACE, BalanceOutcome.FAILED):
@@ -89,7 +91,7 @@ class BalanceLines:
         self._quiet, self._waits = quiet, ""
 
     def __call__(self, event: BalanceEvent) -> None:
-        """Ignores the begin of a block group: its line is printed at the end, when more is known."""
+        """Prints nothing for the start of a block group: its line is printed at the end, when more is known."""
         match event:
             case BalanceStarted():
                 self._say(begin_line(event.numbers, event.settings))
@@ -118,7 +120,7 @@ class BalanceLines:
 
 
 def _reason(why: str) -> str:
-    """Returns the reason without its numbers: a pressure that rises from 41.2 to 41.3 is the same reason."""
+    """Returns the reason without its numbers, so that a pressure that rises from 41.2 to 41.3 is the same reason."""
     return "".join(char for char in why if not char.isdigit())
 
 
@@ -130,7 +132,7 @@ def warnings_on_stderr(event: BalanceEvent) -> None:
 
 
 class BalanceStatus:
-    """The line of `systemctl status`: which block group is balanced, and how far the run is."""
+    """The line in `systemctl status`: which block group is balanced, and the progress of the run."""
 
     def __init__(self) -> None:
         self._status = Status()
@@ -138,7 +140,7 @@ class BalanceStatus:
         self._group: PlannedBlockGroup | None = None
 
     def __call__(self, event: BalanceEvent) -> None:
-        """Sends what matters at once, and how far it is now and then."""
+        """Sends important events at once, and the progress from time to time."""
         match event:
             case BalanceStarted():
                 self._budget = event.settings.budget
@@ -170,7 +172,7 @@ class BalanceStatus:
 
 
 def report_lines(report: Report, width: int = _PAPER) -> list[str]:
-    """The whole text, in lines of up to `width` columns; the table takes some 60."""
+    """Returns the whole text, in lines of up to `width` columns; the table takes about 60."""
     words = (*_sentences(report), end_line(report))
     return ["", *_table(report.before, report.after), "", *(line for word in words for line in textwrap.wrap(word, width))]
 
@@ -192,7 +194,7 @@ def _number(value: float, is_size: bool) -> str:
 
 
 def amplification_words(amplification: float | None) -> str:
-    """ "1.3 bytes written per byte moved", and nothing where nothing moved."""
+    """Returns "1.3 bytes written per byte moved"; "" if nothing was moved."""
     return f"{amplification:.3g} bytes written per byte moved" if amplification is not None else ""
 
 
@@ -217,6 +219,6 @@ def _sentences(report: Report) -> Iterator[str]:
 
 
 def end_line(report: Report) -> str:
-    """Says why the run ended."""
+    """Returns why the run ended."""
     word = "It ended" if report.reason in INTENDED else "It stopped"
     return f"{word}: {printable(report.why).rstrip('.')}."

@@ -29,13 +29,15 @@ SORTS = {
     "length": True,
     "vaddr": False,
 }
-"""The keys, and whether the highest comes first: the worst block groups are wanted first, the emptiest, the lowest address."""
+"""The sort keys, and whether the highest value comes first: the worst block groups, the emptiest, the lowest address."""
 TOP = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ListingOptions:
-    """What `score` lists, if it does not explain one block group: so many that score `min_score` or more, by a key of SORTS."""
+    """What `score` lists, unless it explains one block group: a number of block groups with a score of `min_score` or more, by a
+    key of SORTS.
+    """
 
     top: int | None
     min_score: float
@@ -138,7 +140,7 @@ def _score(path: Path, given: ListingOptions, as_json: bool, state: Path | None)
 
 
 def _record(state: Path, sample: "FreeSpaceScore") -> int:
-    """Records the sample and reports on standard error, because standard output already has the requested result."""
+    """Records the sample and reports that on standard error, because standard output has the requested result."""
     from balancer.balance_history import record_sample
 
     try:

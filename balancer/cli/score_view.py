@@ -24,7 +24,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def has_blocks() -> bool:
-    """Returns whether standard output takes block characters: in an old locale it takes ASCII only."""
+    """Returns True if standard output accepts block characters; in an old locale it accepts only ASCII."""
     try:
         _EIGHTHS.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -46,7 +46,9 @@ _PAPER = 80
 
 
 def lines(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None, more: int, least_score: float) -> list[str]:
-    """The whole text. `shown` are indices, `costs` theirs; `more` block groups that score `least_score` or more are not shown."""
+    """Returns the whole text. `shown`: indices. `costs`: of these. `more`: number of other block groups with a score of
+    `least_score` or more.
+    """
     groups = survey.groups
     whole, used = int(groups.length.sum()), int(groups.used.sum())
     count = counted(len(groups.vaddr), "data block group")
@@ -74,7 +76,9 @@ def _table(survey: Survey, shown: Array, costs: Sequence[Cost] | None, more: int
 
 
 def score_words(score: float) -> str:
-    """With one digit, in red above BAD. Cut, not rounded: its whole part is what python-btrfs's example prints."""
+    """Returns the score with one digit, in red above BAD. Truncated, not rounded: python-btrfs's example prints the same whole
+    part.
+    """
     words = f"{math.floor(score * 10) / 10:.1f}"
     return click.style(words, fg="red") if score > BAD else words
 
@@ -103,7 +107,7 @@ _BLOCK_GROUP = (
     _column("references", "REFS"),
 )
 _COSTS, _NOT_BESIDE_COSTS = ("EXTENTS", "REFS"), ("LENGTH", "USED%")
-"""80 columns have no room for all of them."""
+"""A terminal of 80 columns is too narrow for all of them."""
 
 
 def _histogram(survey: Survey) -> list[str]:
@@ -125,8 +129,8 @@ def _histogram(survey: Survey) -> list[str]:
 
 
 def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> None:
-    """Writes one document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`, if any, are
-    those of `shown`.
+    """Writes one document: the block groups `shown`, by index and in that order, and the histogram of all. `costs`: of `shown`, or
+    none.
     """
     click.echo(f'{{"filesystem": {orjson.dumps(filesystem).decode()},\n"block_groups": ', nl=False)
     stream_json(block_groups(survey, shown, costs))
@@ -134,8 +138,8 @@ def write_json(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Co
 
 
 def block_groups(survey: Survey, shown: Array, costs: Sequence[Cost] | None) -> Iterator[dict[str, Any]]:
-    """Yields the block groups of the indices `shown`. Benefit is null if nothing would move, extents and references if they
-    were not read.
+    """Yields the block groups `shown`, by index. Benefit is null if nothing would move, extents and references if they were not
+    read.
     """
     columns = [getattr(survey.groups, name)[shown].tolist() for name in _COLUMNS]
     counts = [(cost.extents, cost.references) for cost in costs] if costs else repeat((None, None), len(shown))

@@ -1,6 +1,5 @@
-"""`backupd run-job`: runs one job of the root service, and records its output and how it ends.
-
-Units call it; people call the commands themselves.
+"""`backupd run-job`: runs one job of the root service, and records its output and its result. Units call it; people call the
+commands themselves.
 """
 
 import asyncio
@@ -71,7 +70,7 @@ def _say(data: bytes) -> None:
 LONGEST_LOG = 1 << 20
 LONGEST_RESULT = 2 << 20
 PREVIEW_TAKES = 600.0
-"""Seconds at the most: a later one is no longer needed, and a host may keep it waiting for good."""
+"""Maximum seconds: a later result is useless, and a host may delay it for ever."""
 _STARTED_BY_HAND = ("PYTHONPATH",)
 
 
@@ -109,10 +108,9 @@ def carry_out(
     within: float | None = None,
     grace: float = 30.0,
 ) -> int:
-    """Runs the command to its end and returns its exit status. SIGTERM and SIGINT are passed on to it.
-
-    `speaks_json`: its standard output is its result; all else goes to the log. `within`: seconds after which it is
-    ended, as by a stop; what is there still after `grace` seconds more is killed.
+    """Runs the command to its end and returns its exit status. SIGTERM and SIGINT are passed on to it. `speaks_json`: its standard
+    output is its result; everything else goes to the log. `within`: seconds after which it is ended in the same way as by a stop;
+    processes that remain after `grace` more seconds are killed.
     """
     running = replace(job, state=RUNNING, started=format_time(clock.now()), pid=os.getpid(), pid_started=start_time(os.getpid()))
     jobs.put(running)
@@ -148,7 +146,7 @@ def carry_out(
 
 
 def _json(output: bytes | bytearray) -> Any:
-    """Returns None if the output is not JSON: the command may have failed before."""
+    """Returns None if the output is not JSON: the command may have failed before it printed any."""
     try:
         return json.loads(output)
     except ValueError:
@@ -184,7 +182,7 @@ async def _run(
 
 
 def _pass_on(group: Group, number: signal.Signals) -> None:
-    """Sends a signal to the command alone, which ends its children cleanly."""
+    """Sends a signal only to the command, which ends its children cleanly."""
     if group.running:
         os.kill(group.pid, number)
 

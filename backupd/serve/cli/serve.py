@@ -32,7 +32,7 @@ log = logging.getLogger("backupd.serve")
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Who may send requests where, and to which folders may be restored."""
+    """Who may send requests to which socket, and to which folders may be restored."""
 
     path: Path | None
     allowed: tuple[str, ...]
@@ -131,9 +131,8 @@ def command(ctx: click.Context, **options: Any) -> int:
 
 
 def _resolved(folder: Path) -> Path | None:
-    """Returns the folder without symlinks; None if it does not answer. Then the service does all else, and restores nothing there.
-
-    Raises UsageError for a file. `GivenPath` would refuse one that does not answer, and the service would not start.
+    """Returns the folder without symlinks; None if it does not answer. Then the service does everything else, and restores nothing
+    there. Raises UsageError for a file. `GivenPath` would refuse a folder that does not answer, and the service would not start.
     """
     if answers(folder):
         if folder.exists() and not folder.is_dir():
@@ -144,8 +143,8 @@ def _resolved(folder: Path) -> Path | None:
 
 
 def _require_configured(ctx: click.Context) -> None:
-    """Fails at once on an invalid configuration if started by hand. If systemd starts it, the clients are told instead, because
-    exiting would not help.
+    """Fails at once on an invalid configuration if started by hand. If systemd starts it, the clients get the error instead,
+    because exiting would not help.
     """
     config = load_config(ctx)
     config.require_rights()

@@ -1,4 +1,4 @@
-"""All verbs with their arguments. The function of that name in the named module carries a verb out."""
+"""All verbs with their arguments. The function with the verb's name in the named module carries it out."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from btrkeep.serving.protocol import LONGEST_ANSWER
 from btrkeep.serving.viewer import LIST_BYTES, Viewer
 
 Function = Callable[[Any], Any]
-"""Of a call; gives what JSON can hold, or has made a stream."""
+"""Takes a call; returns data for JSON, or has made a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Verb:
     limit: ConcurrencyLimit = field(compare=False)
     """How many run at once, shared with other verbs."""
     longest: int = LIST_BYTES + (512 << 10)
-    """The most bytes of its answer."""
+    """Maximum bytes of its answer."""
 
     def function(self, name: str) -> Function:
         """Returns the function."""
@@ -39,21 +39,21 @@ class Verb:
 
     @contextmanager
     def place(self, viewer: Viewer) -> Iterator[None]:
-        """A place among those that are doing it, and among all. Raises RequestRefused, of kind busy."""
+        """A slot of the verb's limit and of the limit for all. Raises RequestRefused, of kind busy."""
         with _ALL.taken(viewer), self.limit.taken(viewer):
             yield
 
 
 _ALL = ConcurrencyLimit(16, 10)
-"""All that the server answers at once; a client with very many requests leaves slots for others."""
+"""Number of requests that the server answers at the same time; a client with very many requests leaves slots for others."""
 _STREAMS = ConcurrencyLimit(10, 5)
-"""Streams last as long as the client reads. Slots are kept free for others."""
+"""Streams last as long as the client reads, so slots are kept free for others."""
 _HEAVY = ConcurrencyLimit(4, 2)
-"""They read for as long as they may."""
+"""These verbs may read for any time."""
 _LISTS = ConcurrencyLimit(8, 4)
-"""A folder of a million names takes seconds to put in order."""
+"""Sorting a folder of a million names takes seconds."""
 _SCANS = ConcurrencyLimit(6, 3)
-"""They wait for one another, a minute at the most."""
+"""These verbs wait for each other, at most a minute."""
 _SHORT = ConcurrencyLimit(12, 6)
 _HOST = {"host": Argument(given.host)}
 _BACKUP = {**_HOST, "backup": Argument(given.which)}

@@ -1,4 +1,4 @@
-"""Reads, compares and streams the contents of backups. No link leads out of a backup; see backupd.files."""
+"""Reads, compares and streams the content of backups. No link leads out of a backup; see backupd.files."""
 
 import errno
 import os
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _PIECE = 1 << 20
 _LOOK = 0.25
 _TEXT_BYTES = 1 << 20
-"""Bytes of an answer that are left for the lines of a text."""
+"""Bytes of an answer that are reserved for the lines of a text."""
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EXDEV)
 
 
 class _Pulse:
-    """Called regularly during long work: ends it if the caller has left or his time is over."""
+    """Called regularly during long work: ends it if the caller has left or the time limit is over."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -171,7 +171,7 @@ def compare(call: Call) -> dict[str, Any]:
 
 
 def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dict[str, Any]], bool, bool]:
-    """Returns so many differences, whether there are or may be more, and whether the time limit is the reason."""
+    """Returns that many differences, whether there are or may be more, and whether the time limit is the reason."""
     from backupd.files.backup_differences import difference_answer
 
     shown, size = list[dict[str, Any]](), AnswerSize(LIST_BYTES - _TEXT_BYTES)
@@ -187,7 +187,7 @@ def _some(call: Call, differences: "Iterator[PathDifference]") -> tuple[list[dic
 
 
 def _text(before: Tree, after: Tree, path: bytes, pulse: _Pulse) -> tuple[list[str] | None, str | None]:
-    """Returns the differing lines of a text file, or why there are none; neither if it is not a file."""
+    """Returns the differing lines of a text file, or the reason if they cannot be shown; neither if it is not a file."""
     from backupd.files.backup_differences import NoText, text_difference
 
     if "file" not in (_kind(before, path), _kind(after, path)):
@@ -211,7 +211,7 @@ def _kind(tree: Tree, path: bytes) -> str | None:
 
 
 def download(call: Call) -> None:
-    """A file as it is, or a file or folder as an archive."""
+    """Streams a file unchanged, or a file or folder as an archive."""
     with opened(call, call["backup"]) as [(backup, tree)]:
         entry = _entry(call, backup, tree)
         if call["as"] == "file":

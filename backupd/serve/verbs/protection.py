@@ -27,7 +27,7 @@ def require_host(context: PoolContext, host: str) -> None:
 
 @contextmanager
 def _locked(call: Call, purpose: str) -> Iterator[tuple[PoolContext, datetime]]:
-    """The context and the time of now, whole seconds, with the host's lock."""
+    """Yields the context and the present time in whole seconds, with the host's lock."""
     now = call.service.clock.now().replace(microsecond=0)
     with call.service.opened(writes=True) as context:
         require_host(context, call["host"])

@@ -32,7 +32,7 @@ def plan(call: Call) -> Any:
 
 
 def extents(call: Call) -> None:
-    """A picture of one block group's extents."""
+    """A picture of the extents of one block group."""
     words = [*our_command("heatmap"), "--quiet", "--blockgroup", str(call["vaddr"]), "--curve", call["curve"], "-o", "-"]
     if call["size"] is not None:
         words += ["--order", str(min(call["size"], 10)), "--size", str(call["size"])]
@@ -56,7 +56,7 @@ def retention(call: Call) -> list[dict[str, Any]]:
 
 
 def hello(call: Call) -> dict[str, Any]:
-    """Says that the service is there, which pool it serves, and which restores it allows besides those to the own place."""
+    """Returns which pool the service serves, and which restores it allows in addition to those to the original place."""
     service = call.service
     answer = {"pool": service.config().name, "id": service.pool().id, "now": format_time(service.clock.now())}
     return {**answer, "elsewhere": service.elsewhere, "folder": service.restore_to is not None}
@@ -79,7 +79,7 @@ def _json(ended: ProgramEnd) -> Any:
 
 
 def _refused(kind: str, ended: ProgramEnd) -> RequestRefused:
-    """In the program's own words."""
+    """Raises the error in the program's own words."""
     error = ended.error
     message = error.message.splitlines()[0] if error and error.message else f"exit status {ended.returncode}"
     # The words were ours, so wrong usage is a configuration that cannot be used.

@@ -1,4 +1,4 @@
-"""Work that is only started here, and what became of it."""
+"""Work that is only started here, and its result."""
 
 import os
 import time
@@ -22,11 +22,11 @@ from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import counted, local_time
 
 _PATIENCE = 15.0
-"""Seconds; then the asker looks at the job that goes on."""
+"""Seconds; afterwards the caller asks for the job, which continues."""
 _LOOK = 0.1
 _FAILED = ("failed", "skipped")  # outcomes of runs that brought nothing
 _MOST_RUNS = 2000
-"""Runs of a host that are read: more within a day are too many in any case."""
+"""Maximum number of runs of a host that are read: more within a day are too many in any case."""
 
 
 def run(call: Call) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def run(call: Call) -> dict[str, Any]:
 
 
 def _require_distance(call: Call, host: str) -> None:
-    """Raises RequestRefused, of kind busy, for a backup too soon after another one or for too many within a day."""
+    """Raises RequestRefused, of kind busy, if the last backup was a short time ago, or if there were too many within a day."""
     settings, now = call.service.config().serve, call.service.clock.now()
     since = now - max(A_DAY, timedelta(seconds=settings.run_distance))
     with call.service.opened() as context:
@@ -73,7 +73,7 @@ def restore(call: Call) -> dict[str, Any]:
 
 
 def preview(call: Call) -> Any:
-    """Starts a preview of a restore (`backupd restore --dry-run --json`). It may need the network, so it is a job as well."""
+    """Starts a preview of a restore (`backupd restore --dry-run --json`). It may need the network, so it is a job, too."""
     started, jobs, end = _restore(call, PREVIEW), _jobs(call), time.monotonic() + _PATIENCE
     while not (serve_job := jobs.get(started.id, call.service.clock.now())).over:
         if call.gone() or time.monotonic() > end:
@@ -111,7 +111,9 @@ def job(call: Call) -> dict[str, Any]:
 
 
 def _job_answer(call: Call, job: ServeJob) -> dict[str, Any]:
-    """A job as the asker may know it. What commands of root's say is about the whole machine, and not for who sees some hosts."""
+    """Returns what a caller may see of a job. Output of root's commands is about the whole machine, and is not shown to users who
+    see only some hosts.
+    """
     answer = job_object(job)
     if call.viewer.limited and job.error is not None and not job.own:
         answer["error"] = "it failed"
@@ -119,14 +121,14 @@ def _job_answer(call: Call, job: ServeJob) -> dict[str, Any]:
 
 
 def _queue(call: Call, jobs: JobStore) -> dict[str, int]:
-    """Returns what a backup waits for: the number of places, of occupied ones, and of other waiting backups."""
+    """Returns what a backup waits for: the number of slots, of used ones, and of other waiting backups."""
     runs = [other_job for other_job in jobs.all(call.service.clock.now()) if other_job.verb == RUN and not other_job.over]
     taken = sum(is_under_way(other_job) for other_job in runs)
     return {"places": call.service.config().backup.concurrency, "taken": taken, "waiting": max(0, len(runs) - taken - 1)}
 
 
 def jobs(call: Call) -> list[dict[str, Any]]:
-    """All jobs of the last 30 days, newest first, so many at the most and as many as fit into an answer; with `before` those that
+    """Returns the jobs of the last 30 days, newest first, up to a number and up to the size of an answer; with `before` those that
     follow that job in the list.
     """
     size, before = AnswerSize(), call["before"]
@@ -140,7 +142,7 @@ def jobs(call: Call) -> list[dict[str, Any]]:
 
 
 def _listed(call: Call, job: ServeJob) -> dict[str, Any]:
-    """A job as a list has it: without its result, which may have megabytes."""
+    """Returns a job for a list: without its result, which may have megabytes."""
     return {key: value for key, value in _job_answer(call, job).items() if key != "result"}
 
 
