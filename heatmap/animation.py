@@ -1,6 +1,5 @@
-"""Writes animations frame by frame: only the previous frame is kept, because the next one mostly differs little from it.
-
-GIF: https://www.w3.org/Graphics/GIF/spec-gif89a.txt. WebP: https://developers.google.com/speed/webp/docs/riff_container. Pillow
+"""Writes animations frame by frame: only the previous frame is kept, because the next one usually differs little from it. GIF:
+https://www.w3.org/Graphics/GIF/spec-gif89a.txt. WebP: https://developers.google.com/speed/webp/docs/riff_container. Pillow
 compresses each frame; the containers are written here, because Pillow would collect all frames first.
 """
 
@@ -15,13 +14,13 @@ from PIL import GifImagePlugin, Image
 from heatmap.filesystem_state import Array
 
 COLOURS = 255
-"""Colours of a palette; one number more means "as before"."""
+"""Number of colours of a palette; one more number means "unchanged"."""
 _AS_BEFORE = COLOURS
 _LEAVE_IT = 1  # GIF's disposal method: the next frame is drawn over this one
 
 
 class _Clock:
-    """Rounds durations so that their sum stays right."""
+    """Rounds durations so that their sum is correct."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second, self._exact, self._given = per_second, 0.0, 0
@@ -34,7 +33,7 @@ class _Clock:
 
 
 class Palette:
-    """At most COLOURS colours that all frames share, and the nearest of them for each colour: u8[n, 3]."""
+    """A palette of at most COLOURS colours for all frames, and the nearest of them for each colour: u8[n, 3]."""
 
     _BITS = 6  # of each channel that are looked at
 
@@ -54,7 +53,9 @@ class Palette:
         return cls(np.array(reduced.getpalette(), np.uint8).reshape(-1, 3)[:COLOURS])
 
     def _table(self, colours: Array) -> Array:
-        """u8[2**18]: for each colour, less finely divided, the nearest of the palette; in pieces, for all distances are 256 MB."""
+        """u8[2**18]: for each colour in coarser steps, the nearest of the palette; computed in pieces, because all distances take
+        256 MB.
+        """
         steps = (np.arange(1 << self._BITS) * 255 / ((1 << self._BITS) - 1)).astype(np.float32)
         grid = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
         wanted = colours.astype(np.float32)
@@ -73,7 +74,7 @@ class Palette:
 
 
 def _counted(samples: Iterable[Array]) -> tuple[Array, Array]:
-    """The colours in pictures as numbers, each once, and how many pixels have each."""
+    """Returns the colours of the pictures as numbers, each once, and the number of pixels of each."""
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for sample in samples:
         rgb = sample.reshape(-1, 3).astype(np.int32)
@@ -84,7 +85,9 @@ def _counted(samples: Iterable[Array]) -> tuple[Array, Array]:
 
 
 class Gif:
-    """Endless, with one palette for all frames. Frames are numbers of colours here, u8[h, w], so that others may find them."""
+    """A GIF that repeats, with one palette for all frames. Frames are numbers of colours here, u8[h, w], so that other code can
+    compute them.
+    """
 
     def __init__(self, file: BinaryIO, width: int, height: int, palette: Palette) -> None:
         self._file, self._clock, self._before = file, _Clock(100), np.full((height, width), _AS_BEFORE, np.uint8)
@@ -94,7 +97,7 @@ class Gif:
         file.write(b"!\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00")
 
     def add(self, frame: Array, seconds: float) -> None:
-        """The next frame, u8[h, w]."""
+        """Writes the next frame, u8[h, w]."""
         changed = frame != self._before
         x, y, right, bottom = _box(changed)
         part = np.where(changed, frame, np.uint8(_AS_BEFORE))[y:bottom, x:right]
@@ -110,7 +113,7 @@ class Gif:
 
 
 class Webp:
-    """Endless and without loss; of each frame only what differs from the one before."""
+    """A WebP that repeats, without loss; of each frame only the difference from the previous one."""
 
     def __init__(self, file: BinaryIO, width: int, height: int) -> None:
         self._file, self._clock, self._before = file, _Clock(1000), np.zeros((0, 0, 3), np.uint8)
@@ -120,7 +123,7 @@ class Webp:
         file.write(_chunk(b"ANIM", struct.pack("<IH", 0xFF000000, 0)))
 
     def add(self, frame: Array, seconds: float) -> None:
-        """The next frame, u8[h, w, 3]."""
+        """Writes the next frame, u8[h, w, 3]."""
         changed = (frame != self._before).any(2) if frame.shape == self._before.shape else np.ones(frame.shape[:2], bool)
         x, y, right, bottom = _box(changed)
         x, y = x & ~1, y & ~1  # a frame's place is counted in pairs of pixels
@@ -131,7 +134,7 @@ class Webp:
         self._before = frame
 
     def finish(self) -> None:
-        """Writes the file's length at its begin."""
+        """Writes the file's length at its start."""
         end = self._file.tell()
         self._file.seek(self._start + 4)
         self._file.write(struct.pack("<I", end - self._start - 8))
@@ -139,7 +142,7 @@ class Webp:
 
 
 def _compressed(rgba: Array) -> bytes:
-    """The chunk with a picture's pixels, out of the file that Pillow makes of it."""
+    """Returns the chunk with a picture's pixels from the file that Pillow makes of it."""
     buffer = io.BytesIO()
     Image.fromarray(rgba).save(buffer, "WEBP", lossless=True, method=1, quality=0, exact=True)
     data, at = buffer.getvalue(), 12
@@ -160,7 +163,7 @@ def _u24(number: int) -> bytes:
 
 
 def _box(changed: Array) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom of the smallest rectangle with all that changed; one pixel where nothing did."""
+    """Returns left, top, right, bottom of the smallest rectangle with all changes; one pixel if nothing changed."""
     lines, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
     if not len(lines):
         return 0, 0, 1, 1
@@ -168,7 +171,7 @@ def _box(changed: Array) -> tuple[int, int, int, int]:
 
 
 def ffmpeg_command(frames: str, output: str, fps: float) -> tuple[str, ...]:
-    """Returns the command that makes an mp4 that every browser plays. `frames`: a pattern such as /x/%06d.png."""
+    """Returns the command that makes an mp4 for every browser. `frames`: a pattern such as /x/%06d.png."""
     read = ("ffmpeg", "-nostdin", "-loglevel", "error", "-y", "-framerate", f"{fps:g}", "-i", frames)
     even = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2")  # colour is kept for squares of two by two pixels
     coded = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4")

@@ -1,11 +1,9 @@
-"""The colour schemes: usage, fragmentation, age, profile or type of each block group; and colours that are told apart.
+"""The colour schemes: usage, fragmentation, age, profile or type of each block group; and colours that are easy to distinguish.
 
-Only the scheme for usage shows fullness: a colour that is dimmed as well would show neither. Unallocated space is black in all of
-them.
-
-They are computed in OKLab (Björn Ottosson, 2020), in which equal distances look about equal. How a dichromat sees a colour is
-simulated after Viénot, Brettel and Mollon (1999) for the two kinds of red-green blindness; for the rare blue-yellow blindness the
-same construction is used with the plane through white and red.
+Only the scheme for usage shows fullness: a colour that also changes its brightness would show neither. Unallocated space is black
+in all of them. Colours are computed in OKLab (Björn Ottosson, 2020), in which equal distances look about equal. How a colour-blind
+person sees a colour is simulated after Viénot, Brettel and Mollon (1999) for the two kinds of red-green blindness; for the rare
+blue-yellow blindness the same construction is used with the plane through white and red.
 """
 
 from collections.abc import Callable
@@ -77,7 +75,9 @@ def simulated(rgb: Array, vision: str) -> Array:
 
 @cache
 def _blindness(vision: str) -> Array:
-    """Linear RGB to linear RGB: the missing cone's answer is replaced, so that white and one primary look as they do to all."""
+    """Linear RGB to linear RGB: the signal of the missing cone is replaced, so that white and one primary look the same as to all
+    others.
+    """
     missing, anchor = {"protan": (0, _BLUE), "deutan": (1, _BLUE), "tritan": (2, _RED)}[vision]
     others = [cone for cone in range(3) if cone != missing]
     kept = np.array([_TO_CONES @ np.ones(3), _TO_CONES @ anchor])
@@ -89,7 +89,7 @@ def _blindness(vision: str) -> Array:
 
 
 def distances(colours: Array, others: Array) -> Array:
-    """f64[n, m]: how far u8[n, 3] are from u8[m, 3] to those who tell them apart worst."""
+    """f64[n, m]: the distances of u8[n, 3] from u8[m, 3], as seen by the people who can distinguish them worst."""
     worst = np.full((len(colours), len(others)), np.inf)
     for vision in VISIONS:
         first, two = oklab(simulated(colours, vision)), oklab(simulated(others, vision))
@@ -99,11 +99,9 @@ def distances(colours: Array, others: Array) -> Array:
 
 @cache
 def sequential_colours() -> Array:
-    """u8[STEPS, 3]: from little to much. Lightness grows evenly, from violet over teal to yellow.
-
-    The darkest is lighter than the black of what is not allocated, the lightest darker than a white page. Red and green of one
-    lightness never mean different things, so it reads the same without colour. Each is as colourful as a screen can show, and no
-    more so than `_CHROMA`.
+    """u8[STEPS, 3]: from little to much. Lightness increases evenly, from violet over teal to yellow. The darkest colour is lighter
+    than the black of unallocated space, the lightest one darker than a white page. No red and green have the same lightness, so the
+    map can be read without colour. Each colour is as saturated as a screen can show, up to `_CHROMA`.
     """
     share = np.linspace(0, 1, STEPS)
     lightness, hue = 0.36 + 0.56 * share, np.radians(305 - 200 * share)
@@ -128,7 +126,7 @@ def _can_be_shown(lab: Array) -> Array:
 
 
 def map_sequentially(share: Array) -> Array:
-    """u8[n, 3]: the colours of f64[n] on the sequential map; below 0 and above 1 its ends, and grey for NaN."""
+    """u8[n, 3]: the colours of f64[n] on the sequential map; its ends for values below 0 and above 1, and grey for NaN."""
     is_known = ~np.isnan(share)
     step = np.rint(np.clip(np.where(is_known, share, 0), 0, 1) * (STEPS - 1)).astype(np.int64)
     return np.where(is_known[:, None], sequential_colours()[step], np.array(GREY, np.uint8)).astype(np.uint8)
@@ -136,10 +134,9 @@ def map_sequentially(share: Array) -> Array:
 
 @cache
 def qualitative_colours(count: int, others: tuple[tuple[int, int, int], ...] = ()) -> Array:
-    """u8[count, 3]: colours for things that have no order.
-
-    Each next one is the farthest from all before it, and from black, white, the grey of "none" and `others`, to those who
-    tell it apart worst. Very dark ones are left out: they would be lost on black.
+    """u8[count, 3]: colours for unordered things. Each one is the farthest from all earlier ones, and from black, white, the grey
+    of "none" and `others`, as seen by the people who can distinguish it worst. Very dark ones are left out, because they would be
+    invisible on black.
     """
     levels = np.linspace(0, 255, 10).round().astype(np.uint8)
     grid = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1).reshape(-1, 3)
@@ -154,7 +151,7 @@ def qualitative_colours(count: int, others: tuple[tuple[int, int, int], ...] = (
 
 
 SCORE_TOP = 4 * BAD
-"""The score at which the colour is the brightest; `BAD` is at four fifths of the scale."""
+"""The score with the brightest colour; `BAD` is at four fifths of the scale."""
 
 TYPES = {DATA: "data", METADATA: "metadata", SYSTEM: "system", DATA | METADATA: "data and metadata"}
 
@@ -194,12 +191,12 @@ def _bare(rgb: Array) -> CellColours:
 
 
 def score(state: FilesystemState) -> CellColours:
-    """Colours data block groups by how fragmented their free space is; the others are grey."""
+    """Colours data block groups by the fragmentation of their free space; the others are grey."""
     return _bare(map_sequentially(score_share(_scores(state))))
 
 
 def score_share(scores: Array) -> Array:
-    """f64[n] from 0 to 1 of scores: logarithmic, for most are small and what counts is which are worst."""
+    """f64[n] from 0 to 1 for scores: logarithmic, because most scores are small and the worst ones are important."""
     share: Array = np.log1p(np.maximum(scores.astype(np.float64), 0)) / np.log1p(SCORE_TOP)
     return share
 
@@ -211,9 +208,8 @@ def _scores(state: FilesystemState) -> Array:
 
 
 def age(state: FilesystemState) -> CellColours:
-    """Colours block groups by when their content was written: by generation where it is known, else by virtual address.
-
-    btrfs gives each new block group a higher virtual address than any had before, so that order is the order of their making.
+    """Colours block groups by the time when their content was written: by generation if known, else by virtual address. btrfs gives
+    each new block group a higher virtual address than any before, so addresses are in the order of creation.
     """
     return _bare(map_sequentially(_age_share(state)))
 
@@ -235,12 +231,12 @@ def _generations(state: FilesystemState) -> tuple[int, int]:
 
 
 def profile(state: FilesystemState) -> CellColours:
-    """Paints one colour for each RAID profile."""
+    """Gives each RAID profile a colour."""
     return _bare(_by_flags(state, PROFILE_MASK, dict(zip(PROFILES, _profile_colours(), strict=True))))
 
 
 def kind(state: FilesystemState) -> CellColours:
-    """The colours of usage, all at their brightest."""
+    """The colours of usage, all at full brightness."""
     return _bare(usage(state).rgb)
 
 

@@ -21,9 +21,8 @@ FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """Block groups that changed, by address: `vaddr`, `length`, `flags`, `before`, `after` u64[n], bytes used; `kind` str[n].
-
-    One that is new had 0 before, one that is gone has 0 after.
+    """Block groups that changed, by address: `vaddr`, `length`, `flags`, `before`, `after` u64[n], bytes used; `kind` str[n]. A new
+    one has 0 before, a deleted one 0 after.
     """
 
     vaddr: Array
@@ -36,7 +35,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moves:
-    """Device extents of chunks that are in both states, that are in one only. `came` bool[n]: in the later; u64[n] the others."""
+    """Device extents of chunks that exist in both states, but that are themselves in only one of them. `came` bool[n]: in the later
+    one; the others u64[n].
+    """
 
     vaddr: Array
     devid: Array
@@ -54,7 +55,7 @@ class Totals:
     total: int
     """Size of the devices."""
     allocated: int
-    """Bytes of the devices in block groups."""
+    """Bytes of the devices that belong to block groups."""
     length: int
     """Of the block groups."""
     used: int
@@ -80,11 +81,11 @@ class StateDifference:
     moves: Moves
     """Of chunks."""
     devices: list[tuple[int, int, int]]
-    """Of devices that appeared, disappeared or changed their size: id, bytes before and bytes after (0: none)."""
+    """Devices that appeared, disappeared or changed their size: id, bytes before and bytes after (0: none)."""
 
 
 def difference(before: FilesystemState, after: FilesystemState) -> StateDifference:
-    """Raises OperatorError: they are of two filesystems."""
+    """Compares two states. Raises OperatorError if they are of two filesystems."""
     if before.fsid != after.fsid:
         raise OperatorError(
             f"these are states of two filesystems: {printable(before.fsid)} and {printable(after.fsid)}",
@@ -110,7 +111,7 @@ def totals(state: FilesystemState) -> Totals:
 
 
 def _rows(**columns: Array) -> Array:
-    """Columns of one length as one array of rows, which can be compared as a whole."""
+    """Returns columns of one length as one array of rows, which can be compared completely."""
     rows = np.empty(len(next(iter(columns.values()))), [(name, np.uint64) for name in columns])
     for name, column in columns.items():
         rows[name] = column
@@ -159,7 +160,7 @@ def _devices(before: FilesystemState, after: FilesystemState) -> list[tuple[int,
 
 
 def lines(compared: StateDifference, top: int) -> Iterator[str]:
-    """The difference in words: the whole, then the `top` block groups that changed by most bytes."""
+    """Returns the difference in words: totals, then the `top` block groups that changed by most bytes."""
     was, now = compared.before, compared.after
     name = f"{printable(compared.label)}  " if compared.label else ""
     apart = format_duration(abs((now.taken - was.taken).total_seconds()))
@@ -190,7 +191,7 @@ def _signed(size: int) -> str:
 
 
 def more_used(changes: Changes) -> Array:
-    """i64[n]: bytes more used, or less."""
+    """i64[n]: increase or decrease of used bytes."""
     return changes.after.astype(np.int64) - changes.before.astype(np.int64)
 
 
@@ -217,7 +218,7 @@ def _worst(changes: Changes, top: int) -> Iterator[str]:
 
 
 def as_json(compared: StateDifference) -> dict[str, Any]:
-    """The whole difference, ready for JSON: sizes are bytes."""
+    """Returns the whole difference for JSON: sizes are bytes."""
     changes, moves = compared.changes, compared.moves
     columns = zip(
         *(

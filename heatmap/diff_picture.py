@@ -11,7 +11,7 @@ from heatmap.overview import PHYSICAL, CellColours, Drawing, common_scale, overv
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
 _FAINTEST = 0.35
-"""How much of its colour what changed by next to nothing has."""
+"""Minimum strength of the colour of a block group that changed very little."""
 
 
 def colours() -> dict[str, Colour]:
@@ -35,10 +35,9 @@ def picture(
     size: int | None = None,
     curve: str = "hilbert",
 ) -> tuple[Array, Grid]:
-    """Draws the later state, u8[edge, edge, 3], coloured by change; both states are to the scale of the larger one.
-
-    A block group that has disappeared is drawn in its old place, unless another is there now; in the order of virtual addresses it
-    is not drawn.
+    """Draws the later state, u8[edge, edge, 3], coloured by change; both states have the scale of the larger one. A block group
+    that has disappeared is drawn in its old place, unless another one is there now; in the order of virtual addresses it is not
+    drawn.
     """
     scale = common_scale((before, after))
     changes = changes_between(before, after)

@@ -1,4 +1,6 @@
-"""The arrays from which a picture of a whole filesystem is drawn, recorded and drawn again. Pure: `state_reader` fills them."""
+"""The arrays from which a picture of a whole filesystem is drawn, also after they were recorded. Pure: `state_reader`
+fills them.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,13 +21,16 @@ PROFILE_MASK = sum(PROFILES)  # BTRFS_BLOCK_GROUP_PROFILE_MASK
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilesystemState:
-    """A filesystem at one moment. Bytes everywhere; addresses in order.
+    """A filesystem at one time. All sizes are bytes; all addresses are in order. `devid`, `total_bytes`: u64[d], by devid.
 
-    `devid`, `total_bytes`: u64[d], by devid. Device extents, u64[m] each, by devid and place: `de_vaddr` is the chunk's. Chunks, by
-    address: `ch_vaddr`, `ch_length`, `ch_type` u64[c], `ch_stripes` i64[c], how many; of all stripes in that order
-    `st_chunk` i64[s], the chunk's index, `st_devid` and `st_paddr` u64[s]. Block groups, u64[n] each, by address; each is the chunk
-    of that address, though a chunk may just have none. `score` f32[n]: the balancer's, NaN for what holds no data. `generation`
-    u64[n]: the transaction in which what lies in it was written, on average by bytes; 0 where nothing does.
+    Device extents, u64[m] each, by devid and position: `de_vaddr` is the chunk's address.
+
+    Chunks, by address: `ch_vaddr`, `ch_length`, `ch_type` u64[c], `ch_stripes` i64[c], number of stripes; of all stripes in that
+    order `st_chunk` i64[s], the chunk's index, `st_devid` and `st_paddr` u64[s].
+
+    Block groups, u64[n] each, by address; each has the chunk with its address, though a chunk may just have none. `score` f32[n]:
+    the balancer's, NaN without data. `generation` u64[n]: the average transaction, by bytes, in which the content was written; 0
+    without content.
     """
 
     fsid: str

@@ -64,8 +64,8 @@ def laid_out(curve: str, order: int, along: Array) -> Array:
 
 
 def _hilbert(order: int, along: Array) -> Array:
-    """Computes the curve tile by tile: four tables say where the pixels of each go, so that the work stays in the processor's
-    cache.
+    """Computes the curve tile by tile: four tables have the positions of the pixels of each, so that the work stays in the
+    processor's cache.
     """
     low = min(order, _TILE_ORDER)
     edge, size = 1 << low, 4**low
@@ -78,7 +78,7 @@ def _hilbert(order: int, along: Array) -> Array:
 
 
 def _tiles(order: int) -> tuple[list[int], list[int], list[int]]:
-    """Line, column and way of each of 4**order tiles along the curve: each level divides all tiles of the one above."""
+    """Line, column and way of each of 4**order tiles along the curve: each level divides all tiles of the level above."""
     line, column, way = np.zeros(1, np.int64), np.zeros(1, np.int64), np.full(1, _URD)
     for _ in range(order):
         line = (line[:, None] * 2 + _LOWER[way]).ravel()
@@ -89,7 +89,7 @@ def _tiles(order: int) -> tuple[list[int], list[int], list[int]]:
 
 @cache
 def _tables(order: int) -> list[Array]:
-    """i64[2**order, 2**order] for each way: at which place along the curve each pixel of a tile is."""
+    """i64[2**order, 2**order] for each way: the position along the curve of each pixel of a tile."""
     tables = [np.zeros((1, 1), np.int64)] * 4
     for level in range(order):
         tables = [_joined(way, tables, 4**level) for way in range(4)]
@@ -106,7 +106,7 @@ def _joined(way: int, tables: list[Array], size: int) -> Array:
 
 MIN_BRIGHTNESS = 0.1
 OVERVIEW_GRANULARITY = 32 << 20
-"""Bytes that a pixel stands for, about, where the order of the picture is not given: of a whole filesystem."""
+"""Approximate bytes of a pixel if the order of the picture is not given: for a whole filesystem."""
 _AUTOMATIC = 10
 
 
@@ -121,24 +121,23 @@ class Grid:
 
     @property
     def edge(self) -> int:
-        """Lines, and pixels of a line, before they are enlarged."""
+        """Number of lines, and of pixels of a line, before they are enlarged."""
         return 1 << self.order
 
     @property
     def scale(self) -> int:
-        """The number of lines, and of columns, of the picture that a pixel takes."""
+        """Number of lines, and of columns, of the picture for one pixel."""
         return 1 << (self.size - self.order)
 
     @property
     def bytes_per_pixel(self) -> float:
-        """Returns the bytes that a pixel stands for, mostly no whole number."""
+        """Returns the bytes of a pixel, usually not an integer."""
         return float(self.total_bytes / 4**self.order)
 
 
 def choose(order: int | None, size: int | None, curve: str, total_bytes: int, granularity: int) -> Grid:
-    """The grid: without an order one whose pixels stand for `granularity` bytes or less, of 10 at the most; size is 10 or more.
-
-    Raises OperatorError: `size` below `order`.
+    """Returns the grid: without an order one whose pixels are `granularity` bytes or less, with order 10 at most; size is 10 or
+    more. Raises OperatorError: `size` below `order`.
     """
     chosen = order
     if chosen is None:
@@ -156,7 +155,9 @@ def choose(order: int | None, size: int | None, curve: str, total_bytes: int, gr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """A picture along its curve: `rgb` u8[k, 3] holds from place `begin` i64[k] up to where the next one begins; `count` in all."""
+    """A picture along its curve: `rgb` u8[k, 3] is the colour from position `begin` i64[k] to the start of the next one; `count` in
+    all.
+    """
 
     begin: Array
     rgb: Array
@@ -167,7 +168,9 @@ class Runs:
         return np.repeat(self.rgb, self._lengths(), axis=0)
 
     def words(self, grid: Grid) -> Array:
-        """u32[edge, edge]: each pixel at its place, its bytes red, green, blue and nothing. One number moves faster than three."""
+        """u32[edge, edge]: each pixel at its position, with the bytes red, green, blue and zero. One number is copied faster than
+        three.
+        """
         words = np.zeros((len(self.rgb), 4), np.uint8)
         words[:, :3] = self.rgb
         return laid_out(grid.curve, grid.order, np.repeat(words.view(np.uint32)[:, 0], self._lengths()))
@@ -217,7 +220,7 @@ class Canvas:
         self._finish(place[:held], part[:held], share[:held], colour[:held])
 
     def _finish(self, place: Array, part: Array, share: Array, colour: Array) -> None:
-        """Finishes the pixels to which nothing more will be added."""
+        """Finishes the pixels to which nothing can be added any more."""
         begins = np.concatenate(([True], place[1:] != place[:-1]))[: len(place)]
         pixel, count = np.cumsum(begins) - 1, int(begins.sum())
         # bincount adds one after the other, as a loop would; other sums of NumPy go in pairs.
@@ -225,7 +228,7 @@ class Canvas:
         self._pixels.append((place[begins], _bright(np.column_stack(sums[:3]), sums[3], self._min_brightness)))
 
     def finish(self) -> Runs:
-        """The picture. Nothing may be painted afterwards."""
+        """Returns the picture. Nothing may be painted afterwards."""
         self._finish(*self._held)
         at, mixed = (np.concatenate(column) for column in zip(*self._pixels, strict=True))
         begin, end, whole = (np.concatenate(column) for column in zip(*self._spans, strict=True))

@@ -1,6 +1,5 @@
-"""The text below a picture: filesystem, time, how it was drawn, numbers, and the meaning of the colours.
-
-Uses Pillow's own font. The letters grow with the picture, so that a large one can be read when it is shown small.
+"""The text below a picture: filesystem, time, how it was drawn, numbers, and the meaning of the colours. Uses Pillow's own font.
+The size of the letters is proportional to the picture, so that a large one can be read when it is shown small.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +21,12 @@ from heatmap.state_reader import TREES, WHITE
 
 GROUND, INK, FAINT = (0x18, 0x18, 0x18), (0xF2, 0xF2, 0xF2), (0xA8, 0xA8, 0xA8)
 _SMALLEST, _LARGEST, _PER_WIDTH = 11, 44, 62
-"""Height of letters in pixels: at the least, at the most, and how many of them are as wide as the picture is."""
+"""Height of letters in pixels: minimum, maximum, and the number of letters across the picture."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """A font, how high a line of it is, and how far everything stays from the edge."""
+    """A font, the height of its lines, and the margin."""
 
     font: Any
     line: int
@@ -39,13 +38,13 @@ class _Type:
 
 @cache
 def _type(width: int) -> _Type:
-    """The letters for a picture that is so wide."""
+    """Returns the letters for a picture of that width."""
     size = max(_SMALLEST, min(_LARGEST, round(width / _PER_WIDTH)))
     return _Type(ImageFont.load_default(size), round(size * 1.45), max(4, size // 2))
 
 
 def add_below(image: Image.Image, lower: Array) -> Image.Image:
-    """The picture with a band, u8[k, w, 3], below it."""
+    """Returns the picture with a band, u8[k, w, 3], below it."""
     larger = Image.new("RGB", (image.width, image.height + len(lower)))
     larger.paste(image, (0, 0))
     larger.paste(Image.fromarray(lower), (0, image.height))
@@ -79,7 +78,9 @@ def _drawable(text: str) -> str:
 
 
 def numbers(state: FilesystemState) -> list[str]:
-    """Returns two lines: sizes and use. Devices count raw bytes, copies too; block groups count bytes of content, each once."""
+    """Returns two lines: sizes and usage. Devices count raw bytes, including copies; block groups count bytes of content, each
+    once.
+    """
     total, allocated = int(state.total_bytes.sum()), int(state.de_length.sum())
     length, used = int(state.bg_length.sum()), int(state.bg_used.sum())
     devices, free = counted(len(state.devid), "device"), max(0, total - allocated)
@@ -101,7 +102,7 @@ def pixels(grid: Grid) -> str:
 
 
 def band(lines: Sequence[str], key: ColourKey | None, width: int) -> Array:
-    """u8[h, width, 3]: lines of text, the first one brightest, wrapped where they are too long; and the key to the colours."""
+    """u8[h, width, 3]: lines of text, the first one brightest, long ones wrapped; and the key to the colours."""
     letters = _type(width)
     room = width - 2 * letters.edge
     rows = [(piece, INK if number == 0 else FAINT) for number, line in enumerate(lines) for piece in _wrapped(line, room, letters)]
@@ -119,7 +120,7 @@ def band(lines: Sequence[str], key: ColourKey | None, width: int) -> Array:
 
 
 def strip(width: int, left: str, right: str) -> Array:
-    """u8[h, width, 3]: one line, as below the frames of an animation; h is even. `right` is left out where there is no room."""
+    """u8[h, width, 3]: one line, as below the frames of an animation; h is even. `right` is left out if it does not fit."""
     letters = _type(width)
     image = Image.new("RGB", (width, (letters.line + letters.edge + 1) // 2 * 2), GROUND)
     draw = ImageDraw.Draw(image)
@@ -132,7 +133,7 @@ def strip(width: int, left: str, right: str) -> Array:
 
 
 def _wrapped(line: str, room: int, letters: _Type) -> Iterator[str]:
-    """Pieces that fit, broken at blanks; a word that is too long alone is broken anywhere."""
+    """Returns pieces that fit, split at spaces; a word that is too long alone is split anywhere."""
     piece = ""
     for word in line.split(" "):
         longer = f"{piece} {word}" if piece else word
@@ -152,7 +153,7 @@ def _wrapped(line: str, room: int, letters: _Type) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Swatch:
-    """The place of a swatch and its label."""
+    """A swatch and its label, with their position."""
 
     line: int
     """From 0."""
@@ -196,7 +197,7 @@ def _draw_key(
 
 
 def _draw_ramp(image: Image.Image, draw: ImageDraw.ImageDraw, key: ColourKey, y: int, letters: _Type) -> None:
-    """The colours as a bar, with marks below it. Words that would run into the one before are left out."""
+    """Draws the colours as a bar, with marks below it. Labels that would overlap the previous one are left out."""
     left, wide = letters.edge, image.width - 2 * letters.edge
     tall = letters.line * 3 // 4
     steps = np.arange(wide) * len(key.ramp) // wide

@@ -1,12 +1,15 @@
-"""A whole filesystem, block group by block group, by place on devices or by address; and what is under the pointer.
+"""Draws a whole filesystem, block group by block group, by position on devices or by address; and finds what is at a position of
+the picture.
 
 How a page finds what is at (x, y) of a picture, counted from 0, from the left and from above:
 
-1. Divide both by 2**(size - order), rounding down: pixels were enlarged so much.
-2. `step` of web/static/heatmap.js says which place along the curve that is. Line by line (linear) it is y * 2**order + x; snake
-   goes back in every second line; for hilbert there is a loop of as many rounds as the order.
-3. Entries are sorted by `start` and each takes the places from `start` up to, and without, `end`. Several can share a place: all
-   with start <= place < end are in that pixel. None: nothing is allocated there.
+1. Divide both by 2**(size - order), rounding down: pixels were enlarged by that factor.
+
+2. `step` of web/static/heatmap.js computes the position along the curve. Line by line (linear) it is y * 2**order + x; snake goes
+back in every second line; for hilbert there is a loop with `order` rounds.
+
+3. Entries are sorted by `start` and each takes the positions from `start` up to, but not including, `end`. Several can share a
+position: all with start <= position < end are in that pixel. None: nothing is allocated there.
 """
 
 import json
@@ -38,7 +41,7 @@ class CellColours:
 
 
 Colouring = Callable[[FilesystemState], CellColours]
-"""How a state's block groups are coloured. What no block group lies in stays black."""
+"""How a state's block groups are coloured. Space outside of block groups stays black."""
 
 _BY_TYPE = {DATA: (0xFF, 0xFF, 0xFF), METADATA: (0x00, 0x00, 0xFF), SYSTEM: (0xFF, 0x00, 0x33), DATA | METADATA: (0x99, 0xCC, 0xFF)}
 
@@ -54,10 +57,8 @@ def usage(state: FilesystemState) -> CellColours:
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """The drawn cells, in order: `first_byte` and `length` i64[m] in the grid; `group` i64[m], the block group's index in the
-    state.
-
-    `devid` u64[m] and `paddr` u64[m] locate a device extent; both are None in the order of virtual addresses, in which all stripes
-    of a chunk are one cell.
+    state. `devid` u64[m] and `paddr` u64[m] locate a device extent; both are None in the order of virtual addresses, in which all
+    stripes of a chunk are one cell.
     """
 
     first_byte: Array
@@ -74,15 +75,15 @@ class Drawing:
     grid: Grid
     """Its curve."""
     scope: str
-    """What it shows, in words."""
+    """A description in words."""
     cells: Cells
     """The values along the curve."""
     runs: Runs
-    """Which part of the curve is which device or block group."""
+    """Which part of the curve belongs to which device or block group."""
 
     @property
     def image(self) -> Array:
-        """Creates the image, on each call."""
+        """Makes the image, at each call."""
         words: Array = self.runs.words(self.grid).view(np.uint8).reshape(self.grid.edge, self.grid.edge, 4)[:, :, :3]
         return words
 
@@ -98,7 +99,7 @@ def overview(
     devices: Collection[int] | None = None,
     min_brightness: float = MIN_BRIGHTNESS,
 ) -> Drawing:
-    """The picture of all devices, or of those named. Raises OperatorError: `size` below `order`."""
+    """Draws all devices, or the given ones. Raises OperatorError: `size` below `order`."""
     chosen = np.ones(len(state.devid), bool) if devices is None else np.isin(state.devid, np.array(list(devices), np.uint64))
     devid, total_bytes = state.devid[chosen], state.total_bytes[chosen]
     cells = _physical(state, devid, total_bytes) if sort == PHYSICAL else _virtual(state, devid)
@@ -112,7 +113,7 @@ def overview(
 
 
 def _physical(state: FilesystemState, devid: Array, total_bytes: Array) -> Cells:
-    """Device extents, the devices one behind the other."""
+    """Device extents, one device after the other."""
     group = _group_at(state, state.de_vaddr)
     device = np.searchsorted(devid, state.de_devid)
     device[device == len(devid)] = 0
@@ -123,7 +124,7 @@ def _physical(state: FilesystemState, devid: Array, total_bytes: Array) -> Cells
 
 
 def _virtual(state: FilesystemState, devid: Array) -> Cells:
-    """Chunks, each with all of its pieces on these devices, one behind the other."""
+    """Chunks, each with all of its pieces on these devices, one after the other."""
     group = _group_at(state, state.ch_vaddr)
     pieces = np.bincount(state.st_chunk[np.isin(state.st_devid, devid)], minlength=len(group))
     drawn = (group >= 0) & (pieces > 0)
@@ -132,7 +133,7 @@ def _virtual(state: FilesystemState, devid: Array) -> Cells:
 
 
 def _group_at(state: FilesystemState, vaddr: Array) -> Array:
-    """i64[n]: the index of the block group that begins at each address, or -1."""
+    """i64[n]: the index of the block group that starts at each address, or -1."""
     at = np.searchsorted(state.bg_vaddr, vaddr)
     at[at == len(state.bg_vaddr)] = 0
     return np.where(state.bg_vaddr[at] == vaddr, at, -1)
@@ -162,8 +163,8 @@ class HasDevices(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scale:
-    """To what states of several moments are drawn, so that a place in the picture is the same place at all times: u64[d] each, by
-    devid. Every device that ever was there has its place, as large as it ever was.
+    """The common scale of states of several times, so that a position in the picture is always the same: u64[d] each, by devid.
+    Every device that was ever present has its place, with the largest size that it ever had.
     """
 
     devid: Array
@@ -186,11 +187,10 @@ FORMAT = 1
 
 
 def pixel_map(state: FilesystemState, drawn: Drawing) -> dict[str, Any]:
-    """The map of a picture of a whole filesystem, ready for JSON: about the picture, and `entries`, a list for each column.
-
-    `start` and `end` are places; `vaddr`, `length`, `used`, `flags` and `score` the block group's. `devid` and `paddr` are the
-    device extent's; sorted by virtual address, where an entry is all of a chunk's device extents, they are missing. `score` is null
-    for what holds no data, and missing where no scores were read. All sizes are bytes.
+    """Returns the map of a picture of a whole filesystem for JSON: data about the picture, and `entries`, a list for each column.
+    `start` and `end` are positions; `vaddr`, `length`, `used`, `flags` and `score` are those of the block group. `devid` and
+    `paddr` are those of the device extent; in the order of virtual addresses, in which an entry is all device extents of a chunk,
+    they are missing. `score` is null without data, and missing if no scores were read. All sizes are bytes.
     """
     grid, cells = drawn.grid, drawn.cells
     start, last = (places(at, grid.bytes_per_pixel, grid.order) for at in (cells.first_byte, cells.first_byte + cells.length - 1))
@@ -218,11 +218,11 @@ def pixel_map(state: FilesystemState, drawn: Drawing) -> dict[str, Any]:
 
 
 def places(at: Array, bytes_per_pixel: float, order: int) -> Array:
-    """i64[n]: in which pixel along the curve bytes lie; as `heatmap.grid` counts them."""
+    """i64[n]: the pixel along the curve for bytes, computed as in `heatmap.grid`."""
     return np.asarray(np.minimum(at / bytes_per_pixel, 4**order - 1), np.int64)
 
 
 def save_pixel_map(state: FilesystemState, drawn: Drawing, name: str) -> None:
-    """Writes the map as JSON without spaces, because it has some megabytes. Replaces the file as a whole. Raises OperatorError."""
+    """Writes the map as JSON without spaces, because it has some megabytes. Replaces the file atomically. Raises OperatorError."""
     with whole_file(name) as file:
         file.write(json.dumps(pixel_map(state, drawn), separators=(",", ":")).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""From a drawing to a picture file, whole or not at all, and the name that it gets; and a picture in the terminal."""
+"""Writes a picture file atomically, and makes its name; and shows a picture in the terminal."""
 
 import os
 import shutil
@@ -17,11 +17,11 @@ from heatmap.filesystem_state import Array
 from heatmap.grid import HILBERT, Grid, Runs
 
 _LEVEL = 4
-"""Of zlib: docs/decisions/0012 compares them."""
+"""Compression level of zlib: docs/decisions/0012 compares them."""
 
 
 def image_of(runs: Runs, grid: Grid) -> Image.Image:
-    """The picture of 2**size lines, enlarged if its order is lower: each pixel a square."""
+    """Returns the picture of 2**size lines, enlarged if its order is lower: each pixel becomes a square."""
     # Pillow keeps four bytes for a pixel of RGB as well, so they are taken over as they are.
     image = Image.frombytes("RGB", (grid.edge, grid.edge), cast(bytes, runs.words(grid)), "raw", "RGBX", 0, 1)
     if grid.scale == 1:
@@ -31,7 +31,7 @@ def image_of(runs: Runs, grid: Grid) -> Image.Image:
 
 
 def save(image: Image.Image, name: str, form: str = "png") -> None:
-    """Writes a file, or "-", standard output; `form` is one of PICTURE_FORMATS. Raises OperatorError."""
+    """Writes a file, or "-", standard output. `form`: one of PICTURE_FORMATS. Raises OperatorError."""
     with whole_file(name) as file:
         if form == "png":
             image.save(file, "PNG", compress_level=_LEVEL)
@@ -49,7 +49,7 @@ def name_parts(
     devices: Sequence[int] = (),
     colour: str = "usage",
 ) -> list[str]:
-    """Returns the parts of a file's name: those of knorrie's btrfs-heatmap, in its order, then those that it has not."""
+    """Returns the parts of a file's name: those of knorrie's btrfs-heatmap, in its order, then the additional ones."""
     parts = ["fsid", fsid]
     if curve != HILBERT:
         parts.append(curve)
@@ -67,9 +67,8 @@ def name_parts(
 
 
 def output_name(chosen: str | None, parts: Sequence[str], taken: datetime, form: str) -> str:
-    """`chosen` where it names a file or "-"; else a name made of `parts` and the time, in the folder it names or in this one.
-
-    A folder is made when its name ends with a slash and it does not exist. Raises OperatorError if it cannot be.
+    """Returns `chosen` if it names a file or "-"; else a name made of `parts` and the time, in the folder that it names or in the
+    current one. A missing folder is made if its name ends with a slash. Raises OperatorError if that fails.
     """
     if chosen is not None and chosen.endswith("/"):
         require_own_links(Path(chosen))
@@ -90,7 +89,9 @@ _LEAST_LINES = 32
 
 
 def show(image: Image.Image, out: TextIO | None = None) -> None:
-    """Draws into the terminal, as large as fits. Raises OperatorError: it is not a terminal, or has no colours or half blocks."""
+    """Draws into the terminal, in the largest size that fits. Raises OperatorError if it is not a terminal, or has no colours or
+    half blocks.
+    """
     out = out or sys.stdout
     true_colour = _colours(out, os.environ)
     columns, lines = shutil.get_terminal_size()
@@ -99,12 +100,14 @@ def show(image: Image.Image, out: TextIO | None = None) -> None:
 
 
 def edge_for(columns: int, lines: int) -> int:
-    """Returns the largest edge of a picture in pixels: a power of two, so that pixels stay squares; two of them are a line."""
+    """Returns the largest edge of a picture in pixels: a power of two, so that pixels stay squares; two of them are one line of
+    text.
+    """
     return 1 << (max(2, min(columns, max(2 * (lines - 2), _LEAST_LINES * 2))).bit_length() - 1)
 
 
 def _colours(out: TextIO, environment: Mapping[str, str]) -> bool:
-    """True if the terminal has true colour; otherwise it has 256. Raises OperatorError."""
+    """True if the terminal has true colour; otherwise it has 256 colours. Raises OperatorError."""
     kind = environment.get("TERM", "")
     if not out.isatty() or kind in ("", "dumb"):
         raise OperatorError("--show needs a terminal", "write a file with -o instead")
@@ -118,7 +121,7 @@ def _colours(out: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 def drawn(image: Image.Image, edge: int, true_colour: bool) -> Iterator[str]:
-    """Lines of characters for a picture that is made `edge` pixels wide; an odd last line of pixels has black below it."""
+    """Returns lines of characters for a picture that is made `edge` pixels wide; an odd last line of pixels has black below it."""
     height = max(1, round(image.height * edge / image.width))
     way: Image.Resampling = Image.Resampling.BOX if image.width > edge else Image.Resampling.NEAREST
     pixels = np.asarray(image.resize((edge, height), way).convert("RGB"))
@@ -130,7 +133,7 @@ def drawn(image: Image.Image, edge: int, true_colour: bool) -> Iterator[str]:
 
 
 def _line(upper: list[str], lower: list[str]) -> str:
-    """Returns a line of characters; a colour is set only where it changes."""
+    """Returns a line of characters; a colour is set only when it changes."""
     last_colours, parts = ("", ""), []
     for top, two in zip(upper, lower, strict=True):
         if (top, two) != last_colours:

@@ -36,7 +36,7 @@ _HEAD = struct.Struct("<8sIIQI")
 _CHECKED = slice(12, 24)
 _LEVEL = 6  # 9 takes 15 times as long for one part in a thousand
 _LARGEST = 1 << 30
-"""Bytes of columns: a filesystem of 100 PiB stays below it, and a file made to fill our memory does not."""
+"""Maximum bytes of columns: more than a filesystem of 100 PiB has, less than would fill the memory."""
 _PLAIN = ("fsid", "label", "nodesize", "sectorsize")
 _DEVICES = ("devid", "total_bytes")
 _COLUMNS = [field.name for field in fields(FilesystemState) if field.name not in (*_PLAIN, "taken", *_DEVICES)]
@@ -57,7 +57,9 @@ _WRONG = (ValueError, KeyError, IndexError, TypeError, OverflowError, zlib.error
 
 
 class Unreadable(OperatorError):
-    """The file is not a recorded state, is damaged, or is of a newer version. `why`: the message without the file's name."""
+    """The file is not a recorded state, is damaged, or was written by a newer version. `why`: the message without the
+    file's name.
+    """
 
     def __init__(self, name: str, why: str, hint: str = "") -> None:
         super().__init__(f"{name} {why}", hint)
@@ -79,13 +81,13 @@ class StateHeader:
 
 
 def save(state: FilesystemState, name: str) -> None:
-    """Writes the state, whole or not at all. Raises OperatorError."""
+    """Writes the state atomically. Raises OperatorError."""
     with whole_file(name, durable=True) as file:
         file.write(packed(state))
 
 
 def load(path: Path) -> FilesystemState:
-    """The state in a file. Raises Unreadable, one line."""
+    """Reads the state in a file. Raises Unreadable, one line."""
     try:
         return unpacked(path.read_bytes(), str(path))
     except OSError as error:
@@ -97,7 +99,9 @@ def _cannot_read(path: Path, error: OSError) -> Unreadable:
 
 
 def read_header(path: Path) -> StateHeader:
-    """Reads when a state was taken, and of what. Checks the whole file, and unpacks no columns. Raises Unreadable."""
+    """Reads the time and the filesystem of a recorded state. Checks the whole file, but decompresses no columns. Raises
+    Unreadable.
+    """
     try:
         head, _ = _parts(path.read_bytes(), str(path))
         return _moment(json.loads(head))
@@ -108,7 +112,7 @@ def read_header(path: Path) -> StateHeader:
 
 
 def automatic_name(picture: Path) -> Path:
-    """Returns where the state is recorded when no name is given: beside the picture, with its name."""
+    """Returns the file of the state if no name is given: beside the picture, with its name."""
     return picture.with_suffix(SUFFIX)
 
 
@@ -133,7 +137,7 @@ def packed(state: FilesystemState) -> bytes:
 
 
 def unpacked(data: bytes, name: str) -> FilesystemState:
-    """The state that `data` holds; `name` is for messages. Raises Unreadable."""
+    """Returns the state in `data`; `name` is for messages. Raises Unreadable."""
     head, body = _parts(data, name)
     try:
         about = json.loads(head)
@@ -194,14 +198,14 @@ def _columns(described: list[list[Any]], body: bytes) -> dict[str, Array]:
 
 
 def _by_stripes(st_chunk: Array, st_devid: Array, st_paddr: Array, ch_vaddr: Array) -> Array:
-    """Returns the chunk address of each stripe, by device and position: the value of the device extents, if nothing changed
-    meanwhile.
+    """Returns the chunk address of each stripe, by device and position: these are the addresses in the device extents, unless
+    something changed while they were read.
     """
     return ch_vaddr[st_chunk[np.lexsort((st_paddr, st_devid))]]
 
 
 def _encoded(values: Array, kind: str) -> tuple[bytes, int]:
-    """The bytes of a column and its unit."""
+    """Returns the bytes of a column and its unit."""
     if kind == "f4":
         numbers, unit = values.astype(_KINDS["f4"]).view("<u4"), 1
     else:
@@ -222,7 +226,9 @@ def _decoded(data: bytes, kind: str, unit: int) -> Array:
 
 
 def _require_lengths(state: FilesystemState) -> None:
-    """Arrays that belong together are of one length, and stripes are of chunks that there are. Raises ValueError."""
+    """Checks that arrays that belong together have the same length, and that stripes belong to existing chunks. Raises
+    ValueError.
+    """
     for name in _COLUMNS:
         if getattr(state, name) is None and name not in _OPTIONAL:
             raise ValueError(f"it has no {name}")

@@ -1,9 +1,10 @@
-"""A state as a mounted filesystem has it now; and block groups, one or more in a row, at extent level: where in them something
-lies, and whose the tree blocks are.
+"""Reads the present state of a mounted filesystem; and block groups, one or several adjacent ones, at extent level: their extents,
+and the trees of their tree blocks.
 
-Reading them takes about a tenth of a second for 42 TiB. What is used of a block group is what its item says: where the filesystem
-has a block group tree the items are read in bulk; where it has a free space tree, used is what is not free, which comes to the same
-(docs/decisions/0010) and takes less than half as long as finding the items between the extents; otherwise they are looked up.
+Reading takes about a tenth of a second for 42 TiB. The used bytes of a block group are in its item. If the filesystem has a block
+group tree, the items are read in bulk; if it has a free space tree, the used bytes are those that are not free, which gives the
+same number (docs/decisions/0010) in less than half of the time for finding the items between the extents; otherwise the items are
+looked up.
 """
 
 from collections.abc import Callable
@@ -33,10 +34,8 @@ from heatmap.overview import CellColours, Cells, Drawing
 def read_state(
     fd: int, *, scores: bool = False, generations: bool = False, progress: Callable[[float], None] | None = None
 ) -> FilesystemState:
-    """The filesystem that `fd` is on, as it is now. Raises OSError (EPERM without CAP_SYS_ADMIN).
-
-    `scores` adds some 0.05 s for a million free extents; `generations` reads the whole extent tree, and `progress` is told how far
-    that is, from 0 to 1.
+    """Reads the filesystem of `fd`. Raises OSError (EPERM without CAP_SYS_ADMIN). `scores` takes 0.05 s more for a million free
+    extents. `generations` reads the whole extent tree; `progress` is called with the finished share, from 0 to 1.
     """
     taken, about, device = datetime.now(UTC), filesystem(fd), devices(fd)
     chunk, piece = chunks(fd), device_extents(fd)
@@ -100,7 +99,7 @@ def _index(vaddr: Array, starts: Array) -> Array:
 
 
 def _add(sums: Array, vaddr: Array, end: Array, at: Array, length: Array) -> None:
-    """Adds to each block group's sum the lengths of the extents in it, which are in order: differences of one running sum."""
+    """Adds to each block group's sum the lengths of its extents, which are in order: differences of one running sum."""
     low, high = int(np.searchsorted(end, at[0], "right")), int(np.searchsorted(vaddr, at[-1], "right"))
     running = np.zeros(len(length) + 1, np.uint64)
     np.cumsum(length, out=running[1:])
@@ -142,7 +141,7 @@ def _generations(fd: int, group: BlockGroups, progress: Callable[[float], None] 
 
 
 ExtentColouring = Callable[[Extents], CellColours]
-"""How extents are coloured. What is free stays black."""
+"""How extents are coloured. Free space stays black."""
 
 WHITE = (0xFF, 0xFF, 0xFF)
 FS_TREE = 5
@@ -158,14 +157,14 @@ TREES = {
     10: ("free space tree", (0xDB, 0xC9, 0xEA)),
     2**64 - 9: ("data relocation tree", (0x75, 0x77, 0x7B)),
 }
-"""Name and colour of what tree blocks belong to, by the tree's id (btrfs_tree.h). Others are white, as data is."""
+"""Name and colour of tree blocks by the id of their tree (btrfs_tree.h). Others are white, like data."""
 
 _NAMED = 16
 _FIRST_SUBVOLUME, _LAST_SUBVOLUME = 256, 2**64 - 256
 
 
 def by_tree(batch: Extents) -> CellColours:
-    """Paints data white and tree blocks in the colour of their tree; all subvolumes, and shared blocks, have one colour."""
+    """Colours data white and tree blocks by their tree; all subvolumes, and shared blocks, have one colour."""
     owner = batch.owner.copy()
     is_subvolume = (owner >= np.uint64(_FIRST_SUBVOLUME)) & (owner <= np.uint64(_LAST_SUBVOLUME))
     owner[is_subvolume | (owner == SHARED) | (batch.refs > 1)] = FS_TREE
@@ -186,9 +185,8 @@ def draw_extents(
     curve: str,
     colouring: ExtentColouring,
 ) -> Drawing:
-    """The picture of these block groups, u64[n] each, by address. Extents are read and drawn in batches, however many there are.
-
-    Raises OSError, OperatorError: `size` below `order`.
+    """Draws these block groups, u64[n] each, by address. Extents are read and drawn in batches, so memory does not depend on their
+    number. Raises OSError, OperatorError: `size` below `order`.
     """
     grid = choose(order, size, curve, int(length.sum()), sectorsize)
     canvas = Canvas(grid)

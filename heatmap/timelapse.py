@@ -1,6 +1,5 @@
-"""A folder of pictures and recorded states becomes an animation, frame by frame: GIF, WebP, or by ffmpeg mp4.
-
-Frames are drawn by as many threads as there are processors, a few ahead of where they are written, and none is kept.
+"""Makes an animation of a folder of pictures and recorded states, frame by frame: GIF, WebP, or by ffmpeg mp4. Frames are drawn by
+as many threads as there are processors, a few ahead of writing, and none is kept.
 """
 
 import os
@@ -126,7 +125,7 @@ class FrameSequence:
     width: int
     """Pixels."""
     picture_height: int
-    """Pixels, without the line of the date."""
+    """Width in pixels, and height without the line of the date."""
     scale: Scale | None
     """The common scale; None: each state has its own."""
     scheme: ColourScheme
@@ -177,7 +176,9 @@ def frame_sequence(
     size: int | None,
     dated: bool,
 ) -> FrameSequence:
-    """The frames of all sources. They are 2**size pixels wide; without a size as wide as the widest picture, or 1024 pixels."""
+    """Returns the frames of all sources. They are 2**size pixels wide; without a size as wide as the widest picture, or 1024
+    pixels.
+    """
     moments = [source.moment for source in sources if source.moment]
     pictures = [source for source in sources if not source.moment]
     width = 1 << size if size is not None else max((source.width for source in pictures), default=_STANDARD_WIDTH)
@@ -207,7 +208,7 @@ def _fitted(image: Image.Image, width: int) -> Image.Image:
 
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many frames are done."""
+"""Called with the number of finished frames and of all frames."""
 
 
 _SAMPLES = 16
@@ -222,9 +223,9 @@ class TimelapseSummary:
     frames: int
     """Number of frames."""
     first: datetime
-    """The time of the first."""
+    """The time of the first source."""
     last: datetime
-    """The time of the last."""
+    """The time of the last source."""
     width: int
     """Pixels."""
     height: int
@@ -244,7 +245,7 @@ def timelapse(
     dated: bool = True,
     progress: Progress | None = None,
 ) -> TimelapseSummary:
-    """Makes the animation that the ending of `output` names, whole or not at all. Raises OperatorError."""
+    """Makes the animation in the format of the extension of `output`, atomically. Raises OperatorError."""
     write = _WRITERS.get(output.suffix.lower())
     if write is None:
         raise OperatorError(f"{output}: an animation is a .gif, a .webp or an .mp4", "give the file after -o one of these endings")
@@ -284,7 +285,7 @@ class FrameFormat:
     """Frames per second."""
 
     def seconds(self, number: int, count: int) -> float:
-        """Returns for how long a frame is shown."""
+        """Returns the duration of a frame."""
         return 1 / self.fps if number < count - 1 else max(_LAST_STAYS, 1 / self.fps)
 
 
@@ -313,7 +314,7 @@ def _write_webp(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat
 
 
 def _write_mp4(frames: FrameSequence, file: BinaryIO, frame_format: FrameFormat, folder: Path, progress: Progress) -> None:
-    """By way of pictures in a folder beside the output: there is room for it there, and there may be none in /tmp."""
+    """Makes a video from pictures in a folder beside the output, because that filesystem has space for them, and /tmp may not."""
     count = len(frames.sources)
     with tempfile.TemporaryDirectory(prefix=".timelapse-", dir=folder) as name:
         room = Path(name)
@@ -337,7 +338,9 @@ _WRITERS: dict[str, Callable[[FrameSequence, BinaryIO, FrameFormat, Path, Progre
 
 
 def _ahead(work: Callable[[int], _T], numbers: Iterable[int]) -> Iterator[_T]:
-    """Yields what `work` makes of each number, in order; several threads work ahead, for NumPy and zlib let others run."""
+    """Yields the results of `work` for each number, in order; several threads work ahead, because NumPy and zlib allow others to
+    run.
+    """
     threads = len(os.sched_getaffinity(0))
     waiting: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -14,7 +14,7 @@ from web.source import logged_in_viewer, public, viewer
 
 blueprint = Blueprint("account", __name__)
 _AT_ONCE = threading.BoundedSemaphore(6)
-"""Logins at the same time, each on a thread of the server's."""
+"""Number of logins at the same time, each in a thread of the server."""
 _WRONG = "Wrong name or password."
 
 
@@ -30,14 +30,14 @@ def login() -> str | Response:
 @blueprint.post("/login")
 @public
 def log_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
-    """Checks name and password. The answer is the same, and takes as long, for a wrong name and a wrong password."""
+    """Checks name and password. For a wrong name and a wrong password the answer and its duration are the same."""
     with _place():
         return _logged_in()
 
 
 @contextmanager
 def _place() -> Iterator[None]:
-    """Takes one of a few places: checking a password takes a tenth of a second, and a client with many addresses can send many."""
+    """Takes one of a few slots: checking a password takes a tenth of a second, and a client with many addresses can send many."""
     if not _AT_ONCE.acquire(blocking=False):
         abort(503, "Too many logins at the moment. Try again shortly.")
     try:
@@ -67,7 +67,7 @@ def _form(wrong: str = "") -> str:
 
 @blueprint.post("/logout")
 def log_out() -> Response:
-    """Logs out this browser alone."""
+    """Logs out only this browser."""
     viewer()
     sessions.end()
     return redirect(url_for("account.login"), 303)
@@ -97,7 +97,7 @@ def log_out_elsewhere() -> Response:
 
 @blueprint.post("/account/password")
 def change_password() -> Response | tuple[str, int]:
-    """Changes the password for a user who gives the present one. Ends all sessions; this browser gets a new one."""
+    """Changes the password if the present one is given. Ends all sessions; this browser gets a new one."""
     given = {"password": request.form.get("password", ""), "new": request.form.get("new", "")}
     if given["new"] != request.form.get("again", ""):
         return _account("The new passwords do not match."), 400

@@ -1,4 +1,4 @@
-"""Alarms that stand, and what to do about each."""
+"""Open alarms, and what to do about each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ def visible_alarms(rows: Iterable[StoredAlarm], viewer: Viewer, pool: str, call:
 
 
 def grouped(alarms: Iterable[OpenAlarm]) -> tuple[AlarmGroup, ...]:
-    """Keeps the order, and puts alarms of one kind together: 500 hosts fail together if the network fails."""
+    """Keeps the order, and groups alarms of one kind: if the network fails, 500 hosts fail together."""
     by_kind: dict[tuple[str, str], list[OpenAlarm]] = {}
     for alarm in alarms:
         by_kind.setdefault((alarm.what, alarm.advice.words), []).append(alarm)

@@ -1,6 +1,5 @@
-"""The Flask application: its pages, and what happens to every request, whichever page it is for.
-
-The X-Forwarded headers of a reverse proxy are used if the configuration names the proxy's address, and dropped otherwise.
+"""The Flask application: its pages, and what is done for every request of every page. The X-Forwarded headers of a reverse proxy
+are used if the configuration names the proxy's address, and dropped otherwise.
 """
 
 import socket
@@ -38,17 +37,17 @@ class DashboardPage:
     blueprint: Blueprint
     """Its views."""
     address: str = ""
-    """Of its entry in the navigation; "": it has none."""
+    """The text of its entry in the navigation; "": no entry."""
     label: str = ""
     """Of its entry."""
     below: str = ""
-    """The page whose entry is marked instead; "": its own."""
+    """The page whose entry is highlighted instead; "": its own."""
     is_of_whole_pool: bool = False
     """True if users who are limited to some hosts do not see its entry."""
 
     @property
     def name(self) -> str:
-        """Returns the word by which the navigation knows it."""
+        """Returns the page's name in the navigation."""
         return self.blueprint.name
 
 
@@ -191,7 +190,7 @@ _YEAR = 31_536_000
 
 
 def add_headers(response: Response) -> Response:
-    """Adds the headers to a response. Downloads get them too: a separate policy would gain nothing, and the page's does no harm."""
+    """Adds the headers to a response. Downloads get them too: they are harmless there, so no separate policy is needed."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     if request.is_secure:
@@ -210,8 +209,8 @@ def names_of(settings: Settings) -> frozenset[str]:
 
 
 def require_known_host(names: frozenset[str]) -> None:
-    """Aborts with 400 if the request names an unknown host: an attacker's page may send the browser here by a foreign name (DNS
-    rebinding).
+    """Aborts with 400 if the request has an unknown name of this server: an attacker's page may make the browser send requests here
+    under another name (DNS rebinding).
     """
     if _without_port(request.host.lower()) not in names:
         abort(400, "this dashboard has another name; `names` of [web] in the configuration lists its names")

@@ -1,7 +1,6 @@
-"""The copies: backups fetched from other pools into this one, the last known state of other pools, and hosts without a copy.
-
-This server knows about another pool only what that pool recorded here at the end of a replication: the newest backup of each host
-that both have. A viewer who is limited to hosts sees these hosts alone.
+"""The copies: backups fetched from other pools into this one, the last known state of other pools, and hosts without a copy. This
+server knows about another pool only what that pool recorded here at the end of a replication: the newest backup of each host that
+both have. A viewer who is limited to hosts sees only these hosts.
 """
 
 from dataclasses import dataclass, replace
@@ -227,7 +226,9 @@ def _replica(source: RequestContext, name: str, host_copies: tuple[HostCopy, ...
 
 
 def _behind(hosts_behind: tuple[HostBehind, ...], viewer: Viewer) -> tuple[HostBehind, ...]:
-    """Those that the viewer may see. Why is what a program of root or ssh said, which names servers and places of this machine."""
+    """Returns those that the viewer may see. The reason is text of a program of root or of ssh, which names servers and paths of
+    this machine.
+    """
     seen = (host_behind for host_behind in hosts_behind if viewer.may_see(host_behind.host))
     return tuple(replace(host_behind, error=_WITHHELD) if viewer.limited else host_behind for host_behind in seen)
 

@@ -1,4 +1,4 @@
-"""The doctor: faults and slow parts of the pool as the root service reports them on request, and how to repair them; cached."""
+"""The doctor: faults and slow parts of the pool, from the root service on request, and how to repair them; cached."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from web.service_client import answers, root_service
 from web.source import needs_all_hosts
 
 GRADES = ("error", "warning", "note")
-"""The worst first. An error is to be acted on now, a warning soon, a note may stay as it is."""
+"""The worst first. An error needs action now, a warning soon, a note may remain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Examination:
 
     @property
     def grade(self) -> str:
-        """Returns the grade of the worst finding; without one it is well, or unknown if a check could not be made."""
+        """Returns the grade of the worst finding; without findings ok, or unknown if a check could not be made."""
         return self.findings[0].grade if self.findings else "unknown" if self.not_looked_at else "well"
 
     def count(self, grade: str) -> int:
@@ -118,7 +118,7 @@ def look() -> Response:
 
 
 def doctor(asked: ApiRequest) -> Examination:
-    """Returns what the root service finds wrong now."""
+    """Returns the present findings of the root service."""
     return examination(root_service().ask("doctor"), asked.source.now)
 
 

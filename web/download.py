@@ -1,7 +1,6 @@
-"""Downloads: passes on the agent's stream piece by piece, never displayed, never truncated unnoticed.
-
-Nothing is stored: the server's own buffer is bounded, and the agent waits while it is full. A transfer that fails midway ends
-without its end marker, so that no client takes half an archive for a whole one.
+"""Downloads: passes on the root service's stream piece by piece; never displayed, never truncated unnoticed. Nothing is stored: the
+server's own buffer is limited, and the root service waits while it is full. A transfer that fails midway has no end marker, so that
+no client regards half an archive as complete.
 """
 
 import logging
@@ -22,7 +21,7 @@ KINDS = ("file", "tar", "zip")
 AT_ONCE = 4
 """Downloads at the same time. Each occupies one of the server's threads as long as its client reads."""
 OF_ONE = 2
-"""The limit for one viewer, and for all who are limited to the same hosts together."""
+"""The limit for one viewer, and for all viewers with the same limit of hosts together."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     # If it is shown after all, then without rights: no script, no form, no origin.
@@ -39,23 +38,23 @@ class ServiceStream(Protocol):
 
     @property
     def length(self) -> int | None:
-        """Bytes that will come; None: it will be seen."""
+        """Total bytes; None: unknown."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
     def close(self) -> None:
-        """Closes the stream; its producer ends."""
+        """Closes the stream, which ends its producer."""
 
 
 class TooManyDownloads(OperatorError):
-    """There are as many downloads as there may be."""
+    """The maximum number of downloads is reached."""
 
 
 PLACES = Places(AT_ONCE, OF_ONE)
 
 
 class _Body:
-    """The response's body. Its `close` is called whatever happens, also when not one piece was asked for (HEAD, a client gone)."""
+    """The response's body. Its `close` is always called, also if no piece was requested (HEAD, a client that has left)."""
 
     def __init__(self, stream: ServiceStream, viewer: Viewer, content: str, places: Places) -> None:
         self._stream, self._viewer, self._what, self._places = stream, viewer, content, places
@@ -82,7 +81,7 @@ class _Body:
 
 @contextmanager
 def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
-    """Takes a place for a download; returns it if the context ends with an error. Raises TooManyDownloads."""
+    """Takes a slot for a download; returns it if the context ends with an error. Raises TooManyDownloads."""
     try:
         places.take(viewer)
     except NoPlace as error:
@@ -96,7 +95,7 @@ def place(viewer: Viewer, places: Places = PLACES) -> Iterator[Places]:
 
 
 def sent(stream: ServiceStream, name: bytes, viewer: Viewer, places: Places) -> Response:
-    """Returns the stream as a response that browsers save under `name`. The caller has taken a place; the response returns it."""
+    """Returns the stream as a response that browsers save under `name`. The caller has taken a slot, which the response returns."""
     response = Response(_Body(stream, viewer, printable(name), places), mimetype="application/octet-stream", headers=_HEADERS)
     response.headers["Content-Disposition"] = disposition(name)
     if stream.length is not None:
@@ -115,10 +114,9 @@ def name_of(host: str, backup: str, path: bytes, kind: str) -> bytes:
 
 
 def disposition(name: bytes) -> str:
-    """Returns the header of RFC 6266: a name that any client accepts, and the true one in UTF-8 (RFC 5987). No character of `name`
-    escapes its quotes.
-
-    Bytes that are not valid UTF-8 become U+FFFD, because the header cannot carry them; unprintable characters become underscores.
+    """Returns the header of RFC 6266: a name that any client accepts, and the real one in UTF-8 (RFC 5987). No character of `name`
+    ends its quotes. Bytes that are not valid UTF-8 become U+FFFD, because the header cannot contain them; unprintable characters
+    become underscores.
     """
     seen = "".join((char if char.isprintable() and char not in '/\\"' else "_") for char in name.decode("utf-8", "replace")) or "_"
     plain = "".join(char if " " <= char <= "~" and char != "%" else "_" for char in seen)

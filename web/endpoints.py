@@ -1,6 +1,5 @@
-"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table.
-
-A request becomes an endpoint's answer: the viewer is identified, the parameters are parsed, the endpoint answers, as JSON.
+"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table. For each
+request the viewer is identified and the parameters are parsed; the endpoint's answer is sent as JSON.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ PREFIX = "/api/v1"
 _MODULES = (overview, running, copies, hosts, files, jobs, restore, pool, alarms, doctor, log)
 ENDPOINTS = tuple(endpoint for module in _MODULES for endpoint in module.ENDPOINTS)
 LONGEST_OF_HOST = 16 << 20
-"""Bytes of an answer about one host: its files or its messages must not use up the memory of the dashboard."""
+"""Maximum bytes of an answer about one host: its files or messages must not use up the memory of the dashboard."""
 
 
 def _view(endpoint: Endpoint) -> Callable[..., Response]:

@@ -1,4 +1,4 @@
-"""Error responses: a page that says how to solve the problem, or JSON below /api."""
+"""Error responses: a page that shows how to solve the problem, or JSON below /api."""
 
 import logging
 
@@ -49,8 +49,8 @@ def register(app: Flask) -> None:
 
 
 def http_error_page(error: HTTPException) -> Response:
-    """Returns the response for an exception of Flask or of a page. A user who is not logged in is sent to the login; a page that
-    refreshes itself gets the status. What a damaged catalogue brought about is told as that.
+    """Returns the response for an exception of Flask or of a page. A user who is not logged in is redirected to the login; a page
+    that refreshes itself gets the status. An error caused by a damaged catalogue is shown as that.
     """
     if isinstance(error, InternalServerError) and (damage := _damage()):
         return operator_error_page(damage)
@@ -68,7 +68,7 @@ def http_error_page(error: HTTPException) -> Response:
 
 
 def _damage() -> CatalogueDamaged | None:
-    """Returns what is wrong with the catalogue: only in a whole one an unexpected error is a fault of ours."""
+    """Returns the fault of the catalogue: only if it has none is an unexpected error a bug."""
     try:
         if "source" in g:
             source().catalogue.require_integrity()
@@ -80,7 +80,7 @@ def _damage() -> CatalogueDamaged | None:
 
 
 def csrf_error_page(error: CSRFError) -> Response:
-    """Handles a form without a valid token: sent from elsewhere, or so old that its session has ended."""
+    """Handles a form without a valid token: it came from another site, or is so old that its session has ended."""
     if request.path.startswith("/api/"):
         return api.http_error_answer(error)
     return page(

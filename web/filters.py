@@ -1,4 +1,6 @@
-"""Functions for templates besides the macros: moments in words, the units of the command line, safe names, addresses of paths."""
+"""Functions for templates in addition to the macros: times in words, the units of the command line, safe names,
+addresses of paths.
+"""
 
 import re
 from collections.abc import Callable
@@ -48,7 +50,7 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """Returns how long ago a moment was. A moment in the future means that the clock was or is wrong."""
+    """Returns how long ago a time was. A time in the future means that the clock is or was wrong."""
     if moment > latest(now):
         return f"{relative(moment, now).removeprefix('in ')} ahead of the clock"
     return relative(min(moment, now), now)
@@ -62,9 +64,8 @@ def day(moment: datetime, zone: ZoneInfo, now: datetime | None = None) -> str:
 
 
 def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:
-    """Returns "Fri 20 Nov 22:00", the day as `day` has it; with the zone if the hour occurs twice that day.
-
-    `clock` is the format of the time of the day, for strftime.
+    """Returns "Fri 20 Nov 22:00", with the day as in `day`; with the zone if the hour occurs twice on that day. `clock`: the format
+    of the time of day, for strftime.
     """
     local = moment.astimezone(zone)
     twice = f" {local:%Z}" if comes_twice(moment, zone) else ""
@@ -93,7 +94,7 @@ def browser(agent: str) -> str:
 
 
 def comes_twice(moment: datetime, zone: ZoneInfo) -> bool:
-    """Returns True if clocks in the zone show this time a second time, because they are put back."""
+    """Returns True if clocks in the zone show this time a second time, because they are set back."""
     wall = moment.astimezone(zone).replace(tzinfo=None)
     return wall.replace(tzinfo=zone, fold=0).utcoffset() != wall.replace(tzinfo=zone, fold=1).utcoffset()
 
@@ -127,7 +128,7 @@ def number(value: float) -> str:
 
 
 def with_commands(text: str) -> Markup:
-    """Returns a hint as HTML: text between backquotes becomes a command, which names the pool. Safe to show."""
+    """Returns a hint as HTML: text between backquotes becomes a command that names the pool. Safe to show."""
     pool = pool_name()
     parts = printable(text).split("`")
     html = (
@@ -144,7 +145,7 @@ def pool_name() -> str:
 
 
 def backupd() -> str:
-    """Returns how `backupd` is called for the pool, for the commands in templates."""
+    """Returns the command line of `backupd` for the pool, for the commands in templates."""
     return command_for("backupd ", pool_name(), call()).strip()
 
 
@@ -154,8 +155,8 @@ def pool_option() -> str:
 
 
 def call() -> str:
-    """Returns how `backupd` is called for the pool if its name is not enough. A viewer who is limited to hosts reads no names of
-    files.
+    """Returns the command line of `backupd` for the pool if its name is not enough. A viewer who is limited to hosts must not see
+    file names.
     """
     viewer = logged_in_viewer() if has_app_context() else None
     if viewer is None or viewer.limited:
@@ -167,16 +168,14 @@ def call() -> str:
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
-    """Returns a past moment as <time>, with all details in its title.
-
-    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "day" without the time of
-    the day, "clock" the hour and minute.
+    """Returns a past time as <time>, with all details in its title. `style`: "both" is absolute and relative, each also alone;
+    "seconds" is absolute with seconds, "day" without the time of day, "clock" the hour and minute.
     """
     return _as_time(moment, style, ago)
 
 
 def coming(moment: datetime | None, style: str = "both") -> str | Markup:
-    """Like `when`, for a moment that may be in the future: when something is due."""
+    """Like `when`, for a time that may be in the future: when something is due."""
     return _as_time(moment, style, relative)
 
 
@@ -209,7 +208,7 @@ def zone_words() -> str:
 
 
 def copied() -> datetime | None:
-    """Returns when the copy of the catalogue was made that the page shows; None if that is unknown."""
+    """Returns when the copy of the catalogue that the page shows was made; None if unknown."""
     try:
         return source().copied
     except OperatorError:  # the page itself says so
@@ -217,7 +216,7 @@ def copied() -> datetime | None:
 
 
 def trust_warnings() -> list[tuple[str, str]]:
-    """Returns the reasons why the pages may be wrong, each with the command that solves it."""
+    """Returns the reasons why the pages may be wrong, each with the command that solves the problem."""
     try:
         catalogue = source().catalogue
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)

@@ -107,7 +107,7 @@ _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 10.0)
 
 
 class RequestNumbers:
-    """The requests that this process has answered, by view: counts by status, and the time until the answer began."""
+    """The requests that this process has answered, by view: counts by status, and the time until the start of the answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class RequestNumbers:
         self._sums: dict[str, float] = {}
 
     def note(self, view: str, method: str, status: int, seconds: float | None) -> None:
-        """Counts one answer; `seconds` None: not known."""
+        """Counts one answer; `seconds` None: unknown."""
         with self._lock:
             self._requests[view, method, str(status)] += 1
             if seconds is not None:
@@ -138,7 +138,7 @@ class RequestNumbers:
 
 
 def _add_process(samples: MetricSamples) -> None:
-    """Without /proc there are fewer."""
+    """Without /proc there are fewer metrics."""
     samples.add(_CPU, time.process_time())
     samples.add(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     try:
@@ -194,7 +194,7 @@ def _note_end(response: Response) -> Response:
 
 
 def _method(name: str) -> str:
-    """Returns the method as a label; unknown methods share one label, because a client may send any."""
+    """Returns the method as a label; unknown methods share one label, because a client may send any method."""
     return name if name in ("GET", "HEAD", "POST", "OPTIONS") else "other"
 
 

@@ -1,7 +1,6 @@
-"""The command line of btrfs-heatmap: this package is the edge where errors become one line, a hint and an exit status.
-
-`btrfs-heatmap MOUNTPOINT` draws; other words are commands only where a mount point would stand first. So a folder that is named
-like a command is reached as ./timelapse.
+"""The command line of btrfs-heatmap: here every error becomes one line, a hint and an exit status. `btrfs-heatmap MOUNTPOINT`
+draws; other words are commands only in the place of the mount point. So a folder with the name of a command is written as
+./timelapse.
 """
 
 import gc
@@ -30,7 +29,9 @@ completion = completion_command(NAME, "commands, options and mount points")
 
 
 class _Heatmap(click.Group):
-    """Draws, unless the first word is a command. Each is imported only when it is used: start-up is most of a picture's time."""
+    """Draws, unless the first word is a command. Each command is imported only when it is used, because imports take most of the
+    time of a picture.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_command = bool(args) and args[0] in COMMANDS
@@ -49,7 +50,7 @@ class _Heatmap(click.Group):
         return import_command("heatmap.cli.picture:draw_command" if name == "draw" else f"heatmap.cli.{name}")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Completes the first word: a command, or the beginning of a mount point. bash accepts either folder names or this list."""
+        """Completes the first word: a command, or the start of a mount point. bash accepts either folder names or this list."""
         picture = self.get_command(ctx, PICTURE)
         assert picture is not None
         if incomplete.startswith("-"):

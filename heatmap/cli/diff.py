@@ -1,4 +1,4 @@
-"""`btrfs-heatmap diff`: what filled, emptied, came, went and moved between two states of a filesystem."""
+"""`btrfs-heatmap diff`: which block groups filled, emptied, appeared, disappeared and moved between two states of a filesystem."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

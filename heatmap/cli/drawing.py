@@ -1,4 +1,4 @@
-"""Reads, draws and writes what the command line requests, and says so as knorrie's program: two lines, more with -v."""
+"""Reads, draws and writes what the command line requests, and reports it like knorrie's program: in two lines, more with -v."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -48,7 +48,7 @@ def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
 
 
 def draw_state(request: PictureRequest, state: FilesystemState) -> None:
-    """The picture of a state, however it was read. Raises OperatorError."""
+    """Returns the picture of a state, read from a filesystem or a file. Raises OperatorError."""
     _require_devices(request, state)
     paint, least = (usage, MIN_BRIGHTNESS) if request.colour == "usage" else _colouring(request.colour)
     drawn = overview(
@@ -117,7 +117,7 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
 def _save(
     request: PictureRequest, drawn: Drawing, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
 ) -> None:
-    """Writes the picture and its extras; modules that few pictures need are imported only then."""
+    """Writes the picture and its extra files; modules that few pictures need are imported only here."""
     show_times_of_pool_on(fsid)
     extras, image = request.extras, image_of(drawn.runs, drawn.grid)
     name = None if extras.show and request.output is None else output_name(request.output, parts, taken, request.form)
@@ -186,7 +186,7 @@ def flags_text(flags: int) -> str:
 
 
 def cell_lines(state: FilesystemState, drawn: Drawing, sort: str) -> Iterator[str]:
-    """A line for each device extent, or for each block group."""
+    """Returns a line for each device extent, or for each block group."""
     used, length, flags, vaddr = (column.tolist() for column in (state.bg_used, state.bg_length, state.bg_flags, state.bg_vaddr))
     cell = drawn.cells
     if sort == PHYSICAL and cell.devid is not None and cell.paddr is not None:
@@ -209,6 +209,6 @@ def block_group_line(vaddr: int, length: int, flags: int, used: int) -> str:
 
 
 def extent_lines(batch: Extents) -> Iterator[str]:
-    """A line for each extent."""
+    """Returns a line for each extent."""
     for vaddr, length, is_tree_block in zip(batch.vaddr.tolist(), batch.length.tolist(), batch.is_tree_block.tolist(), strict=True):
         yield f"extent vaddr {vaddr} type {'tree block' if is_tree_block else 'data'} length {length}"

@@ -1,6 +1,5 @@
-"""`btrfs-heatmap nightly`: a picture of a pool for its timelapse, the state that it was drawn from, and which are kept.
-
-A picture and the recorded state beside it have the same name but the ending, and stay or go together.
+"""`btrfs-heatmap nightly`: draws a picture of a pool for its timelapse, records its state, and deletes old ones. A picture and the
+recorded state beside it have the same name except for the extension, and are kept or deleted together.
 """
 
 import os
@@ -30,7 +29,7 @@ def taken(name: str) -> tuple[str, datetime] | None:
 
 
 def superfluous(names: Iterable[str], now: datetime) -> list[str]:
-    """Returns the files to delete. The last one of each day or week stays; files without an automatic name are never deleted."""
+    """Returns the files to delete. The last one of each day or week is kept; files without an automatic name are never deleted."""
     states = sorted(((at, of, name) for name in names if (parsed := taken(name)) for of, at in [parsed]), reverse=True)
     kept: dict[tuple[str, date | tuple[int, int]], datetime] = {}
     goes = []
@@ -42,7 +41,7 @@ def superfluous(names: Iterable[str], now: datetime) -> list[str]:
 
 
 def _slot(at: datetime, now: datetime) -> date | tuple[int, int] | None:
-    """The day or the week of which one is kept; None: all are."""
+    """Returns the day or the week of which one is kept; None: all are kept."""
     age = now - at
     if age <= ALL:
         return None
@@ -88,7 +87,7 @@ def command(pool: str | None, config: Path | None) -> None:
 
 @contextmanager
 def _readable_for_the_group() -> Iterator[None]:
-    """Creates files readable by the state folder's group, whatever the umask, because the dashboard shows them."""
+    """Makes files readable for the state folder's group, whatever the umask, because the dashboard shows them."""
     before = os.umask(0o077)
     os.umask(before & ~0o050)
     try:

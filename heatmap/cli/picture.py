@@ -1,4 +1,4 @@
-"""`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one block group in it; and `btrfs-heatmap draw`: one of a
+"""`btrfs-heatmap MOUNTPOINT`: a picture of a filesystem, or of one of its block groups; and `btrfs-heatmap draw`: a picture of a
 recorded state, without the filesystem.
 """
 
@@ -18,7 +18,7 @@ from heatmap.cli.request import STDOUT, Extras, PictureRequest, colour_option, c
 
 
 class _AsTheProgram(click.Context):
-    """The picture is what the program does without a subcommand, so its usage shows no command name."""
+    """Drawing is the action without a subcommand, so its usage shows no command name."""
 
     @property
     def command_path(self) -> str:
@@ -77,7 +77,7 @@ def command(path: Path, **options: Any) -> None:
 
 
 def picture_request(path: Path, options: Mapping[str, Any]) -> PictureRequest:
-    """Returns the request that the options of a command line make, checked. Raises OperatorError."""
+    """Returns the checked request from the options of a command line. Raises OperatorError."""
     output: str | None = options["output"]
     if output == STDOUT and sys.stdout.isatty():
         raise OperatorError("standard output is a terminal, which shows no picture", "name a file with -o, or use --show")
@@ -104,7 +104,7 @@ def picture_request(path: Path, options: Mapping[str, Any]) -> PictureRequest:
 
 
 def _require_compatible(request: PictureRequest) -> None:
-    """Raises OperatorError where options exclude each other."""
+    """Raises OperatorError if options exclude each other."""
     if request.blockgroup is not None and request.extents:
         raise OperatorError("--blockgroup and --extents exclude each other", "--extents draws all block groups")
     if (request.blockgroup is not None or request.extents) and (request.device or request.colour not in ("usage", "type")):

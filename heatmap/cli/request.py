@@ -34,7 +34,7 @@ colour_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Files that are written besides the picture. File names: "-" is standard output."""
+    """Files that are written in addition to the picture. File names: "-" is standard output."""
 
     legend: bool = False
     """True if the legend is part of the picture."""
@@ -67,7 +67,7 @@ class PictureRequest:
     extras: Extras = Extras()
 
     def say(self, *lines: str) -> None:
-        """Prints lines for people, unless a picture goes to standard output or -q was given. A terminal breaks lines only
+        """Prints lines for people, unless a picture is written to standard output or -q was given. Lines for a terminal are wrapped
         between words.
         """
         if self.verbosity < 0 or STDOUT in (self.output, self.extras.map, self.extras.record_to):

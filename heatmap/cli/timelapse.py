@@ -1,4 +1,4 @@
-"""`btrfs-heatmap timelapse`: pictures and recorded states in the order of their time, as an animation."""
+"""`btrfs-heatmap timelapse`: makes an animation of pictures and recorded states in the order of their time."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -37,7 +37,7 @@ Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-
 STATE, HOSTS, KEEPING, FILES, TASKS, POOL, JOBS = TAGS = ("state", "hosts", "keeping", "files", "tasks", "pool", "jobs")
 """The groups of operations, as the OpenAPI document orders them."""
 SHOWN = r"^[^\x00-\x1f\x7f-\x9f]*$"
-"""A text of characters that can be shown, as a pattern."""
+"""A pattern for a text of characters that can be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ class ApiRequest:
     viewer: Viewer
     """The user."""
     given: Any
-    """An instance of the endpoint's `takes`."""
+    """An instance of the type `takes` of the endpoint."""
     body: Any = None
-    """An instance of the endpoint's `body`; None: it has none."""
+    """An instance of the type `body` of the endpoint; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Endpoint:
     name: str
     """Its operationId."""
     tag: str
-    """The group in the document."""
+    """The group of operations in the document."""
     summary: str
     """What it does."""
     answer: Any
@@ -119,7 +119,7 @@ class Endpoint:
 
 
 LONGEST_BODY = 64 << 10
-"""Bytes: a request to the root service has the same limit."""
+"""Maximum bytes: a request to the root service has the same limit."""
 _HINT = "the OpenAPI document, /api/v1/openapi.json, lists all parameters"
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)
 _YES_OR_NO = {"true": True, "false": False}
@@ -137,7 +137,7 @@ class OneOf:
 
 
 def either_way(orders: Collection[str]) -> OneOf:
-    """Annotates a sort order, reversed with a minus sign."""
+    """Annotates a sort order, reversed by a minus sign."""
     return OneOf((*orders, *(f"-{order}" for order in orders)))
 
 
@@ -181,7 +181,7 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 @cache
 def required_of(kind: type) -> frozenset[str]:
-    """Fields that have no default."""
+    """Returns the fields without a default."""
     return frozenset(
         attribute.name for attribute in fields(kind) if attribute.default is MISSING and attribute.default_factory is MISSING
     )
@@ -235,7 +235,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and values of a query string. Werkzeug's own reading would replace bytes that are not UTF-8."""
+    """Returns names and values of a query string. Werkzeug would replace bytes that are not UTF-8."""
     for part in raw.split(b"&"):
         if part:
             name, _, value = part.partition(b"=")
@@ -247,7 +247,7 @@ def _decoded(value: bytes) -> str:
 
 
 def _value(name: str, value: bytes, kind: Any) -> Any:
-    """Converts a query's value to the type; raises an error in the terms of a query if it does not fit."""
+    """Converts a value of a query to the type; if it does not fit, raises an error in words for a query."""
     if kind is bytes:
         return normalised_path(value)
     text = _decoded(value)

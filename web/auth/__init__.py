@@ -1,4 +1,6 @@
-"""Users, sessions and tokens, as the rest of the dashboard has them; and random words, of which only digests are kept."""
+"""Users, sessions and tokens, in the form that the rest of the dashboard uses; and random words, of which only digests
+are stored.
+"""
 
 import hashlib
 import re
@@ -50,7 +52,7 @@ class LoginSession:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that a script presents instead of a login. Only its digest is stored, not the token."""
+    """A token that a script sends instead of a login. Only its digest is stored."""
 
     name: str
     """Its name."""
@@ -88,12 +90,12 @@ TOKEN_PREFIX = "btrkeep_"  # noqa: S105  no secret
 
 
 def new_word() -> str:
-    """Returns a session's random word. It never begins like a token, which would be looked up among the tokens."""
+    """Returns a session's random word. It never starts like a token, because then it would be looked up among the tokens."""
     while (word := secrets.token_urlsafe(32)).startswith(TOKEN_PREFIX):
         pass
     return word
 
 
 def digest(word: str) -> bytes:
-    """Returns the digest to store for a session's or token's random word. The word is random enough to need no slow hash."""
+    """Returns the digest to store for a session's or token's random word. The word is so random that a slow hash is unnecessary."""
     return hashlib.sha256(word.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""Passwords, as argon2 keeps them."""
+"""Passwords, stored as hashes of argon2."""
 
 import threading
 
@@ -27,7 +27,7 @@ def hashed(password: str) -> str:
 
 
 def is_right(text: str | None, password: str) -> bool:
-    """Returns True if `text` is the hash of the password. Without `text` it takes as long, and returns False."""
+    """Returns True if `text` is the hash of the password. Without `text` it takes the same time, and returns False."""
     if len(password) > LONGEST:
         password = ""
     with _AT_ONCE:

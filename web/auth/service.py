@@ -1,13 +1,13 @@
 """The login service: a separate process with a separate user, the only one that reads and writes the database of users.
 
-The dashboard passes names and passwords to it, and gets a session's random word; the root service asks it for the viewer of a word.
-An attacker who controls the dashboard therefore reads no password hash, creates neither user nor session, and raises no role.
-docs/decisions/0032-who-is-logged-in.rst gives the reasons.
+The dashboard sends names and passwords to it, and gets a session's random word; the root service asks it for the viewer of a word.
+An attacker who controls the dashboard therefore cannot read password hashes, create users or sessions, or change a role.
+docs/decisions/0032-who-is-logged-in.rst has the reasons.
 
-Login attempts are limited. An attempt is counted before the password is checked, so that parallel attempts count separately.
-Within a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from all addresses. The last
-limit does not apply to an address from which this name has logged in before: strangers cannot lock an operator out of the usual
-desk.
+Login attempts are limited. An attempt is counted before the password is checked, so that parallel attempts count separately. Within
+a quarter of an hour: 5 for a name from one address, 20 from one address, and 50 for a name from all addresses. The last limit does
+not apply to an address from which this name has logged in before: strangers cannot lock an administrator out of the usual
+workplace.
 """
 
 import logging
@@ -36,7 +36,7 @@ _LONGEST_NAME = 64
 
 
 def begin(store: Store, name: str, address: str, now: datetime) -> float:
-    """Returns the seconds to wait; 0 to go on: the attempt then counts until `succeeded` is called."""
+    """Returns the seconds to wait; 0: the attempt is allowed, and counts until `succeeded` is called."""
     limits = (FOR_BOTH, FOR_ADDRESS, FOR_NAME)
     return store.count_attempt(name[:_LONGEST_NAME], network_of(address), now, WINDOW, limits, _KNOWN)
 
@@ -64,7 +64,7 @@ _TOUCHED = timedelta(seconds=60)
 _TAKING = 10.0
 _LONGEST = 1024
 LOGINS_AT_ONCE = 6
-"""The number of passwords that wait or are checked at a time; all other questions have separate places."""
+"""The number of passwords that wait or are checked at the same time; all other requests have separate slots."""
 _BROKEN = RequestRefused("internal error in the login service", "check its journal: journalctl -u 'btrkeep-login@*'")
 
 
@@ -85,7 +85,7 @@ class LoginService:
         self._passwords = threading.BoundedSemaphore(LOGINS_AT_ONCE)
 
     def answer(self, connection: socket.socket, allowed: frozenset[int]) -> None:
-        """Answers the request and closes the connection. A fault of ours is raised once the client has been told of it."""
+        """Answers the request and closes the connection. A bug is raised after the client was informed."""
         wire = Wire(connection, taking=_TAKING)
         with connection, suppress(ClientGone):
             try:
@@ -129,8 +129,8 @@ class LoginService:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Takes one of a few places: checking a password takes a tenth of a second and 64 MiB. Raises RequestRefused, of kind
-        busy.
+        """Takes one of a few slots: checking a password takes a tenth of a second and 64 MiB. Raises RequestRefused, of
+        kind busy.
         """
         if not self._passwords.acquire(blocking=False):
             raise RequestRefused("too many logins at the moment", "try again shortly", "busy", is_public=True)
@@ -221,7 +221,7 @@ def _elsewhere(service: LoginService, request: Request) -> None:
 
 
 def _password(service: LoginService, request: Request) -> Any:
-    """Changes the password for a user who gives the present one. Ends all sessions and begins a new one."""
+    """Changes the password if the present one is given. Ends all sessions and starts a new one."""
     _, name = _own(service, request)
     password, new, address, browser = _texts(request.arguments, "password", "new", "address", "browser")
     with service.place():
@@ -243,7 +243,7 @@ def _password(service: LoginService, request: Request) -> Any:
 
 
 def _own(service: LoginService, request: Request) -> tuple[bytes, str]:
-    """Returns the key and the user of the asking session; a token has no account. Raises RequestRefused."""
+    """Returns the key and the user of the caller's session; a token has no account. Raises RequestRefused."""
     viewer = service.viewer_of(request.session or "")
     if not viewer or (request.session or "").startswith(TOKEN_PREFIX):
         raise RequestRefused("no user is logged in with that session", "log in again", "refused", is_public=True)
@@ -263,7 +263,7 @@ def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
 
 
 def _short(word: str) -> str:
-    """Returns the name of a session in the journal: enough to tell sessions apart, too little to guess the word."""
+    """Returns the name of a session for the journal: enough to distinguish sessions, not enough to guess the word."""
     return digest(word).hex()[:8]
 
 

@@ -1,8 +1,7 @@
 """Identifies the viewer of a request by a session's cookie or a script's token, which the login service checks.
 
-The cookie is Flask's, signed with 32 random bytes that have a separate file. It holds a random word, and the login service's
-database holds that word's digest. A copy of the database therefore opens no session, and a session ends for good when its row is
-deleted.
+The cookie is Flask's, signed with 32 random bytes in a separate file. It contains a random word, and the login service's database
+contains that word's digest. A copy of the database therefore opens no session, and deleting a session's row ends it for good.
 """
 
 import os
@@ -26,7 +25,7 @@ _LENGTH = 32
 
 
 def cookie_key(data: Path) -> bytes:
-    """Returns the same bytes each time. Makes the file from random bytes if it is missing. Raises OperatorError."""
+    """Returns the same bytes each time. Makes the file with random bytes if it is missing. Raises OperatorError."""
     path = data / FILE
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -42,7 +41,7 @@ def cookie_key(data: Path) -> bytes:
 
 
 def _write(path: Path, key: bytes) -> None:
-    """Writes the key in one step: a process that starts at the same moment finds the whole key, or none."""
+    """Writes the key atomically: a process that starts at the same time finds the whole key, or none."""
     part = path.with_name(f".{FILE}.{secrets.token_hex(4)}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(key)
@@ -55,19 +54,19 @@ def _write(path: Path, key: bytes) -> None:
 _ID = "sid"
 _PATIENCE = 20.0
 _LIVE = "X-Live"
-"""The header of requests that a page makes by itself: they do not extend a session."""
+"""The header of requests that a page makes automatically: they do not extend a session."""
 _FOR_TOKENS = ("/api/", "/metrics")
 
 
 class Cookies(SecureCookieSessionInterface):
-    """Flask's signed cookie; where the request came by https, only for https and for this host alone."""
+    """Flask's signed cookie; if the request came by https, only for https and only for this host."""
 
     def get_cookie_secure(self, _app: Flask) -> bool:
         """Returns True if browsers send it over https only."""
         return request.is_secure
 
     def get_cookie_name(self, app: Flask) -> str:
-        """Browsers take a name with __Host- only from this very host, by https and for all paths."""
+        """Browsers accept a name with __Host- only from this host, by https and for all paths."""
         return f"__Host-{super().get_cookie_name(app)}" if request.is_secure else super().get_cookie_name(app)
 
 
@@ -96,8 +95,8 @@ def _load(word: str, *, touch: bool) -> None:
 
 
 def begin(answer: Mapping[str, Any]) -> None:
-    """Starts the session that the login service returned: drops all earlier session data of the browser, so that an attacker cannot
-    prepare it.
+    """Starts the session that the login service returned: deletes all earlier session data of the browser, so that an attacker
+    cannot prepare it.
     """
     end()
     session[_ID] = answer["word"]

@@ -1,7 +1,8 @@
-"""The login service's own database: users, sessions, tokens and failed logins. Never in the catalogue, which it may not write.
+"""The login service's own database: users, sessions, tokens and failed logins; not in the catalogue, which this service cannot
+write.
 
-One file, 0600, in a folder that only the login service's user can enter. Each call opens it for itself and runs one transaction, so
-any thread and the command line may use it at the same time. Times are kept as seconds since 1970.
+One file, 0600, in a folder that only the login service's user can enter. Each call opens it separately and runs one transaction, so
+any thread and the command line may use it at the same time. Times are stored as seconds since 1970.
 """
 
 import json
@@ -21,7 +22,7 @@ FILE = "users.sqlite"
 VERSION = 1
 _PATIENCE = 10.0
 _SESSIONS = 50
-"""The limit for one user; the sessions unused for longest are dropped."""
+"""The limit for one user; the sessions with the oldest use are deleted."""
 _SCHEMA = """
 CREATE TABLE user (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, hosts TEXT, hash TEXT NOT NULL, created REAL NOT NULL, changed REAL NOT NULL
@@ -148,8 +149,8 @@ class Store:
             return connection.execute("INSERT OR IGNORE INTO user VALUES (?, ?, ?, ?, ?, ?)", _user_row(user)).rowcount == 1
 
     def fill(self, users: Iterable[User], sessions: Iterable[LoginSession], tokens: Iterable[tuple[Token, bytes]]) -> bool:
-        """Inserts all of them, tokens with their digests, or nothing: returns False if the database ever had a user or token.
-        Raises ValueError for duplicates, invalid values, and sessions without a user.
+        """Inserts all users, sessions, and tokens with their digests, or nothing: returns False if the database ever had a user or
+        token. Raises ValueError for duplicates, invalid values, and sessions without a user.
         """
         try:
             with self.writing() as connection:
@@ -168,9 +169,8 @@ class Store:
         return self._change("UPDATE user SET role = ?, hosts = ?, changed = ? WHERE name = ?", values) == 1
 
     def set_hash(self, name: str, text: str, now: datetime, *, before: str | None = None, log_out: bool = True) -> bool:
-        """Changes the password: ends all of the user's sessions, and clears the attempts for the name.
-
-        Returns False, without a change, if the user does not exist, or the hash is no longer `before`.
+        """Changes the password: ends all of the user's sessions, and clears the attempts for the name. Returns False, without a
+        change, if the user does not exist, or the hash is no longer `before`.
         """
         with self.writing() as connection:
             values = (text, _number(now), name, before, before)
@@ -188,10 +188,8 @@ class Store:
     # --- sessions
 
     def add_session(self, login_session: LoginSession, text: str) -> bool:
-        """Adds a session for a login with the password of the hash `text`; returns False if the hash is another one by now, or the
-        user is gone.
-
-        If the user has too many sessions, drops those unused for longest.
+        """Adds a session for a login with the password of the hash `text`; returns False if the hash has changed, or if the user
+        does not exist any more. If the user has too many sessions, deletes those with the oldest use.
         """
         with self.writing() as connection:
             still = "SELECT ?, ?, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"
@@ -207,7 +205,7 @@ class Store:
         return added
 
     def session(self, key: bytes) -> tuple[LoginSession, User] | None:
-        """Returns a session and its user, however old it is."""
+        """Returns a session and its user, whatever its age."""
         wanted = "session.key, session.user, session.created, session.seen, address, browser"
         with self.reading() as connection:
             row = connection.execute(
@@ -218,7 +216,7 @@ class Store:
         return (_session(row[:6]), _user(row[6:])) if row else None
 
     def sessions(self, user: str) -> list[LoginSession]:
-        """Returns the sessions of one user, the one used last first."""
+        """Returns the sessions of one user, the last used one first."""
         with self.reading() as connection:
             rows = connection.execute("SELECT * FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
         return [_session(row) for row in rows]
@@ -236,7 +234,7 @@ class Store:
         self._change("DELETE FROM session WHERE user = ? AND key != ?", (user, but))
 
     def drop_old_sessions(self, created: datetime, seen: datetime) -> None:
-        """Deletes the sessions that began, or were last used, before these moments."""
+        """Deletes the sessions that started, or were last used, before these times."""
         self._change("DELETE FROM session WHERE created < ? OR seen < ?", (_number(created), _number(seen)))
 
     # --- tokens

@@ -1,4 +1,4 @@
-"""The command line of btrkeep-web: this package is the edge where errors become one line, a hint and an exit status."""
+"""The command line of btrkeep-web: here every error becomes one line, a hint and an exit status."""
 
 import logging
 import shlex
@@ -73,7 +73,7 @@ def group(ctx: click.Context, /, listen: str | None, **options: Any) -> None:
 
 
 def _call(ctx: click.Context) -> str:
-    """Returns how `btrkeep-web` is called for the same pool and folders again, in any folder."""
+    """Returns the command line of `btrkeep-web` for the same pool and folders, valid in any folder."""
     words = [NAME]
     for name, value in ctx.params.items():
         if name not in ("version", "listen") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:

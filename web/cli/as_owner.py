@@ -1,8 +1,8 @@
 """Opens a folder of the dashboard or of the login service as the user who owns it, whichever user runs the command; and reads the
 [web] section of the configuration, as programs of root have published it.
 
-An attacker who controls one of these folders can put anything into it: links to root's files, pipes. So root reads nothing in
-there. It becomes that user at the first folder of the path that root does not own.
+An attacker who controls one of these folders can put anything into it: links to root's files, pipes. So root reads nothing there.
+It becomes that user at the first folder of the path that root does not own.
 """
 
 import logging
@@ -31,7 +31,7 @@ _HINT = "give --data or --users a folder below one that only root, or the folder
 
 @contextmanager
 def opened(ctx: click.Context) -> Iterator[Store]:
-    """Opens the database. As root it first becomes the folder's owner, so that no file of root blocks the dashboard."""
+    """Opens the database. Root first becomes the folder's owner, so that no file of root blocks the dashboard."""
     chosen = ctx.obj
     assert isinstance(chosen, GlobalOptions)
     data = chosen.users_folder
@@ -43,9 +43,8 @@ def opened(ctx: click.Context) -> Iterator[Store]:
 
 
 def become_owner(data: Path) -> None:
-    """Changes from root to the owner of the folder, for good; stays root for a folder that only root can change.
-
-    Creates missing usual places for their users. Raises OperatorError if another user could replace the folder meanwhile.
+    """Changes from root to the owner of the folder, for good; remains root for a folder that only root can change. Makes missing
+    default folders for their users. Raises OperatorError if another user could replace the folder meanwhile.
     """
     for usual, name in ((DATA, READERS), (USERS, LOGIN_USER)):
         if data.parent == usual and not os.path.lexists(usual):
@@ -58,10 +57,8 @@ def become_owner(data: Path) -> None:
 
 
 def _owner(path: Path) -> tuple[int, int]:
-    """Returns user and group of the first part of `path` that root does not own; that user can change everything in it. 0, 0 if all
-    are root's.
-
-    The result stays valid for folders that only root can change. Raises OperatorError.
+    """Returns user and group of the first part of `path` that root does not own; that user can change everything in it. 0, 0 if
+    root owns all parts. The result remains valid for folders that only root can change. Raises OperatorError.
     """
     todo, seen, links = list(reversed(path.parts[1:])), Path("/"), 0
     while todo:

@@ -1,4 +1,4 @@
-"""btrkeep-web logins: the login service, which alone knows who may come in and who has."""
+"""btrkeep-web logins: the login service, the only process that knows users and sessions."""
 
 import logging
 import os
@@ -59,4 +59,4 @@ def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
 
 
 _AT_ONCE = 40
-"""Connections: each thread of the dashboard and of the root service has at most one."""
+"""Number of connections: each thread of the dashboard and of the root service has at most one."""

@@ -1,5 +1,5 @@
-"""btrkeep-web user: who may log in, and all users as JSON, for another server; and btrkeep-web token: tokens for scripts, in
-place of a login.
+"""btrkeep-web user: who may log in, and all users as JSON, for another server; and btrkeep-web token: tokens for scripts, instead
+of a login.
 """
 
 import json
@@ -128,8 +128,8 @@ def _require_user(store: Store, name: str) -> User:
 
 
 def _password(name: str) -> str:
-    """Reads the password from a terminal or standard input; never from the command line, which every user of the machine can
-    read.
+    """Reads the password from a terminal or standard input; never from the command line, which every user of the
+    machine can read.
     """
     if sys.stdin.isatty():
         text: str = click.prompt(f"Password for {name}", hide_input=True, confirmation_prompt="Repeat the password", err=True)
@@ -160,7 +160,7 @@ _KEY = 32
 
 
 def exported(store: Store) -> dict[str, Any]:
-    """Returns everything but failed attempts and secrets, with the hashes of passwords."""
+    """Returns everything except failed attempts and secrets, with the hashes of passwords."""
     users = store.users()
     return {
         "format": 1,
@@ -193,7 +193,7 @@ def exported(store: Store) -> dict[str, Any]:
 
 
 def imported(store: Store, text: str) -> None:
-    """Takes over what `exported` gave, into a database that has never had a user. Raises UsageError for anything else."""
+    """Imports the users of `exported` into a database that has never had a user. Raises UsageError for anything else."""
     try:
         document = json.loads(text)
         if document["format"] != 1:

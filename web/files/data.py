@@ -1,6 +1,5 @@
-"""A folder or a file of a backup, from `backupd serve`. Contains no HTML and no request: pages and API show the same data.
-
-Paths and names of a host are text in which a byte that is not valid UTF-8 is a surrogate (PEP 383), as in the agent's JSON:
+"""A folder or a file of a backup, from `backupd serve`. Contains no HTML and no request: pages and API show the same data. Paths
+and names of a host are text in which a byte that is not valid UTF-8 is a surrogate (PEP 383), as in the JSON of the root service:
 `text_of` and `bytes_of` convert between this text and the host's bytes.
 """
 
@@ -21,12 +20,12 @@ PAGE = 500
 """Names on one page of a folder."""
 _SMALLEST_PAGE, _PAGE_BYTES, _LONGEST_NAME = 20, 4 << 20, 255
 _ENCODED = 6
-"""Bytes of a page for one byte of a path: it is percent-encoded in a link and in a form's field."""
+"""Bytes of a page for each byte of a path, which is percent-encoded in a link and in a form's field."""
 _VERBS_WORDS = {"time": "mtime"}
 
 
 class Asks(Protocol):
-    """A client of the root service: `RootServiceClient`, or a test's stand-in."""
+    """A client of the root service: `RootServiceClient`, or the one of a test."""
 
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Returns the verb's answer as JSON values. Raises RequestRefused or Absent."""
@@ -118,20 +117,18 @@ class Listing(FolderPage):
 
 
 def text_of(path: bytes) -> str:
-    """Bytes of a host, as text that can be turned back."""
+    """Returns bytes of a host as text that can be converted back."""
     return path.decode("utf-8", "surrogateescape")
 
 
 def bytes_of(text: str) -> bytes:
-    """Returns the bytes that `text_of` was given."""
+    """Returns the bytes from which `text_of` made the text."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, limit: int = PAGE, sort: str = "name") -> Listing:
-    """Lists `path`. Raises the agent's exceptions.
-
-    A folder with very many names is always sorted by name, whatever order was requested: `sort` of the answer gives the actual
-    order.
+    """Lists `path`. Raises the exceptions of the root service. A folder with very many names is always sorted by name, whatever
+    order was requested: `sort` of the answer is the actual order.
     """
     word, descending = sort.removeprefix("-"), sort.startswith("-")
     order = {"sort": _VERBS_WORDS.get(word, word), "descending": descending} if sort != "name" else {}
@@ -154,12 +151,12 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
 
 
 def file_of(fields: Mapping[str, Any]) -> File:
-    """Parses the agent's description of an entry."""
+    """Parses an entry in the answer of the root service."""
     return from_json(File, fields, mtime=_moment(fields["mtime"]))
 
 
 def named_file_of(fields: Mapping[str, Any]) -> NamedFile:
-    """Parses the agent's description of an entry without its path."""
+    """Parses an entry in the answer of the root service, without its path."""
     return from_json(NamedFile, fields, mtime=_moment(fields["mtime"]))
 
 
@@ -181,16 +178,15 @@ def _moment(text: str | None) -> datetime | None:
 
 def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
     """Returns the backups of a host that can be restored from, as in the catalogue: the newest first, and after them those with a
-    timestamp in the future.
+    time in the future.
     """
     whiches = [Which(backup.name, backup.state, backup.started) for backup in backups if backup.name and backup.state in RESTORABLE]
     return tuple(sorted(whiches, key=lambda which: (which.started <= latest(now), which.started), reverse=True))
 
 
 def one_before(backups: Sequence[Which], name: str) -> str:
-    """Returns the backup before this one, which may be "latest"; the latest itself if none precedes it.
-
-    `backups` as of `choices`.
+    """Returns the backup before this one, which may be "latest"; the latest itself if there is none before it. `backups`: from
+    `choices`.
     """
     names = [which.name for which in backups]
     latest = next((which.name for which in backups if which.state == "complete"), names[0] if names else name)
@@ -200,8 +196,8 @@ def one_before(backups: Sequence[Which], name: str) -> str:
 
 
 def nearest(backups: Sequence[Which], name: str) -> Which | None:
-    """Returns the backup nearest in time to one that does not exist any longer, given by name or by day; the first of `backups`
-    if neither can be parsed, None without any.
+    """Returns the backup nearest in time to one that does not exist any longer, given by name or by day; the first of `backups` if
+    neither can be parsed, None without backups.
     """
     moment = parse_backup_name(name) or _day(name)
     if moment is None or not backups:
@@ -231,7 +227,7 @@ _BINARY = frozenset(range(32)) - {9, 10, 12, 13, 27}
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The beginning of a text file."""
+    """The first lines of a text file."""
 
     lines: tuple[str, ...]
     """Its lines, each safe to display."""
@@ -240,7 +236,7 @@ class Beginning:
 
 
 def beginning(pieces: Iterable[bytes], size: int, limit: int = TEXT_LIMIT) -> Beginning | None:
-    """Returns the first lines of a file of `size` bytes; None if it is not text: it contains bytes that no text has."""
+    """Returns the first lines of a file of `size` bytes; None if it contains bytes that are not in any text."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -256,7 +252,7 @@ def beginning(pieces: Iterable[bytes], size: int, limit: int = TEXT_LIMIT) -> Be
 
 
 def _whole(data: bytes, size: int) -> bytes:
-    """Removes a character that the limit cut in half."""
+    """Removes a character that the limit truncated."""
     if len(data) == size:
         return data
     for back in range(1, 5):
@@ -267,6 +263,6 @@ def _whole(data: bytes, size: int) -> bytes:
 
 
 def shown_line(line: bytes | str) -> str:
-    """Returns one line with tabs as blanks, and all other unprintable characters as escapes."""
+    """Returns one line with tabs as spaces, and all other unprintable characters as escapes."""
     text = line.decode("utf-8", "surrogateescape") if isinstance(line, bytes) else line
     return printable(text.removesuffix("\r").expandtabs(_TAB))

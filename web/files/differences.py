@@ -103,20 +103,22 @@ class HistoryPage:
     """The backup from which to continue, because the time limit was reached; null: all backups are here."""
 
     def told(self) -> list[VersionRow | AbsenceRow]:
-        """Versions and the spans between, as they came to be, the newest first."""
+        """Returns versions and the periods between them, the newest first."""
         return sorted([*self.versions, *self.gone], key=lambda row: row.first, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class NeighbouringBackups:
-    """Names of backups: the newest before one in which a path was otherwise, the first after it in which it is otherwise again."""
+    """Names of backups: the newest one before the change in which a path is different, and the first one after it in which it is
+    different again.
+    """
 
     before: str | None
     after: str | None
 
 
 def history(asks: Asks, host: str, path: bytes, by_content: bool = False, since: str | None = None) -> HistoryPage:
-    """Asks the agent for the versions, from the backup `since` on. Raises the agent's exceptions."""
+    """Asks the root service for the versions, from the backup `since` on. Raises its exceptions."""
     answer = asks.ask("versions", host=host, path=text_of(path), content=by_content, **({"since": since} if since else {}))
     versions = answer["versions"]
     before = [None, *(version["best"] for version in versions)]
@@ -211,7 +213,7 @@ class Compared:
 
 
 def compare_at(asks: Asks, host: str, path: bytes, before: str, after: str, limit: int, since: bytes | None = None) -> Compared:
-    """Asks the agent to compare, and to continue after the path `since`. Raises the agent's exceptions."""
+    """Asks the root service to compare, and to continue after the path `since`. Raises its exceptions."""
     more = {} if since is None else {"since": text_of(since)}
     answer = asks.ask("compare", host=host, path=text_of(path), before=before, after=after, limit=limit, **more)
     difference_rows = tuple(_difference(difference) for difference in answer["differences"])

@@ -1,8 +1,6 @@
-"""Files: browse any backup, see a file's versions, compare two backups, download. A path is only ever a name here: the root service
-opens it, beneath one backup and through no symlink.
-
-Templates have paths as texts, as web.files.data has them; PageLinks gives their addresses. A missing backup or path, and a root
-service that does not answer, have error pages of their own.
+"""Files: browse any backup, see a file's versions, compare two backups, download. A path is only a name here: the root service
+opens it, in one backup and through no symlink. Templates have paths as texts, as in web.files.data; PageLinks returns their
+addresses. A missing backup or path, and a root service that does not answer, have their own error pages.
 """
 
 from collections.abc import Iterator
@@ -73,7 +71,7 @@ def last_name(path: str) -> str:
 
 
 def folder_of(path: str) -> str:
-    """Returns the folder that contains it; the root contains itself."""
+    """Returns the folder that contains it; for the root, the root."""
     return path.rsplit("/", 1)[0] or "/"
 
 
@@ -99,7 +97,7 @@ def backup_day(name: str, zone: ZoneInfo) -> str:
 
 
 def local_time(moment: datetime, zone: ZoneInfo) -> str:
-    """Returns a moment in the pool's zone. Backups of the same minute, or of the hour that occurs twice, look different."""
+    """Returns a time in the pool's zone. Backups of the same minute, or of the hour that occurs twice, have different texts."""
     local = moment.astimezone(zone)
     return f"{local:%Y-%m-%d %H:%M:%S}{f' {local:%Z}' if comes_twice(moment, zone) else ''}"
 
@@ -109,12 +107,12 @@ _WHATS = {"kind": "of another kind"}
 
 
 def field_word(field: str) -> str:
-    """Returns in a word the field in which two versions differ."""
+    """Returns the field in which two versions differ, as a word."""
     return _FIELDS.get(field, field)
 
 
 def what_word(kind: str) -> str:
-    """Returns in a word how two backups differ at a path."""
+    """Returns how two backups differ at a path, as a word."""
     return _WHATS.get(kind, kind)
 
 
@@ -178,7 +176,7 @@ def _looked(host: str, backup: str, path: bytes) -> data.Listing | None:
 
 
 def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
-    """Returns the deepest entry above a path that the backup has, by bisection: a path may have a thousand components."""
+    """Returns the deepest existing entry above a path in the backup, by bisection: a path may have a thousand components."""
     above = data.ancestors(path)
     low, high, listing = 0, len(above) - 1, None
     while low <= high:
@@ -191,7 +189,7 @@ def _nearest_folder(host: str, backup: str, path: bytes) -> data.Listing | None:
 
 
 def _alike(above: data.Listing, path: str) -> list[data.File]:
-    """Names in that folder that are like the one that is missing."""
+    """Returns names in that folder that are similar to the missing one."""
     depth = len([name for name in above.entry.path.split("/") if name])
     names = [name for name in path.split("/") if name]
     by_name = {entry.name: entry for entry in above.entries}
@@ -212,9 +210,9 @@ class FolderColumn:
     title: str
     """Its title."""
     sort: str
-    """The order that a click on the title requests."""
+    """The order for a click on the title."""
     order: str | None
-    """How it is sorted now; None: by another column."""
+    """Its present sort order; None: sorted by another column."""
     number: bool = False
     """True if it has numbers."""
 
@@ -308,7 +306,7 @@ def _sort(text: str) -> str:
 
 
 def _column(title: str, name: str, sort: str) -> FolderColumn:
-    """Returns the sort order for a click on a column: a second click reverses it; sizes and times begin with the greatest."""
+    """Returns the sort order for a click on a column: a second click reverses it; sizes and times start with the largest."""
     is_number = name in ("size", "owner")
     first = f"-{name}" if name in ("size", "time") else name
     if sort.removeprefix("-") != name:
@@ -339,7 +337,7 @@ def _past(listing: data.Listing) -> HistoryPage | None:
 
 
 def _text(listing: data.Listing) -> Beginning | None:
-    """Returns the beginning of a text file; None if it cannot be read, because the page works without it."""
+    """Returns the first lines of a text file; None if it cannot be read, because the page works without them."""
     entry = listing.entry
     if entry.kind != "file" or not entry.size or source().config.no_downloads:
         return None
