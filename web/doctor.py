@@ -67,7 +67,7 @@ class Examination:
 
     @property
     def grade(self) -> str:
-        """Returns the grade of the worst finding; without findings ok, or unknown if a check could not be made."""
+        """Returns the grade of the worst finding; without findings it is well, or unknown if a check could not be made."""
         return self.findings[0].grade if self.findings else "unknown" if self.not_looked_at else "well"
 
     def count(self, grade: str) -> int:
