@@ -5,8 +5,8 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +314,49 @@ def test_a_change_by_hand_is_no_damage(two: TwoPools) -> None:
         assert ("altered" in done.stdout, "damaged" in done.stdout) == (not word, False), done.stdout
         assert json.loads(two.first.backupd("damaged", "--json", "--now", now, check=False).stdout) == []
     assert states(two.first)[first] == "complete"
+
+
+def test_two_bytes_that_are_changed_in_memory_only_are_reported_at_once(two: TwoPools) -> None:
+    first = two.night(FIRST, "a")
+    two.first.backupd("verify", "--now", MORNING)
+
+    def change_two_bytes(backup: Path) -> None:
+        with content(backup, "changed").open("r+b") as file:
+            file.write(b"by")
+
+    backup = path_of(two.first.pool, first)
+    writable(backup, change_two_bytes)
+    done = two.first.backupd("verify", "web1", "--now", MORNING, check=False)
+    assert (done.returncode, "damaged" in done.stdout) == (1, False), done.stdout
+    assert f"web1 {first}: altered: 1 path changed after it was final" in done.stdout
+    assert f"  {content(backup, 'changed').relative_to(backup)}\n" in done.stdout
+    assert states(two.first) == {first: "altered"}
+
+
+@contextmanager
+def locked(pool: Path) -> Iterator[None]:
+    """As while a backup of the host runs."""
+    with (pool / ".btrkeep/locks/host-web1").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_a_backup_of_a_host_that_is_in_use_is_compared_too_or_reported_as_not_compared(two: TwoPools) -> None:
+    first, second = two.night(FIRST, "a"), two.night(SECOND, "b")
+    backup = path_of(two.first.pool, first)
+    writable(backup, lambda backup: content(backup, "changed").unlink())
+    with locked(two.first.pool):
+        done = two.first.backupd("verify", "web1", "--now", MORNING, check=False)
+        assert done.returncode == 1, done.stdout
+        assert f"web1 {first}: altered: 1 path changed" in done.stdout
+        (two.first.pool / "hosts/web1/seals.json").unlink()
+        done = two.first.backupd("verify", f"web1@{second}", "--json", "--now", MORNING, check=False)
+        assert done.returncode == 1, done.stdout
+        (row,) = json.loads(done.stdout)["not_compared"]
+        assert (row["host"], row["name"], "no seal yet" in row["why"]) == ("web1", second, True)
+        assert f"web1@{second} could not be compared with its seal, so it may be altered" in done.stderr
+    two.first.backupd("verify", f"web1@{second}", "--now", MORNING)
+    assert states(two.first) == {first: "altered", second: "complete"}
 
 
 def test_a_seal_is_no_earlier_than_that_of_the_base(two: TwoPools) -> None:

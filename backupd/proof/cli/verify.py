@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from typing import Any, Self
 
 import click
@@ -27,7 +28,7 @@ from backupd.repo.notes_json import read_notes
 from backupd.repo.pool_context import PoolContext, writing
 from backupd.repo.pool_files import has_backups_in_doubt, hosts_of
 from backupd.repo.reconcile import check_seals, reconcile
-from backupd.repo.seals import altered_paths
+from backupd.repo.seals import SealState, altered_paths, check_seal, read_seals
 from backupd.repo.verification_files import read_verified, verification_fields, verified_row
 from btrkeep.backup_states import ALTERED
 from btrkeep.cli import json_option, print_answer, print_error
@@ -38,7 +39,7 @@ from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.verification import BackupsInDoubt, Verification, VerificationState, in_doubt_words, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
-from btrkeep.pool.subvolume import describe
+from btrkeep.pool.subvolume import commit, describe
 from btrkeep.process.progress import Cancellation, Status
 from btrkeep.units import counted, format_size, format_time, local_time, parse_share, printable
 
@@ -146,7 +147,8 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
     With --against-source, rsync compares checksums with the host. If a file has the same size and time but different content, it is
     damaged in the backup, or was changed on the host and given its old time. The next run fetches it again.
 
-    Exit status 0: nothing is damaged or altered; 1: a file or backup is; 3: another verify is running.
+    Exit status 0: nothing is damaged or altered; 1: a file or backup is, or a backup could not be compared with its seal; 3:
+    another verify is running.
     """
     given = VerifyOptions(**options)
     with opened(ctx, writes=not given.dry_run) as context:
@@ -183,6 +185,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
             if has_backups_in_doubt(context.pool):
                 with own.counting(run.met):
                     run.read_in_doubt()
+            commit(context.pool.path)  # a change by hand that is still in memory is in no transaction yet
             if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not given.as_json:
                 print_wrapped(str(changed))
             _tell_catalogue(context, chosen)
@@ -211,6 +214,8 @@ class _VerifyRun:
     """Backups that were changed after they were final, with the paths."""
     unreadable: int = 0
     """Backups of which no file could be read."""
+    not_compared: list[dict[str, Any]] = field(default_factory=list)
+    """Backups that could not be compared with their seals, with the reason: they may be altered."""
 
     def met(self) -> int:
         """Returns the number of files and backups that could not be read, or had another content."""
@@ -259,26 +264,40 @@ class _VerifyRun:
             self._add(backup, done)
 
     def tell_altered(self, backups: Sequence[Restorable]) -> None:
-        """Prints the changes in backups that were changed after they were final."""
+        """Prints the changes in backups that were changed after they were final, and which could not be compared with their seals.
+
+        A running backup of the host keeps `check_seals` from looking, so this compares once more, and needs no lock.
+        """
+        notes_of, seals_of = cache(read_notes), cache(read_seals)
         for backup in backups:
-            notes = read_notes(self.context.pool.host(backup.host))
-            if not notes.is_altered(backup.name):
-                continue
-            paths, problem = list[bytes](), ""
+            folder, problem, paths = self.context.pool.host(backup.host), "", list[bytes]()
+            is_altered = notes_of(folder).is_altered(backup.name)
             try:
-                subvolume = describe(backup.path)
-                paths = altered_paths(backup.path, subvolume) if subvolume else []
+                if (subvolume := describe(backup.path)) is None:  # deleted meanwhile: reading it reports that
+                    continue
+                state = check_seal(backup.path, subvolume, seals_of(folder), backup.name).state
+                is_altered = is_altered or state is SealState.ALTERED
+                paths = altered_paths(backup.path, subvolume) if is_altered else []
+                problem = "it has no seal yet; the next run seals it" if state is SealState.NEW else ""
             except OSError as error:
-                problem = f"; which ones is unknown: {error.strerror}"
-            names = [os.fsdecode(path) or "." for path in paths]
-            self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
-            if not self.given.as_json:
-                place = f"{printable(backup.host)} {backup.name}"
-                print_wrapped(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{problem}")
-                for name in names[:_MOST_PATHS]:
-                    print_wrapped(f"  {printable(name)}")
-                if len(names) > _MOST_PATHS:
-                    print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json lists all")
+                problem = f"{error.strerror}; check the kernel's messages (dmesg), then run this again"
+            if is_altered:
+                self._tell_changes(backup, [os.fsdecode(path) or "." for path in paths], problem)
+            elif problem:
+                self.not_compared.append({"host": backup.host, "name": backup.name, "why": problem})
+                message = f"{printable(backup.host)}@{backup.name} could not be compared with its seal, so it may be altered"
+                print_error(OperatorError(message, problem))
+
+    def _tell_changes(self, backup: Restorable, names: list[str], problem: str) -> None:
+        self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
+        if self.given.as_json:
+            return
+        place, unknown = f"{printable(backup.host)} {backup.name}", f"; which ones is unknown: {problem}" if problem else ""
+        print_wrapped(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{unknown}")
+        for name in names[:_MOST_PATHS]:
+            print_wrapped(f"  {printable(name)}")
+        if len(names) > _MOST_PATHS:
+            print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json lists all")
 
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
         """Prints the backups of which nothing can be read, not even their records."""
@@ -301,11 +320,18 @@ class _VerifyRun:
         """Prints the totals. Returns the exit status."""
         files, size = (sum(getattr(verify_pass.count, name) for verify_pass in self.passes) for name in ("files", "bytes"))
         is_over = self.passes[-1].is_over
-        answer = {"files": files, "bytes": size, "is_whole": not is_over, "altered": self.altered, "backups": self.found}
+        answer = {
+            "files": files,
+            "bytes": size,
+            "is_whole": not is_over,
+            "altered": self.altered,
+            "not_compared": self.not_compared,
+            "backups": self.found,
+        }
         text = f"{counted(files, 'file')} read, {format_size(size)}" + ("; the next verify continues" if is_over else "")
         print_answer(answer, [text], as_json=self.given.as_json)
-        has_damage = self.unreadable or self.altered or any(row["damages"] for row in self.found)
-        return self.cancellation.exit_status(Exit.ATTENTION if has_damage else Exit.OK)
+        is_bad = self.unreadable or self.altered or self.not_compared or any(row["damages"] for row in self.found)
+        return self.cancellation.exit_status(Exit.ATTENTION if is_bad else Exit.OK)
 
 
 def _say_in_doubt(context: PoolContext, as_json: bool) -> int:
