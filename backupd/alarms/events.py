@@ -22,7 +22,7 @@ from btrkeep.decisions.cause_words import altered_words
 from btrkeep.decisions.copy_status import CopyState
 from btrkeep.decisions.drills import DrillState, failure_words
 from btrkeep.decisions.findings import PoolVerdict
-from btrkeep.decisions.host_state import COPY, HostStatus, has_other_key
+from btrkeep.decisions.host_state import COPY, UNKNOWN, HostStatus, has_other_key
 from btrkeep.decisions.lasting import host_words, lasting
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words
@@ -114,6 +114,7 @@ def find(report: StatusReport, recorded: Known, units: Mapping[str, bool | None]
         }
     unknown.update(_unseen_keys(report))
     unknown |= {key for key, row in recorded.items() if _is_left_out(row, report)}
+    unknown |= {(FAILURE, str(AlarmSubject(kinds.HOST, status.host))) for status in report.hosts if status.state == UNKNOWN}
     if not report.is_catalogue_read:
         unknown |= {key for key, row in recorded.items() if not row.about.traits.without_catalogue}
     for unit, failed in units.items():

@@ -15,7 +15,7 @@ BACKUP = {
     "deleting": "red",
 }
 """A backup's state, or a run's outcome."""
-HOST = {"ok": "green", "copy": "cyan", "late": "yellow", "suspect": "yellow", "failing": "red", "never": "red"}
+HOST = {"ok": "green", "copy": "cyan", "late": "yellow", "suspect": "yellow", "failing": "red", "never": "red", "unknown": "yellow"}
 """A host's state, or a copy's."""
 LEVEL = {"ok": "green", "note": "cyan", "unknown": "yellow", "warning": "yellow", "error": "red"}
 """The severity of a finding."""

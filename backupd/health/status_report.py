@@ -192,7 +192,7 @@ def read_report(
         config=config,
         now=now,
         faults=faults,
-        hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now),
+        hosts=host_statuses(config, facts, copies_of(catalogue.get_fact(COPIES)).fetched, now, catalogue.unknown_spans()),
         facts=facts,
         pool=read_pool_facts(config, catalogue),
         running=tuple(progress for progress in catalogue.progress() if is_alive(progress)),

@@ -1,6 +1,7 @@
 """The copy of the history on the pool: the part of a lost catalogue that no backup.json can restore. See docs/decisions/0023. The
-nightly commands replace the whole POOL/.btrkeep/history.jsonl.gz once a day. Its first line describes it, each following line is a
-row, the last line has their number. A copy with rows that are missing in the catalogue is never replaced: they are restored first.
+nightly commands replace the whole POOL/.btrkeep/history.jsonl.gz once a day, and each failed run does. Its first line describes it,
+each following line is a row, the last line has their number. A copy with rows that are missing in the catalogue is never replaced:
+they are restored first.
 """
 
 import gzip

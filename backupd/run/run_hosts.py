@@ -124,7 +124,8 @@ def run_hosts(
                 compare_share(run, opened.catalogue, results, cancellation)
         if not ledger.problem:
             check_trust(opened.pool, opened.catalogue, opened.clock.now())
-            if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not night):
+            is_new = night or any(result.outcome in ("failed", "partial") for result in results)  # no backup would restore that
+            if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not is_new):
                 sinks.notice(f"could not update the history copy in the pool: {why}")
         return RunEnd(results, signalled, runner.unusable, ledger.problem)
 
@@ -315,7 +316,7 @@ def _judge(context: RunContext, early: str | None) -> NightVerdict:
     try:
         now = context.clock.now()
         facts = context.catalogue.host_facts(latest(now))
-        fetched = copies_of(context.catalogue.get_fact(COPIES)).fetched
+        fetched, unknown = copies_of(context.catalogue.get_fact(COPIES)).fetched, context.catalogue.unknown_spans()
     except OperatorError as error:
         return NightVerdict(False, error.message)
-    return judge_night(context.config, host_statuses(context.config, facts, fetched, now), early)
+    return judge_night(context.config, host_statuses(context.config, facts, fetched, now, unknown), early)

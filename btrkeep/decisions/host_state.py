@@ -18,7 +18,9 @@ from btrkeep.decisions.lasting import condition_words, lasting, standing_words
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import local_time
 
-STATES = ("ok", "late", "failing", "suspect", "never")
+UNKNOWN = "unknown"
+"""The state of a host that was due when the catalogue, which was lost since, recorded no runs."""
+STATES = ("ok", "late", "failing", "suspect", "never", UNKNOWN)
 COPY = "copy"
 """The state of a host whose backups are fetched from another pool: no backup is made here, whether it is configured or not."""
 
@@ -30,7 +32,7 @@ class HostStatus:
     host: str
     """Its name."""
     state: str
-    """One of ALL_STATES."""
+    """One of STATES, or COPY."""
     last_complete: datetime | None
     """When its newest complete backup started; None: it has none."""
     age: float | None
@@ -43,14 +45,18 @@ class HostStatus:
     """What else an administrator should know, one line each."""
 
 
+UnknownSpans = Sequence[tuple[datetime, datetime]]
+"""From when until when runs may be missing in the catalogue."""
+
+
 def host_statuses(
-    config: Config, facts: Mapping[str, HostFacts], fetched: Mapping[str, str], now: datetime
+    config: Config, facts: Mapping[str, HostFacts], fetched: Mapping[str, str], now: datetime, unknown: UnknownSpans = ()
 ) -> tuple[HostStatus, ...]:
     """Returns the state of each configured host. `fetched`: the replica of each host that is fetched from another pool."""
     return tuple(
         copy_of_host(name, facts.get(name), fetched[name], now)
         if name in fetched
-        else host_status(host, facts.get(name), config.pool.zone, now)
+        else host_status(host, facts.get(name), config.pool.zone, now, unknown)
         for name, host in config.every_host.items()
     )
 
@@ -62,18 +68,30 @@ def copy_of_host(host: str, facts: HostFacts | None, replica: str, now: datetime
     return HostStatus(host, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
 
 
-def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime) -> HostStatus:
-    """Returns the state of a host. The first that applies: suspect, never, failing, late, ok. An optional host is late when
-    it has been away for `max_absence`. A host whose configuration is wrong is failing.
+def host_status(
+    host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, unknown: UnknownSpans = ()
+) -> HostStatus:
+    """Returns the state of a host. The first that applies: suspect, never, failing, late, unknown, ok. An optional host is late
+    when it has been away for `max_absence`. A host whose configuration is wrong is failing.
     """
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     following = is_due(last, host.every, host.window, zone, now).when if host.enabled else None
     if host.fault:
         return HostStatus(host.name, "failing", last, age, None, f"not backed up: {host.fault}", _warnings(facts))
-    return HostStatus(
-        host.name, _state(host, facts, zone, now), last, age, following, error_words(*status_error(facts)), _warnings(facts)
-    )
+    state, warnings = _state(host, facts, zone, now), _warnings(facts)
+    if state == "ok" and facts and (until := _unrecorded_until(host, facts, zone, unknown)):
+        state = UNKNOWN
+        words = f"it was due before {local_time(until)}, and the runs of that time are not recorded: one may have failed"
+        warnings = (words, *warnings)
+    return HostStatus(host.name, state, last, age, following, error_words(*status_error(facts)), warnings)
+
+
+def _unrecorded_until(host: HostConfig, facts: HostFacts, zone: ZoneInfo, unknown: UnknownSpans) -> datetime | None:
+    """Returns the end of the time without recorded runs in which the host was due, if no backup or run is newer; else None."""
+    newest = max(moment for moment in (facts.last_complete, facts.last_run_started) if moment)
+    ends = [end for _, end in unknown if end > newest and host.enabled]
+    return max((end for end in ends if is_due(facts.last_complete, host.every, host.window, zone, end).due), default=None)
 
 
 def _warnings(facts: HostFacts | None) -> tuple[str, ...]:

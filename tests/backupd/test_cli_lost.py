@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -284,6 +285,52 @@ def test_a_new_catalogue_knows_that_it_does_not_know_what_was_before(nights: Nig
     before, since_the_copy = json.loads(spans)
     assert before == [start, end]
     assert since_the_copy[0] == written < since_the_copy[1]
+
+
+def damage(nights: Nights) -> None:
+    (nights.state / "catalogue.sqlite").write_bytes(b"no database")
+    for suffix in ("-wal", "-shm"):
+        (nights.state / f"catalogue.sqlite{suffix}").unlink(missing_ok=True)
+
+
+def test_a_run_that_failed_after_the_copy_of_the_night_is_not_forgotten(_shared_mount: Path) -> None:
+    nights = Expiries(Path(tempfile.mkdtemp(prefix="failed-", dir=_shared_mount)))
+    (nights.source / "file").write_text("content")
+    nights.host("web", nights.source)
+    nights.backupd("run", "--all", *at(EVENING))
+    kept = copy_of(nights).read_bytes()
+    nights.host("web", nights.source / "missing")
+    morning = EVENING + timedelta(hours=8)
+    nights.backupd("run", "web", *at(morning), check=False)
+    (before,) = nights.json("status", "web", *at(morning))["hosts"]
+    damage(nights)
+    nights.backupd("rebuild", *at(morning))
+    (after,) = nights.json("status", "web", *at(morning))["hosts"]
+    assert (after["state"], after["error"]) == ("failing", before["error"])
+
+    copy_of(nights).write_bytes(kept)  # as if it could not be written: the pool was full
+    damage(nights)
+    nights.backupd("rebuild", *at(morning))
+    assert state_of(nights, morning) == ("ok", [])  # nothing was due since the last known run
+    copy_of(nights).write_bytes(kept)
+    damage(nights)
+    later = EVENING + timedelta(hours=25)
+    nights.backupd("rebuild", *at(later))
+    state, (warning,) = state_of(nights, later)
+    assert (state, "the runs of that time are not recorded" in warning) == ("unknown", True)
+    shown = nights.backupd("status", *at(later)).stdout
+    assert "1 host: 1 unknown" in shown
+    assert '{host="web",pool="main",state="unknown"} 1.0' in nights.backupd("metrics", *at(later)).stdout
+    nights.backupd("run", "web", *at(later), check=False)
+    assert state_of(nights, later)[0] == "failing"
+    nights.host("web", nights.source)
+    nights.backupd("run", "web", *at(later + timedelta(hours=1)))
+    assert state_of(nights, later + timedelta(hours=1)) == ("ok", [])
+
+
+def state_of(nights: Nights, now: datetime) -> tuple[str, list[str]]:
+    (host,) = nights.json("status", "web", *at(now))["hosts"]
+    return host["state"], host["warnings"]
 
 
 def test_a_damaged_copy_that_cannot_be_set_aside_is_said_and_fails_no_run(nights: Nights) -> None:

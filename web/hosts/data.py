@@ -17,7 +17,16 @@ from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.copy_status import COPIES, copies_of
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import COPY, STATES, HostStatus, copy_of_host, host_status, status_error
+from btrkeep.decisions.host_state import (
+    COPY,
+    STATES,
+    UNKNOWN,
+    HostStatus,
+    UnknownSpans,
+    copy_of_host,
+    host_status,
+    status_error,
+)
 from btrkeep.serving.viewer import Viewer
 from web import running
 from web.api import OneOf, either_way
@@ -31,7 +40,8 @@ UNCONFIGURED = "unconfigured"
 """The state of a host that has backups, but is not configured: not any more, or not yet, as after an import."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
-_WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", "ok", UNCONFIGURED, COPY))}
+_ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
+_WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, "ok", UNCONFIGURED, COPY))}
 _LONGEST_QUERY = 200
 
 
@@ -131,9 +141,11 @@ def every_facts(source: RequestContext) -> Mapping[str, HostFacts]:
 
 def _rows(source: RequestContext) -> tuple[HostRow, ...]:
     config, facts, counts = source.config, every_facts(source), source.catalogue.backup_counts()
-    fetched = copies_of(source.catalogue.get_fact(COPIES)).fetched
+    fetched, unknown = copies_of(source.catalogue.get_fact(COPIES)).fetched, source.catalogue.unknown_spans()
     return tuple(
-        row_of(name, config.hosts.get(name), facts.get(name), counts.get(name, 0), config.zone, source.now, fetched.get(name))
+        row_of(
+            name, config.hosts.get(name), facts.get(name), counts.get(name, 0), config.zone, source.now, fetched.get(name), unknown
+        )
         for name in sorted({*config.hosts, *counts})
     )
 
@@ -146,6 +158,7 @@ def row_of(
     zone: ZoneInfo,
     now: datetime,
     replica: str | None = None,
+    unknown: UnknownSpans = (),
 ) -> HostRow:
     """Returns a host as `backupd status` reports it; one that is not configured (None) is known by its backups only: no backup is
     due.
@@ -155,7 +168,7 @@ def row_of(
     if replica:
         status = copy_of_host(name, facts, replica, now)
     else:
-        status = host_status(host, facts, zone, now) if host else _unconfigured(name, facts, now)
+        status = host_status(host, facts, zone, now, unknown) if host else _unconfigured(name, facts, now)
     return HostRow(
         host=name,
         state=status.state,
@@ -217,9 +230,9 @@ def visible_to(viewer: Viewer, rows: Iterable[HostRow]) -> list[HostRow]:
 
 
 def state_counts(rows: Iterable[HostRow]) -> tuple[tuple[str, int], ...]:
-    """Returns the number of hosts in each state: all states of status, the others only if they are not zero."""
+    """Returns the number of hosts in each state; unknown ones, and those that this pool does not back up, only if there are any."""
     counts = Counter(row.state for row in rows)
-    return tuple((state, counts[state]) for state in ALL_STATES if state in STATES or counts[state])
+    return tuple((state, counts[state]) for state in ALL_STATES if state in _ALWAYS_SHOWN or counts[state])
 
 
 def host_list(source: RequestContext, viewer: Viewer, query: Query) -> HostList:

@@ -18,7 +18,7 @@ from btrkeep.config import HostConfig, Retention
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.copy_status import COPIES, copied_backups, copies_of
-from btrkeep.decisions.host_state import COPY
+from btrkeep.decisions.host_state import COPY, UNKNOWN
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.decisions.verification import VerifiedBackups
 from btrkeep.serving.viewer import Viewer
@@ -146,8 +146,9 @@ def host_row(source: RequestContext, host: str) -> HostRow | None:
     config, facts = source.config.hosts.get(host), data.every_facts(source).get(host)
     if config is None and facts is None:
         return None
-    replica = copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host)
-    return data.row_of(host, config, facts, len(source.catalogue.backup_outcomes([host])), source.config.zone, source.now, replica)
+    replica, backups = copies_of(source.catalogue.get_fact(COPIES)).fetched.get(host), len(source.catalogue.backup_outcomes([host]))
+    unknown = source.catalogue.unknown_spans()
+    return data.row_of(host, config, facts, backups, source.config.zone, source.now, replica, unknown)
 
 
 def host_page(
@@ -281,5 +282,7 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
         return f"The newest run made no complete backup; {ago}."
     if row.state == "late":
         return f"It is late: {ago}, and a backup is due every {format_duration(config.every)}."
+    if row.state == UNKNOWN:
+        return f"It was due when no runs were recorded, because the catalogue was lost since, so one may have failed; {ago}."
     end = "" if config.enabled else ", and it is not enabled, so nothing is due"
     return f"{ago[0].upper()}{ago[1:]}{end}."

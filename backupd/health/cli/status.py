@@ -145,12 +145,12 @@ def waiting_for_catalogue(state: Path) -> Iterator[None]:
 def command(
     ctx: click.Context, hosts: tuple[str, ...], states: tuple[str, ...], group: str | None, with_copies: bool, as_json: bool
 ) -> int:
-    """Show the state of every host: ok, late, failing, suspect, never or copy.
+    """Show the state of every host: ok, late, failing, suspect, never, unknown or copy.
 
     late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
     missed window. failing: the newest run made no complete backup. suspect: the newest backup lost or missed too many files.
-    never: there is no complete backup yet. copy: configured here, but replicated from another pool, so this server does not
-    back it up.
+    never: there is no complete backup yet. unknown: it was due when no runs were recorded, because the catalogue was lost since.
+    copy: configured here, but replicated from another pool, so this server does not back it up.
 
     Below the hosts, the output has hosts that have backups but are not configured, as after an import; the replicas that are
     fetched into this pool, with the state ok, late, failing or never; failed jobs; and problems of the pool, as in `backupd check`.
