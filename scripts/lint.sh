@@ -15,6 +15,11 @@ changed() {
     { git diff -z --name-only --diff-filter=d "$since"; git ls-files -z --others --exclude-standard; } | grep -z '\.py$' | grep -zvx 'setup\.py' | sort -zu
 }
 
+case ${1:-} in
+'' | --changed) ;;
+*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" && [ "$1" = --help ] && exit
+    exit 2 ;;
+esac
 status=0
 "$python" -m ruff check --output-format=concise . || status=1
 "$python" -m ruff format --check . || status=1

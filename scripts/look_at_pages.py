@@ -6,9 +6,11 @@ Prints each page's address, how long it took, and its heading. Each WORD is PAGE
 when a page does not open or does not show what it has to.
 """
 
+import argparse
 import re
 import sys
 import time
+from collections.abc import Sequence
 from html import unescape
 from http.cookiejar import CookieJar
 from urllib.error import HTTPError, URLError
@@ -54,7 +56,7 @@ def words(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
-def main(address: str, name: str, host: str, *wanted: str) -> int:
+def main(address: str, name: str, host: str, wanted: Sequence[str]) -> int:
     """The exit status."""
     browser, status = Browser(address), 0
     browser.log_in(name, sys.stdin.readline().rstrip("\n"))
@@ -78,4 +80,8 @@ def main(address: str, name: str, host: str, *wanted: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for word in ("address", "name", "host"):
+        parser.add_argument(word, metavar=word.upper())
+    parser.add_argument("wanted", nargs="*", metavar="WORD")
+    sys.exit(main(**vars(parser.parse_args())))

@@ -5,6 +5,7 @@
 Each stands between two marks in its page; a test says when that is due.
 """
 
+import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,7 @@ LISTS: dict[str, tuple[str, Callable[[], str], str]] = {
 }
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for name in LISTS:
         file = TOP / name
         file.write_text(refreshed(name, file.read_text(encoding="utf-8")), encoding="utf-8")

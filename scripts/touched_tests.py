@@ -8,6 +8,7 @@ their turns too, as far as there is time. With a changed module that no record h
 commit, and its branch as its change. A summary of the choice goes to standard error, with what there was no time for.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -67,7 +68,9 @@ def recorded() -> dict[str, Record]:
 
 
 def main() -> None:
-    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("BTRKEEP_BASE")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", nargs="?", default=os.environ.get("BTRKEEP_BASE"), metavar="BASE", help="a commit")
+    given: str | None = parser.parse_args().base
     base = given or default_base()
     if not is_known(base):
         raise SystemExit(f"there is no commit {base} in this checkout: `git log --oneline` lists those that there are")

@@ -6,6 +6,7 @@ Without files it takes all that git knows. Of a simple table the last column is 
 `--check` only names the lines that are too long, also those that it cannot wrap, and ends with 1 when there are any.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -27,12 +28,14 @@ _MARKER = re.compile(r" (?=(?:[-*+]|\d+\.|#\.|\.\.)(?: |$))")
 
 def main(words: Sequence[str]) -> int:
     """The exit status."""
-    check = "--check" in words
-    named = [Path(word) for word in words if not word.startswith("-")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("files", nargs="*", metavar="FILE", type=Path)
+    given = parser.parse_args(words)
     status = 0
-    for path in named or tracked():
+    for path in given.files or tracked():
         text = path.read_text(encoding="utf-8")
-        if check:
+        if given.check:
             for number in too_long(text):
                 print(f"{path}:{number}: more than {WIDTH} characters")
                 status = 1

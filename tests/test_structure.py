@@ -230,6 +230,15 @@ def test_the_linter_the_formatter_and_mypy_are_each_heard(faulty: Path) -> None:
     assert work("bash", "scripts/lint.sh", "--changed", cwd=faulty).stdout.endswith("Success: no issues found in 1 source file\n")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((TOP / "scripts").glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_that_is_asked_for_help_prints_it_and_does_nothing_else(path: Path) -> None:
+    if "__main__" not in path.read_text(encoding="utf-8"):
+        return
+    done = work(sys.executable, "-m", f"scripts.{path.stem}", "--help", cwd=TOP)
+    assert done.stdout.startswith("usage: ")
+
+
 def test_the_shell_scripts_are_well_formed() -> None:
     scripts = [
         path

@@ -4,6 +4,7 @@ The site is the made-up one of bench/make_site.py, the files are those of a smal
 browser looks at both: in light, in dark, and as a telephone. The pictures are reduced to few colours, for there are many of them.
 """
 
+import argparse
 import os
 import sys
 from pathlib import Path
@@ -88,4 +89,6 @@ def _keep(data: bytes, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, metavar="FOLDER", help="another one")
+    main(parser.parse_args().folder)

@@ -4,6 +4,7 @@ The history has what real ones have: a pool of 40 TiB that fills its holes badly
 which many hosts were added, six days without samples; and a day with its backups, its expiry and its balance.
 """
 
+import argparse
 import math
 import random
 import sys
@@ -105,4 +106,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent, metavar="FOLDER", help="another one")
+    main(parser.parse_args().folder)
