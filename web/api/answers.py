@@ -15,7 +15,7 @@ import inspect
 import json
 import math
 import re
-import textwrap
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
@@ -23,7 +23,7 @@ from enum import Enum
 from functools import cache
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any
 
 from flask import Response
 from pydantic import TypeAdapter
@@ -207,12 +207,18 @@ def _lines_of_fields(kind: type) -> dict[str, str]:
     lines: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if is_dataclass(base):
-            body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]).body
-            for field, text in pairwise(body):
+            for field, text in pairwise(_classes(base.__module__)[base.__name__].body):
                 match field, text:
                     case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(line))):
                         lines[name] = " ".join(line.split())
     return lines
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Returns the classes of a module by name. `inspect.getsource` of a class would parse the whole module for each class."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[str, Any], dict[str, Any]]:
