@@ -27,6 +27,8 @@ LONGEST_ANSWER = 64 << 20
 LONGEST_FRAME = 1 << 20
 FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")
+LONGEST_REASON = 500
+"""Characters of the reason for a change, such as a hold."""
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
 """What a failure is: wrong words; no such host, backup or path; the pool is unusable; another job is at work; not allowed, or
 it does not fit how things are; too many requests at once, later it would do; anything else.

@@ -56,6 +56,28 @@ def test_hold_release_and_accept_are_written_in_the_pool(service: tuple[Nights, 
     assert {row["name"]: row["state"] for row in nights.listed("web1")} == dict.fromkeys((first, second, third), "complete")
 
 
+def test_a_reason_may_be_as_long_as_in_the_api_and_a_longer_one_is_refused_not_cut(service: tuple[Nights, Service]) -> None:
+    nights, result = service
+    (first,) = make_history(nights, "web1", every(1, 1, datetime.now(UTC) - timedelta(hours=3)))
+    olga = client(nights.state, socket=result.socket)
+    limits = [part["maxLength"] for part in maximum_lengths(olga.get("/api/v1/openapi.json").json) if "reason" in part["description"]]
+    assert f'name="why" maxlength="{limits[0]}"' in olga.get(f"/hosts/web1/hold?backup={first}").text
+    sent(olga, "/hosts/web1/hold", backup=first, why="x" * limits[0])
+    assert notes_of(nights, "web1")["backups"][first]["hold"]["why"] == "x" * limits[0] + " (somebody)"
+    form = {"csrf_token": token(olga.get(f"/hosts/web1/hold?backup={first}").text), "backup": first, "why": "y" * (limits[0] + 1)}
+    refused = olga.post("/hosts/web1/hold", data=form)
+    assert (refused.status_code, f"longer than {limits[0]} characters" in refused.text) == (400, True)
+    assert "y" not in notes_of(nights, "web1")["backups"][first]["hold"]["why"].removesuffix(" (somebody)")
+
+
+def maximum_lengths(part: Any) -> Iterator[dict[str, Any]]:
+    """The described parts of an OpenAPI document that have one."""
+    if isinstance(part, dict) and {"maxLength", "description"} <= part.keys():
+        yield part
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from maximum_lengths(inner)
+
+
 def test_run_now_makes_a_backup_and_leads_to_its_job(service: tuple[Nights, Service]) -> None:
     nights, result = service
     nights.backupd("check", check=False)  # whatever it finds, the configuration is published

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 from flask import abort
 from pydantic import Field
 
+from btrkeep.serving.protocol import LONGEST_REASON
 from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, HostParameters, Moment, Name
 from web.hosts.backups import BackupRow
 from web.hosts.data import HostList, Query, host_list
 from web.hosts.host import HostPage, host_page
 from web.service_client import root_service
 
-Why = Annotated[str, Field(max_length=500, pattern=SHOWN, description="The reason; it is stored with the change.")]
+Why = Annotated[str, Field(max_length=LONGEST_REASON, pattern=SHOWN, description="The reason; it is stored with the change.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from flask import Blueprint, abort, current_app, flash, redirect, render_templat
 from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
+from btrkeep.serving.protocol import LONGEST_REASON
 from btrkeep.units import format_time, parse_backup_name
 from web.api import either_way
 from web.filters import absolute
@@ -29,7 +30,6 @@ blueprint.add_app_template_filter(strip_paths)
 blueprint.add_app_template_filter(width, "strip_width")
 blueprint.add_app_template_filter(shape, "strip_shape")
 
-_LONGEST_WHY = 400
 _MOST_JOBS = 1000
 
 
@@ -154,7 +154,7 @@ def ask(host: str, verb: str) -> str:
     page = host_page(source(), viewer(), host, time_words=_time_words)
     backup = _backup(page, action, request.args.get("backup", "")) if action.may and page else None
     job = _not_over(host) if verb == "run" else None
-    return render_template("host/ask.html", page=page, action=action, backup=backup, host=host, job=job)
+    return render_template("host/ask.html", page=page, action=action, backup=backup, host=host, job=job, most=LONGEST_REASON)
 
 
 def _not_over(host: str) -> RequestedJob | None:
@@ -179,7 +179,7 @@ def act(host: str, verb: str) -> Response:
     if action.may:
         arguments["backup"] = _name_of_form()
     if action.asks_why:
-        arguments["why"] = " ".join(request.form.get("why", "").split())[:_LONGEST_WHY]
+        arguments["why"] = " ".join(request.form.get("why", "").split())
     if action.asks_until and (until := _until()):
         arguments["until"] = format_time(until)
     answer = root_service().ask(verb, **arguments)

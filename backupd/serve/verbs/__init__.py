@@ -10,7 +10,7 @@ from backupd.serve import request_checks as given
 from backupd.serve.request_checks import Argument, Right
 from backupd.serve.service_context import ConcurrencyLimit
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
-from btrkeep.serving.protocol import LONGEST_ANSWER
+from btrkeep.serving.protocol import LONGEST_ANSWER, LONGEST_REASON
 from btrkeep.serving.viewer import LIST_BYTES, Viewer
 
 Function = Callable[[Any], Any]
@@ -61,7 +61,7 @@ _NAMED = {**_HOST, "backup": Argument(given.name)}
 _PATH = {"path": Argument(given.path)}
 _UNTIL = {"until": Argument(given.moment, None)}
 _SECONDS = {"seconds": Argument(given.number(0, 60), 20)}
-_WHY = {"why": Argument(given.text(500), "")}
+_WHY = {"why": Argument(given.text(LONGEST_REASON), "")}
 _RESTORE = {
     **_BACKUP,
     "paths": Argument(given.paths),
