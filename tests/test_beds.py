@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,6 +163,19 @@ def test_without_root_what_makes_its_own_filesystem_is_left_out(tmp_path: Path) 
     code = "from tests.beds import btrfs; btrfs.attach('image')"
     done = work(*readable().run_as(NOBODY, "-c", code), env=readable().environment, cwd=Path("/"), check=False)
     assert "Skipped: left out: on a real btrfs (no root)" in done.stderr
+
+
+@pytest.mark.root
+def test_a_loop_device_that_is_open_for_a_moment_longer_is_gone_when_its_folder_is(place: Path) -> None:
+    image = place / "image"
+    image.write_bytes(bytes(1 << 20))
+    device = beds.attach(image)
+    opened = os.open(device, os.O_RDONLY)
+    closing = threading.Timer(0.5, os.close, (opened,))
+    closing.start()
+    assert session.remove(place) == []
+    assert str(image) not in work("losetup", "-a").stdout
+    closing.join()
 
 
 # The session as a whole: other pytest processes, with a test file of their own and our conftest as a plugin.

@@ -23,6 +23,7 @@ MARK = "BTRKEEP_TEST_SESSION"
 PLACE = "BTRKEEP_TEST_PLACE"
 _NAME = re.compile(re.escape(PREFIX) + r"(\d+)-(\d+)")
 _RAM = Path("/dev/shm")
+_LONGEST_DETACH = 10.0  # seconds
 
 
 def places() -> list[Path]:
@@ -118,6 +119,14 @@ def loops_below(path: Path) -> list[str]:
     return lines
 
 
+def _is_leaving(device: str) -> bool:
+    """Whether the kernel detaches a loop device when its last user has closed it."""
+    try:
+        return (Path("/sys/block") / Path(device).name / "loop/autoclear").read_text(encoding="ascii").strip() == "1"
+    except OSError:  # detached meanwhile
+        return True
+
+
 def processes_of(name: str) -> dict[int, str]:
     """Processes, other than this one, that were started by that session: number and command line."""
     noted = _noted_pids(name)
@@ -185,9 +194,11 @@ def remove(path: Path) -> list[str]:
     for device in loops_below(path):
         _quietly("btrfs", "device", "scan", "--forget", device)
         lines = _quietly("losetup", "--detach", device)
-        if device in loops_below(path):
+        deadline = time.monotonic() + _LONGEST_DETACH
+        while device in loops_below(path) and time.monotonic() < deadline:  # the kernel detaches it with its last user, be that udev
             unmount_copies(path)
-        problems += lines if device in loops_below(path) else []  # the kernel may have let go of it by itself meanwhile
+            time.sleep(0.05)
+        problems += (lines or [f"{device} is still in use"]) if device in loops_below(path) else []
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
         problems.append(f"{path} could not be removed")
@@ -267,7 +278,7 @@ def end_session(name: str, patience: float = 0) -> list[str]:
     problems = end_processes(name, patience)
     for path in folders_of(name):
         problems += [f"{point} was still mounted" for point in mounts_below(path)]
-        problems += [f"{device} was still attached" for device in loops_below(path)]
+        problems += [f"{device} was still attached" for device in loops_below(path) if not _is_leaving(device)]
         problems += remove(path)
     return problems
 

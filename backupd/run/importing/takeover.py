@@ -23,7 +23,7 @@ from backupd.run import work_subvolume as working
 from backupd.run.finalisation import WorkSubvolume
 from backupd.run.fresh_sums import NO_SUMS
 from backupd.run.importing.formats import OldTree
-from backupd.run.importing.import_context import ImportContext, config_of, locked_for_import
+from backupd.run.importing.import_context import ImportContext, config_of, locked_for_import, require_going
 from backupd.run.importing.import_tree import ImportedBackup, import_record, origin_of
 from backupd.run.limits import join_quota
 from btrkeep.checkpoints import Checkpoint
@@ -67,6 +67,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
         staged = context.pool.staged(tree.host)
         try:
             taken_tree = await asyncio.to_thread(_arranged, context, tree, staged)
+            require_going(context)  # here, where the handler of a signal that came meanwhile has run
             prepared = await asyncio.to_thread(_named, context, staged, tree)
         except BaseException:
             if left := describe(staged):
@@ -74,6 +75,7 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
                     delete(staged.parent, left.id)
             raise
         try:
+            require_going(context)
             numbers = {"files": taken_tree.files, "regular": taken_tree.files, "bytes": bounded(taken_tree.bytes), "literal": 0}
             record = import_record(context, tree, working.first_record(prepared, host, tree.started, origin_of(tree)), numbers)
             _, final = await asyncio.to_thread(
