@@ -28,7 +28,7 @@ from btrkeep.decisions.rsync_meaning import ExitCause
 
 GROUPS = ("web", "database", "mail", "shop", "lab")
 _FULL = "91.4% of the pool's 40.0 TiB are used, the limit is 90%: 3.4 TiB available"
-_MORE = "keep fewer backups, or add a device; `backupd forecast` shows when it is full"
+_MORE = "keep fewer backups, or add a device; `backupd usage` shows what each host uses"
 STRIP = 30  # nights of which every run is known
 ZONE = ZoneInfo("Europe/Amsterdam")
 HOSTILE = (

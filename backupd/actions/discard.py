@@ -16,7 +16,6 @@ from backupd.repo import backup_json as records
 from backupd.repo import final_backups
 from btrkeep.backup_states import PARTIAL
 from btrkeep.catalogue import Catalogue
-from btrkeep.decisions.pool_health import MAKE_ROOM
 from btrkeep.errors import OperatorError, StateConflict
 from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool
@@ -100,8 +99,8 @@ def _is_for_room(record: records.Record | None) -> bool:
     return record is not None and (record.state, record.stopped_for) == (PARTIAL, records.ROOM)
 
 
-def room_hint(unfinished: Sequence[UnfinishedBackup], hint: str = MAKE_ROOM) -> str:
-    """Returns the hint for a pool with too little free space; `unfinished` are the unfinished backups, the largest first."""
+def room_hint(unfinished: Sequence[UnfinishedBackup], hint: str) -> str:
+    """Returns the hint for a pool with too little free space, with the largest of the `unfinished` backups, which are in this order."""
     if not unfinished:
         return hint
     host, size = unfinished[0].host, format_size(unfinished[0].size)

@@ -110,4 +110,4 @@ def require_disableable(pool: Pool) -> None:
 
 
 def _disabling(pool: Pool) -> str:
-    return f"if they are not needed: btrfs quota disable {shlex.quote(str(pool.path))}"
+    return f"if they are not needed: `btrfs quota disable {shlex.quote(str(pool.path))}`"

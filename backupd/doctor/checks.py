@@ -93,7 +93,7 @@ def _configuration(config: Config) -> Iterator[Finding]:
             status.st_gid and status.st_mode & stat.S_IWGRP
         ):  # files that all users can write are refused; a group may be that of the administrators
             text = f"{file} can be written by its group, {status.st_gid}, whose members could make root run any command"
-            yield Finding("configuration", "note", text, f"chmod g-w {shlex.quote(str(file))}")
+            yield Finding("configuration", "note", text, f"`chmod g-w {shlex.quote(str(file))}`")
     yield from _hook_trust(config)
 
 
@@ -124,7 +124,7 @@ def _rsync(_: Config) -> Iterator[Finding]:
     try:
         rsync = rsync_version()
     except ProgramFailed as error:
-        yield Finding("rsync", "error", error.message, "apt install rsync")
+        yield Finding("rsync", "error", error.message, "`apt install rsync`")
         return
     if rsync.numbers < OLDEST:
         yield Finding("rsync", "error", f"{rsync.version} cannot compare nanoseconds", "use 3.4.3 or later")
@@ -166,7 +166,7 @@ def _other_programs(config: Config) -> Iterator[Finding]:
             version = run([program, "-V"], check=False).stderr.strip() if program == "ssh" else ""
             yield Finding(program, "ok", version or str(which(program)))
         else:
-            yield Finding(program, "error", "is not installed", "apt install openssh-client")
+            yield Finding(program, "error", "is not installed", "`apt install openssh-client`")
 
 
 def _pool(config: Config) -> Iterator[Finding]:
@@ -180,7 +180,7 @@ def _pool(config: Config) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         yield Finding(
-            "pool", "error", f"{path} has mode {mode:04o}: other users can read the backups", f"chmod 700 {shlex.quote(str(path))}"
+            "pool", "error", f"{path} has mode {mode:04o}: other users can read the backups", f"`chmod 700 {shlex.quote(str(path))}`"
         )
     yield from _health(config, pool)
     yield from _mount(path)
@@ -218,8 +218,6 @@ def _starts(schedule: ScheduleVerdict) -> Iterator[Finding]:
 
 
 def _hint(finding: Finding, unfinished: list[UnfinishedBackup]) -> str:
-    if finding.check == health.ROOM:
-        return room_hint(unfinished)
     return room_hint(unfinished, finding.hint) if finding.check in _OF_ROOM else finding.hint
 
 
@@ -339,7 +337,7 @@ def _notify(config: Config) -> Iterator[Finding]:
         return
     for file in files_with_secrets(config.file):
         yield Finding(
-            "notify", "warning", f"{file} holds passwords and can be read by others", f"chmod 600 {shlex.quote(str(file))}"
+            "notify", "warning", f"{file} holds passwords and can be read by others", f"`chmod 600 {shlex.quote(str(file))}`"
         )
     wrong = [number for number, url in enumerate(notify.urls, 1) if service_of(url) is None]
     for number in wrong:

@@ -41,7 +41,7 @@ from btrkeep.decisions.copy_status import (
     remedy,
 )
 from btrkeep.decisions.findings import WARNING, Finding
-from btrkeep.decisions.pool_health import MAKE_ROOM
+from btrkeep.decisions.pool_health import room_advice
 from btrkeep.decisions.repeated import CHECK, read_steps, repeated_failures, repeated_findings
 from btrkeep.errors import OperatorError, last_remote_error
 from btrkeep.pool.allocation import read_room
@@ -61,7 +61,7 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
     without = config.backup.confine == "never"
     if any(replica.folder is None or not without for replica in config.replicas.values()) and not which(PROGRAM):
         why = "backups of other pools are received in a cell, which needs bubblewrap, and that is not installed"
-        yield Finding(_CHECK, "error", why, "apt install bubblewrap")
+        yield Finding(_CHECK, "error", why, "`apt install bubblewrap`")
     for replica in config.replicas.values():
         if replica.folder and _is_here(config, replica.folder):
             why = f"{replica.folder} is on the same filesystem as this pool: if that is lost, the copy is lost too"
@@ -144,7 +144,7 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
             f"the newest replication fetched {format_size(copy.session.bytes)}, but only {format_size(free)} are free above "
             "min_free"
         )
-        yield Finding(_CHECK, "warning", text, MAKE_ROOM, subject=subject)
+        yield Finding(_CHECK, "warning", text, room_advice(config), subject=subject)
 
 
 def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:

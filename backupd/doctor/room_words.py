@@ -10,7 +10,7 @@ from btrkeep.units import counted, format_size
 
 CONTINUE = "`backupd doctor --fix room` continues"
 ANOTHER_ROUND = "the data moved back has used the space again: run it once more"
-_EXPIRE = "`backupd expire` deletes backups that are due; keep fewer backups, or add a device permanently"
+_FEWER = "keep fewer backups, or add a device permanently"
 _REASONS = {
     RoomEnd.REACHED: "enough space is unallocated",
     RoomEnd.EXHAUSTED: "no other block group can be moved",
@@ -34,14 +34,14 @@ def refusal_error(plan: RoomPlan, pool: Path) -> OperatorError:
             return LockHeld(f"{pool} is busy: {details}", hint)
         case Refusal.PROFILE:
             return OperatorError(
-                f"{pool} has block groups of the profile {details}: --fix room is only for single, dup and raid1", _EXPIRE
+                f"{pool} has block groups of the profile {details}: --fix room is only for single, dup and raid1", _FEWER
             )
         case Refusal.DEVICES:
-            return OperatorError(f"{pool} has {details} devices: --fix room is only for one or two", _EXPIRE)
+            return OperatorError(f"{pool} has {details} devices: --fix room is only for one or two", _FEWER)
         case _:
             free = format_size(plan.gain)
             return OperatorError(
-                f"the data of {pool} is full: only {free} are free in data block groups, too little to free any", _EXPIRE
+                f"the data of {pool} is full: only {free} are free in data block groups, too little to free any", _FEWER
             )
 
 
@@ -83,14 +83,14 @@ def stuck_error(record: TemporaryRecord, pool: Path) -> OperatorError:
     """Returns the error for a temporary device that stays in the pool."""
     return OperatorError(
         f"{paths_of(record.devices)} cannot be emptied, and remains part of {pool}: do not remove or detach it",
-        "delete backups (`backupd expire`), then run `backupd doctor --fix room` again",
+        "delete backups (`backupd delete`), then run `backupd doctor --fix room` again",
     )
 
 
 def below_goal_error(unallocated: int, goal: int, reason: RoomEnd) -> OperatorError:
     """Returns the error for a result below the goal; the temporary devices are removed."""
     why = "the data moved back used the rest" if reason is RoomEnd.REACHED else _REASONS[reason]
-    return OperatorError(f"{format_size(unallocated)} are unallocated now, less than {format_size(goal)}: {why}", _EXPIRE)
+    return OperatorError(f"{format_size(unallocated)} are unallocated now, less than {format_size(goal)}: {why}", _FEWER)
 
 
 def plan_lines(plan: RoomPlan, devices: tuple[TemporaryDevice, ...], *, is_left: bool) -> list[str]:

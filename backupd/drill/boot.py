@@ -133,7 +133,7 @@ def is_system(backup: Restorable) -> bool:
 def require_bootable(backup: Restorable) -> None:
     """Raises OperatorError."""
     if not shutil.which(PROGRAM, path=environment()["PATH"]):
-        raise OperatorError(f"{PROGRAM} is not installed", "apt install systemd-container")
+        raise OperatorError(f"{PROGRAM} is not installed", "`apt install systemd-container`")
     if not is_system(backup):
         where = f"{backup.host}@{backup.name}"
         raise OperatorError(

@@ -229,7 +229,7 @@ def restic_of(settings: OffsiteSettings, state: Path, pool: Path) -> Restic:
     path = environment()["PATH"]
     for program, package in ((PROGRAM, "restic"), (_CELL, "bubblewrap")):
         if not shutil.which(program, path=path):
-            raise OperatorError(f"{package} is not installed", f"apt install {package}")
+            raise OperatorError(f"{package} is not installed", f"`apt install {package}`")
     variables = _variables(settings.environment_file) if settings.environment_file else {}
     if settings.repository:
         variables["RESTIC_REPOSITORY"] = settings.repository
@@ -277,7 +277,7 @@ def _require_private(file: Path) -> None:
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise OperatorError(
             f"{file} has secrets, but users other than root can access it",
-            f"chown root {shlex.quote(str(file))}; chmod 600 {shlex.quote(str(file))}",
+            f"`chown root {shlex.quote(str(file))}; chmod 600 {shlex.quote(str(file))}`",
         )
 
 

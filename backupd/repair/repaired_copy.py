@@ -37,7 +37,7 @@ from btrkeep.backup_states import RUNNING
 from btrkeep.catalogue import Damage
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
-from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room
+from btrkeep.decisions.pool_health import lacks_room, room_advice
 from btrkeep.decisions.retention import DeletionRequest, Hold
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
@@ -82,7 +82,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
     if name is None:
         _require_no_other_work(context, backup.host)
         if why := lacks_room(read_room(pool.path), context.config.pool.min_free):
-            raise PoolUnusable(why, MAKE_ROOM)
+            raise PoolUnusable(why, room_advice(context.config))
         name = _make(context, plan)
     elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
         context.catalogue.put_backup(row)

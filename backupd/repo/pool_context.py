@@ -88,12 +88,12 @@ def writing(pool: Pool) -> Iterator[None]:
 
 def require_room(pool: Pool, config: Config) -> "Room":
     """Returns the free space of the pool. Raises PoolUnusable if it is less than `min_free`; OSError."""
-    from btrkeep.decisions.pool_health import MAKE_ROOM, lacks_room  # commands that read begin a tenth sooner without these
+    from btrkeep.decisions.pool_health import lacks_room, room_advice  # commands that read begin a tenth sooner without these
     from btrkeep.pool.allocation import read_room
 
     room = read_room(pool.path)
     if why := lacks_room(room, config.pool.min_free):
-        raise PoolUnusable(why, MAKE_ROOM)
+        raise PoolUnusable(why, room_advice(config))
     return room
 
 

@@ -42,7 +42,7 @@ def confinement_hint() -> str:
     what it needs.
     """
     if not shutil.which(PROGRAM, path=environment()["PATH"]):
-        return "apt install bubblewrap"
+        return "`apt install bubblewrap`"
     return (
         "allow namespaces and pidfd_getfd(2): of a container in its configuration; of this system, sysctl user.max_user_namespaces"
     )

@@ -33,7 +33,7 @@ _LOOK = 0.5
 _AWAKE = 5.0  # seconds after which a sleep of the machine is seen
 _LONGEST_WAIT = 3600.0
 _TOO_MUCH = (
-    "exclude some of its files (`exclude`), keep fewer backups (`backupd expire` deletes those that are due), or add a device. If "
+    "exclude some of its files (`exclude`), keep fewer backups, or add a device. If "
     "other hosts need space, a later run discards this unfinished backup"
 )
 

@@ -17,7 +17,7 @@ from backupd.actions.discard import UnfinishedBackup, all_unfinished, give_up, r
 from backupd.rsync.process import RunCancellation
 from backupd.run.run_context import RunContext
 from btrkeep.config import Config
-from btrkeep.decisions.pool_health import for_metadata, lacks_room, least_metadata
+from btrkeep.decisions.pool_health import for_metadata, lacks_room, least_metadata, room_advice
 from btrkeep.errors import LockHeld, PoolUnusable
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import take_lock
@@ -70,12 +70,12 @@ class RoomMaker:
                 unfinisheds = await asyncio.to_thread(all_unfinished, self.context.pool)
                 if host in self.last or any(unfinished.for_room and unfinished.host == host for unfinished in unfinisheds):
                     self.last.add(host)
-                    raise OthersFirst(why, room_hint(unfinisheds))
+                    raise OthersFirst(why, room_hint(unfinisheds, room_advice(self.context.config)))
                 given_up = next(
                     (unfinished for unfinished in unfinisheds if unfinished.for_room and self._give_up(unfinished)), None
                 )
                 if given_up is None:
-                    raise NoRoom(why, room_hint(unfinisheds))
+                    raise NoRoom(why, room_hint(unfinisheds, room_advice(self.context.config)))
                 came_back = await wait_for_room(self.context.pool, given_up, lambda: not self._lacking(), cancellation)
                 if not came_back and not cancellation.reason:
                     raise NoRoom(

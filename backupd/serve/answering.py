@@ -21,7 +21,7 @@ log = logging.getLogger("backupd.serve")
 
 _LONGEST_NAME = 100
 _OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
-_JOURNAL = "check its journal: journalctl -u 'btrkeep-serve@*'"
+_JOURNAL = "check its journal: `journalctl -u 'btrkeep-serve@*'`"
 _BROKEN = RequestRefused("internal error in the service", _JOURNAL)
 
 

@@ -204,7 +204,7 @@ def _logged_in(word: str, login: Path) -> Viewer:
             return read_viewer(answer)
     except Absent as error:
         raise RequestRefused(
-            "the login service does not answer", "systemctl status 'btrkeep-login@*'", "unusable", is_public=True
+            "the login service does not answer", "`systemctl status 'btrkeep-login@*'`", "unusable", is_public=True
         ) from error
     except (KeyError, TypeError):
         raise RequestRefused("the login service sent an invalid answer", "check that it has the same version") from None

@@ -12,6 +12,7 @@ looks first:
 Only SQLite opens the file here: closing it elsewhere would drop the locks of this process's other connections.
 """
 
+import shlex
 import sqlite3
 import time
 from itertools import islice
@@ -107,7 +108,7 @@ class ReadOnlySession(Session):
         if code & 0xFF == sqlite3.SQLITE_CANTOPEN or (code & 0xFF == sqlite3.SQLITE_READONLY and _is_passing(code)):
             return CatalogueUnready(
                 f"the catalogue {self.path} cannot be opened for reading",
-                f"make its folder and its files readable for this user: ls -la {self.path.parent}",
+                f"make its folder and its files readable for this user: `ls -la {shlex.quote(str(self.path.parent))}`",
             )
         return super()._meaning(error)
 
@@ -181,7 +182,8 @@ def require_catalogue(path: Path) -> None:
     except FileNotFoundError:
         raise CatalogueUnready(f"there is no catalogue {path} yet", f"{_MADE_BY}; check also `state` in [pool]") from None
     except OSError as error:
-        raise CatalogueUnready(f"the catalogue {path} cannot be read: {error.strerror}", f"ls -la {path.parent}") from error
+        hint = f"`ls -la {shlex.quote(str(path.parent))}`"
+        raise CatalogueUnready(f"the catalogue {path} cannot be read: {error.strerror}", hint) from error
 
 
 def _connected(path: Path, *, immutable: bool) -> sqlite3.Connection:

@@ -22,8 +22,14 @@ from btrkeep.pool.space_by_profile import ChunkUse, Room
 from btrkeep.units import counted, format_share, format_size
 
 LEAST_METADATA = 32 << 20
-MAKE_ROOM = "`backupd expire` deletes backups that are due; keep fewer backups, or add a device"
-"""The hint for a pool with too little room."""
+EXPIRE = "`backupd expire` deletes backups that are due; keep fewer backups, or add a device"
+NO_POLICY = "no host has a retention policy, so nothing expires: set one in [retention], or add a device"
+
+
+def room_advice(config: Config) -> str:
+    """Returns the hint for a pool with too little room."""
+    kept = [*config.every_host.values(), *config.replicas.values()]
+    return NO_POLICY if all(settings.retention.missing for settings in kept) else EXPIRE
 
 
 def least_metadata(total: int) -> int:
@@ -123,11 +129,13 @@ class HealthLimits:
     """Free space below which no transfer starts."""
     used_limit: float
     """The share of used space at which there is an alarm, 0 to 1."""
+    advice: str = EXPIRE
+    """What to do about too little space."""
 
     @classmethod
     def of(cls, config: Config) -> "HealthLimits":
         """Returns the limits of a pool."""
-        return cls(config.pool.path, config.pool.state, config.pool.min_free, config.notify.used_limit)
+        return cls(config.pool.path, config.pool.state, config.pool.min_free, config.notify.used_limit, room_advice(config))
 
 
 def judge_pool(facts: PoolFacts, limits: HealthLimits) -> PoolVerdict:
@@ -165,10 +173,10 @@ def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Fin
     An unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
     """
     if doubt:
-        yield Finding(v.CLOCK, WARNING, doubt, "check that the clock is right: timedatectl")
+        yield Finding(v.CLOCK, WARNING, doubt, "check that the clock is right: `timedatectl`")
     if synchronised is False:
         yield Finding(
-            v.CLOCK, NOTE, "the clock is not synchronised", "chrony or systemd-timesyncd keeps it right: apt install chrony"
+            v.CLOCK, NOTE, "the clock is not synchronised", "chrony or systemd-timesyncd keeps it right: `apt install chrony`"
         )
     elif synchronised is None:
         yield Finding(
@@ -226,16 +234,16 @@ def shortage(room: Room) -> Shortage:
     return Shortage.METADATA if room.metadata_free < min(_LITTLE_METADATA, room.total // 100) else Shortage.ALLOCATED
 
 
-def _unallocated(room: Room) -> Finding:
+def _unallocated(room: Room, advice: str) -> Finding:
     unallocated, metadata, free = (format_size(number) for number in (room.unallocated, room.metadata_free, room.free))
     level = ERROR if room.metadata_free < min(_LITTLE_METADATA, room.total // 100) else WARNING
     match shortage(room):
         case Shortage.DATA:
             text = f"data is full: {unallocated} are unallocated, and {free} are free in data block groups"
-            hint = MAKE_ROOM
+            hint = advice
         case Shortage.METADATA:
             text = f"metadata is full: {unallocated} are unallocated, and metadata cannot use the {free} free in data block groups"
-            hint = "`backupd expire` deletes backups that are due; `backupd doctor --fix room` moves data together"
+            hint = f"`backupd doctor --fix room` moves data together; {advice}"
         case _:
             rest = f"{free} are free in data block groups, {metadata} for metadata"
             text = f"all space is allocated: {unallocated} are unallocated; {rest}"
@@ -248,17 +256,16 @@ def _room(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
     if room is None or not room.total:
         return
     if reason := lacks_room(room, limits.min_free):
-        hint = MAKE_ROOM
-        yield Finding(v.ROOM, ERROR, f"no further transfer starts: {reason}", hint, unusable=True)
+        yield Finding(v.ROOM, ERROR, f"no further transfer starts: {reason}", limits.advice, unusable=True)
     if facts.left_devices:
         text = f"a temporary device is still part of the pool: {', '.join(facts.left_devices)}"
         yield Finding(v.UNALLOCATED, WARNING, text, "`backupd doctor --fix room` removes it")
     elif room.unallocated < unallocated_floor(room.total):
-        yield _unallocated(room)
+        yield _unallocated(room, limits.advice)
     used, limit = 1 - room.available / room.total, limits.used_limit
     if used >= (limit - _SLACK if facts.was_full else limit):
         text = f"{format_share(used)} of the pool's {format_size(room.total)} are used, the limit is {format_share(limit)}: {room}"
-        yield Finding(v.USED, WARNING, text, "keep fewer backups, or add a device; `backupd forecast` shows when it is full")
+        yield Finding(v.USED, WARNING, text, "keep fewer backups, or add a device; `backupd usage` shows what each host uses")
 
 
 _REDUNDANCY = "redundancy"

@@ -403,8 +403,7 @@ _PATTERNS: tuple[tuple[str, ReceiveCause], ...] = (
 )
 
 HINTS: Mapping[ReceiveCause, str] = {
-    ReceiveCause.FULL: "the pool is full: `backupd expire` deletes backups that are due; keep fewer backups, or "
-    "add a device (see `backupd usage`)",
+    ReceiveCause.FULL: "the pool is full: keep fewer backups, or add a device; `backupd usage` shows what each host uses",
     ReceiveCause.QUOTA: "a quota of this pool's filesystem stopped it: `btrfs qgroup show` names its limit",
     ReceiveCause.READ_ONLY: "this pool's filesystem has become read-only: dmesg shows why, and `backupd doctor` what to do",
     ReceiveCause.OUTSIDE: "the stream tries to write outside of the backup, as only an attack does: check the other server",

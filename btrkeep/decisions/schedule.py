@@ -162,10 +162,10 @@ def schedule_hint(verdict: ScheduleVerdict) -> str:
     """Returns the command that makes runs start often enough."""
     timer = f"btrkeep-backup@{verdict.pool}.timer"
     if not verdict.by_units:
-        return f"this line in /etc/cron.d/btrkeep-{verdict.pool} starts runs: {cron_line(verdict)}"
+        return f"this line in /etc/cron.d/btrkeep-{verdict.pool} starts runs: `{cron_line(verdict)}`"
     if timer in verdict.starters:
-        return f"start runs more often: systemctl edit {timer}, or restore the shipped unit: systemctl revert {timer}"
-    return f"systemctl enable --now {timer}"
+        return f"start runs more often: `systemctl edit {timer}`, or restore the shipped unit: `systemctl revert {timer}`"
+    return f"`systemctl enable --now {timer}`"
 
 
 def cron_line(verdict: ScheduleVerdict) -> str:

@@ -162,4 +162,4 @@ class _Line:
         self._socket.close()
 
 
-_HINT = "check that it runs: systemctl status 'btrkeep-serve@*.socket'"
+_HINT = "check that it runs: `systemctl status 'btrkeep-serve@*.socket'`"

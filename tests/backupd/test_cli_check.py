@@ -71,7 +71,7 @@ def test_an_rsync_that_speaks_no_json_is_understood(healthy: Nights) -> None:
 
 def test_a_missing_rsync_is_an_error(healthy: Nights, tmp_path: Path) -> None:
     actual_findings = findings(healthy, status=1, env={"PATH": str(tmp_path)})
-    assert the(actual_findings, "rsync", "error")["hint"] == "apt install rsync"
+    assert the(actual_findings, "rsync", "error")["hint"] == "`apt install rsync`"
 
 
 @pytest.mark.root
@@ -179,6 +179,24 @@ def test_too_little_room_makes_a_pool_unusable(healthy: Nights) -> None:
     finding = the(findings(healthy, status=4), "room", "error")
     assert "min_free = 100%" in finding["message"]
     assert "unallocated" in finding["message"]
+
+
+@pytest.mark.parametrize("policy", [{}, {"daily": 7}])
+def test_what_is_advised_for_a_full_pool_works_in_that_state(healthy: Nights, policy: dict[str, int]) -> None:
+    healthy.settings("pool", min_free="100%")
+    healthy.settings("notify", used_limit="0%")
+    if policy:
+        healthy.tables["retention"] = policy
+        healthy.write()
+    shown = healthy.backupd("check", check=False).stdout
+    assert ("`backupd expire` deletes" in shown, "no host has a retention policy" in shown) == (bool(policy), not policy)
+    assert "forecast" not in shown  # there is too little history
+    assert "`backupd usage` shows" in shown
+    hints = shown.partition("What to do:")[2].splitlines()
+    assert len(hints) == len(set(hints))
+    refused = healthy.backupd("run", "here", check=False)
+    assert refused.returncode == 4
+    assert ("`backupd expire`" in refused.stderr) == bool(policy)
 
 
 def test_mount_options_are_judged(make_btrfs: Any) -> None:

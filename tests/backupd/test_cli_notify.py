@@ -332,7 +332,7 @@ def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_tha
     drop_in.parent.mkdir()
     drop_in.write_text('[notify]\nping = "https://hc-ping.com/hunter2"\n')
     drop_in.chmod(0o640)
-    assert found()[0] == ("warning", f"chmod 600 {drop_in}")
+    assert found()[0] == ("warning", f"`chmod 600 {drop_in}`")
     drop_in.write_text('[notify]\nsilent = "2d"\nurls = ["slack://hunter2"]\n')
     drop_in.chmod(0o600)
     assert [level for level, _ in found()] == ["error"]

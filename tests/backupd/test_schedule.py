@@ -84,7 +84,7 @@ def test_one_finding_names_the_hosts_and_its_hint_is_a_command() -> None:
     (finding,) = schedule_findings(verdict)
     assert (finding.check, finding.level, finding.count) == ("schedule", "warning", 3)
     assert "nothing starts the backups" in finding.text
-    assert finding.hint == "systemctl enable --now btrkeep-backup@main.timer"
+    assert finding.hint == "`systemctl enable --now btrkeep-backup@main.timer`"
     too_rare = judge_schedule([EVERY_6H], UTC_ZONE, StartFacts(starts(22), NOW + 8 * DAY, ("btrkeep-backup@main.timer",)), NOW)
     (finding,) = schedule_findings(too_rare)
     assert "web1 will not be backed up in time (every 6h): btrkeep-backup@main.timer start runs" in finding.text

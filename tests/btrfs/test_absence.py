@@ -94,9 +94,9 @@ def test_another_host_key_is_sent_at_once_though_the_host_was_failing_and_the_hi
     for hint in (text, *hints):
         assert f"ssh-keygen -R '[127.0.0.1]:{laptop.sshd.port}' -f {laptop.known}" in hint, hint
     assert hints
-    (remove,) = re.findall(r"ssh-keygen -R .*?(?=;)", text)
+    (remove,) = re.findall(r"`(ssh-keygen -R [^`]*)`", text)
     subprocess.run(remove, shell=True, check=True, capture_output=True)
-    (accept,) = re.findall(r"backupd (--config .*)$", text)
+    (accept,) = re.findall(r"`backupd (--config [^`]*)`", text)
     laptop.backupd(*shlex.split(accept), check=False)
     assert laptop.outcome(5) == "complete"
     assert not laptop.alarms(5)

@@ -151,7 +151,7 @@ def test_a_pool_that_becomes_full_in_the_middle_of_a_stream_keeps_what_it_has(ma
     work("fallocate", "-l", str(left - 25_000_000), filled)
     (failed,) = two.fetch(status=1)[0]["failed"]
     assert "No space left" in failed["error"]
-    assert "`backupd expire` deletes backups that are due" in failed["error"]
+    assert "the pool is full: keep fewer backups, or add a device" in failed["error"]
     assert two.names(two.second.pool) == [first]
     assert two.differences(first) == ""
     filled.unlink()

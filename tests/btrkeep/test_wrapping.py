@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from btrkeep.decisions.schedule import ScheduleVerdict, schedule_hint
 from tests.beds import TOP
 from tests.beds.terminal import at_a_terminal
 
@@ -42,3 +43,13 @@ def test_an_error_and_its_hint_are_broken_between_words_and_never_in_a_command()
 
 def test_what_is_piped_is_one_line() -> None:
     assert subprocess.run(LINE, cwd=TOP, check=True, capture_output=True, text=True).stdout == f"    {TEXT}\n"
+
+
+def test_a_line_for_cron_is_one_line_at_a_terminal() -> None:
+    hint = schedule_hint(ScheduleVerdict(by_units=False, command="backupd --config /etc/btrkeep/of\\ the\\ office.toml"))
+    line = [sys.executable, "-c", f"from btrkeep.cli.progress import print_wrapped; print_wrapped({f'schedule: {hint}'!r})"]
+    with at_a_terminal(line, cwd=TOP, width=60) as terminal:
+        assert terminal.ends() == 0
+        shown = [text.strip() for text in terminal.text.splitlines()]
+    command = "/usr/local/sbin/backupd --config /etc/btrkeep/of\\ the\\ office.toml run --scheduled"
+    assert shown[-1] == f"`*/15 * * * * root {command}`"

@@ -53,4 +53,4 @@ def test_each_command_shows_whether_runs_start_in_time(starts: Booted, state: st
 
 def test_the_hint_is_the_command_that_was_typed(starts: Booted) -> None:
     (checked,) = [row for row in json.loads(starts.read("check-off")) if row["subject"] == "schedule"]
-    assert checked["hint"] == "systemctl enable --now btrkeep-backup@main.timer"
+    assert checked["hint"] == "`systemctl enable --now btrkeep-backup@main.timer`"

@@ -65,7 +65,7 @@ _TAKING = 10.0
 _LONGEST = 1024
 LOGINS_AT_ONCE = 6
 """The number of passwords that wait or are checked at the same time; all other requests have separate slots."""
-_BROKEN = RequestRefused("internal error in the login service", "check its journal: journalctl -u 'btrkeep-login@*'")
+_BROKEN = RequestRefused("internal error in the login service", "check its journal: `journalctl -u 'btrkeep-login@*'`")
 
 
 @dataclass(slots=True)

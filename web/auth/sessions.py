@@ -76,7 +76,7 @@ def ask(verb: str, word: str = "", **arguments: Any) -> Any:
     try:
         return RootServiceClient(settings.logins, "", _PATIENCE, word).ask(verb, **arguments)
     except Absent as error:
-        raise Absent("the login service does not answer", "systemctl status 'btrkeep-login@*'") from error
+        raise Absent("the login service does not answer", "`systemctl status 'btrkeep-login@*'`") from error
 
 
 def load() -> None:

@@ -50,28 +50,28 @@ def report(findings: Sequence[Finding], as_json: bool) -> Exit:
 
 
 def show(findings: Sequence[Finding]) -> None:
-    """Prints the table, and the remedies below it. Three or more hosts with the same finding share a line."""
+    """Prints the table, and the remedies below it, each once. Three or more hosts with the same finding share a line."""
     rows = [
         (click.style(level, fg=colours.LEVEL[level]), about, text)
         for about, (level, text) in merged([(finding.about, (finding.level, finding.text)) for finding in findings])
     ]
     click.echo(table(rows, ["", "WHAT", "FOUND"]))
-    hints = merged([(finding.about, finding.hint) for finding in findings if finding.hint])
+    hints = merged([(finding.about, finding.hint) for finding in findings if finding.hint], 1)
     if hints:
         click.echo("\nWhat to do:")
     for about, hint in hints:
         print_wrapped(f"  {about}: {hint}", "    ")
 
 
-def merged(items: Sequence[tuple[str, T]]) -> list[tuple[str, T]]:
-    """Returns the items; those of three subjects or more with the same content become one, in the place of the first. Pure."""
+def merged(items: Sequence[tuple[str, T]], many: int = _MANY) -> list[tuple[str, T]]:
+    """Returns the items; those of `many` subjects or more with the same content become one, in the place of the first. Pure."""
     subjects: dict[T, list[str]] = {}
     for about, content in items:
         subjects.setdefault(content, []).append(about)
     done, lines = set[T](), list[tuple[str, T]]()
     for about, content in items:
         names = list(dict.fromkeys(subjects[content]))
-        if len(names) < _MANY:
+        if len(names) < many:
             lines.append((about, content))
         elif content not in done:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -232,7 +232,7 @@ def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: 
 def _all_done(prompter: Prompter, config: Config) -> int:
     prompter.say(f"\nThe pool {config.name} is set up. `backupd status` shows its hosts, `backupd host add` adds another.")
     prompter.say(
-        f"To back up every night: sudo ./install.sh --enable {config.name}, in the folder that btrkeep was installed from."
+        f"To back up every night: `sudo ./install.sh --enable {config.name}`, in the folder that btrkeep was installed from."
     )
     return Exit.OK
 

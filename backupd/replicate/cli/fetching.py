@@ -204,7 +204,7 @@ def _is_confined(*, may_do_without: bool) -> bool:
         return True
     if not may_do_without:
         missing = "bubblewrap is not installed" if is_known else f"the system calls of {platform.machine()} are not known here"
-        hint = "apt install bubblewrap" if is_known else "fetch on a machine with another processor type"
+        hint = "`apt install bubblewrap`" if is_known else "fetch on a machine with another processor type"
         raise OperatorError(f"backups of other pools are received in a cell, but {missing}", hint)
     return False
 
