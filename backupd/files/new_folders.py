@@ -18,7 +18,7 @@ from backupd.files.batched_walk import PlainFolder
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
 from backupd.files.plain_files import BatchResult, Defaults, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
-from backupd.files.writing import Undeleted, comparable, is_empty, is_own_space, remove_unfinished
+from backupd.files.writing import Undeleted, comparable, is_empty, is_own_space, mode_to_fill, remove_unfinished
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device
 
@@ -63,7 +63,7 @@ def others_write(folder: int) -> bool:
 
 
 def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool) -> bool:
-    """Gives owner, attributes and mode, in this order. Returns False if it needs more than that. Raises OSError."""
+    """Gives owner, attributes and the mode to fill it. Returns False if it needs more than that. Raises OSError."""
     status = os.fstat(made)
     if status.st_uid != os.geteuid():  # another user has exchanged it
         return False
@@ -75,8 +75,8 @@ def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool
     for attribute in os.listxattr(original, follow_symlinks=False):
         if privileged or not is_power(attribute):
             os.setxattr(made, attribute, os.getxattr(original, attribute, follow_symlinks=False))
-    if stat.S_IMODE(status.st_mode) != entry.mode:
-        os.fchmod(made, entry.mode)
+    if stat.S_IMODE(status.st_mode) != (mode := mode_to_fill(entry)):
+        os.fchmod(made, mode)
     return True
 
 

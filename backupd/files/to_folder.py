@@ -26,7 +26,7 @@ from backupd.files.restore_types import RestorePreview, RestoreProgress, Restore
 from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import PlainFile, Unreadable
-from backupd.files.writing import Undeleted, Writer, leftovers, remove_leftovers
+from backupd.files.writing import Undeleted, Writer, leftovers, mode_to_fill, remove_leftovers
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, printable
@@ -362,11 +362,14 @@ class LocalRestore:
             self._problem(visit, error.strerror or str(error))
 
     def _give_time(self, visit: Visit, fd: int, writer: Writer) -> None:
-        """Gives an open folder its time. Raises OSError."""
+        """Gives an open new folder its time, and the mode that would have kept files out of it. Raises OSError."""
+        has_other_mode = mode_to_fill(visit.entry) != visit.entry.mode
         try:
+            if has_other_mode:
+                os.fchmod(fd, visit.entry.mode)
             os.utime(fd, ns=(visit.entry.mtime, visit.entry.mtime))
         except OSError:
-            writer.finish(visit, all_of_it=False)
+            writer.finish(visit, all_of_it=has_other_mode)
             self._lost(writer)
 
     def _gives(self, visit: Visit) -> bool:

@@ -56,7 +56,7 @@ class Writer:
         folder, name = self.to.parent(visit.place)
         with self._temporary(folder) as temporary:
             with ClosingFd(self._made(visit, folder, temporary)) as held:
-                self._dress(visit, held)
+                self._dress(visit, held, mode_to_fill(visit.entry) if visit.entry.kind == "folder" else visit.entry.mode)
                 made = identity(os.fstat(held))
             put(folder, temporary, name, instead_of)
         return made
@@ -77,7 +77,7 @@ class Writer:
         folder, name = self.to.parent(visit.place)
         with ClosingFd(os.open(name, _HELD | os.O_DIRECTORY, dir_fd=folder)) as held:
             if all_of_it:
-                self._dress(visit, held)
+                self._dress(visit, held, visit.entry.mode)
             else:
                 self._attempt("time", lambda: os.utime(_path(held), ns=(visit.entry.mtime, visit.entry.mtime)))
 
@@ -151,7 +151,7 @@ class Writer:
             return False
         return True
 
-    def _dress(self, visit: Visit, held: int) -> None:
+    def _dress(self, visit: Visit, held: int, mode: int) -> None:
         """The owner first, for a new one takes setuid and capabilities away; an ACL before the mode, whose bits for the group would
         be the group's own for a moment; the time last.
         """
@@ -159,7 +159,7 @@ class Writer:
         self._attempt("owner", lambda: os.chown(path, entry.uid, entry.gid))
         self._give_attributes(path, given_attributes(visit))
         if entry.kind != "symlink":
-            self._attempt("mode", lambda: Path(path).chmod(entry.mode))
+            self._attempt("mode", lambda: Path(path).chmod(mode))
         self._attempt("time", lambda: os.utime(path, ns=(entry.mtime, entry.mtime)))
 
     def _give_attributes(self, path: str, wanted: dict[str, bytes]) -> None:
@@ -195,6 +195,11 @@ class Writer:
                 raise
             if comparable(attribute):
                 self.lost.append(attribute)
+
+
+def mode_to_fill(entry: Entry) -> int:
+    """Returns the mode of a new folder until all is in it: without root's rights its owner must be allowed to write there."""
+    return entry.mode | 0o700 if os.geteuid() else entry.mode
 
 
 def comparable(attribute: str) -> bool:

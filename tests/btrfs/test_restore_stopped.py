@@ -338,6 +338,25 @@ def test_without_root_folders_of_any_mode_leave_nothing_in_the_staging_folder(pu
     assert not (to / os.fsdecode(STAGING)).exists()
 
 
+def test_without_root_a_folder_that_its_owner_may_not_write_to_gets_its_files(public_folder: Path) -> None:
+    source, to = public_folder / "source", public_folder / "to"
+    for folder in ("closed/deep", "closed/deep/closed too", "open/closed", "empty"):
+        (source / folder).mkdir(parents=True, exist_ok=True)
+        for name in ("first", "second") if folder != "empty" else ():
+            write(source / folder / name, "text")
+    os.symlink("first", source / "closed/link")
+    for folder in ("closed", "closed/deep", "closed/deep/closed too", "open/closed", "empty"):
+        (source / folder).chmod(0o555)
+    work("chown", "-R", f"{NOBODY}:{NOBODY}", public_folder)
+    to.mkdir()
+    os.chown(to, NOBODY, NOBODY)
+    with _as_nobody(), Tree.of_folder(source) as tree:
+        request = RestoreRequest("web1", "", (b"/",), str(to))
+        done = LocalRestore(tree, request, reflinks=False).run(LocalRestore(tree, request, reflinks=False).preview())
+    assert (done.problems.number, done.differences.number) == (0, 0), (done.problems.samples, done.differences.samples)
+    assert [line for line in differences(manifest(source), manifest(to)) if not line.startswith("'.'")] == []
+
+
 @contextmanager
 def _as_nobody() -> Iterator[None]:
     os.setegid(NOBODY)
