@@ -75,7 +75,7 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     """Formats aligned columns; those named in `right` are right-aligned. Cells hold text that is safe to show, styled or not.
 
     An empty last column is left out. If the terminal is too narrow, the columns named in `spare` are left out, the first one first;
-    then the last one wraps, or is printed on lines below. If that is still too wide, the first one is printed above the others,
+    then the last one wraps, or is printed on lines below, behind its header. If that is still too wide, the first one is printed above the others,
     once for consecutive rows with the same value, and finally each of the others gets a line with its header.
     """
     lines = [headers, *rows] if headers else rows
@@ -116,7 +116,9 @@ class _Laid:
         before = [_line(line, kept, self.widths, self.right) for line in self.lines]
         if room >= _NARROWEST:
             return [_beside(text, line[last], terminal - room, room) for text, line in zip(before, self.lines, strict=True)]
+        header = f"{self.lines[0][last]}: " if self.has_headers and self.lines[0][last] else ""
         below = ["" if self.has_headers and not number else line[last] for number, line in enumerate(self.lines)]
+        below = [f"{header}{text}" if text else "" for text in below]
         return [_below(text, words, terminal) for text, words in zip(before, below, strict=True)]
 
 

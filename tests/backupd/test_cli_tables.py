@@ -61,11 +61,11 @@ def test_then_it_stands_below(terminal: pytest.MonkeyPatch) -> None:
     assert lines(terminal, 34) == [
         "HOST      AGE",
         "web1       1h",
-        "    all is well",
+        "    REMARK: all is well",
         "database  12h",
-        "    some words that are a good",
-        "    deal longer than the others",
-        "    are",
+        "    REMARK: some words that are a",
+        "    good deal longer than the",
+        "    others are",
     ]
 
 

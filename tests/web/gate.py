@@ -1,6 +1,5 @@
 """A dashboard of three hosts without any backup, for what happens before a page is reached: logins, forms, headers, errors."""
 
-import atexit
 import re
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from werkzeug.test import TestResponse
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import Config, HostConfig, PoolSettings, publish
+from tests.beds import session
 from tests.beds.copied import copied
 from tests.beds.logins import logins_at
 from web.app import create_app
@@ -44,8 +44,7 @@ def made(top: Path, zone: str = "Europe/Berlin") -> Settings:
 
 @lru_cache
 def _pattern(zone: str) -> Path:
-    top = Path(tempfile.mkdtemp(prefix="btrkeep-gate-"))
-    atexit.register(shutil.rmtree, top)
+    top = Path(tempfile.mkdtemp(prefix="gate-", dir=session.folder()))
     state = top / "state"
     hosts = {name: HostConfig(name, address=f"root@{name}.example.org", paths=("/etc",)) for name in HOSTS}
     config = Config(top / "demo.toml", "demo", PoolSettings(top / "pool", state, ZoneInfo(zone)), hosts=hosts)
