@@ -100,7 +100,7 @@ def _is_for_room(record: records.Record | None) -> bool:
 
 
 def room_hint(unfinished: Sequence[UnfinishedBackup], hint: str) -> str:
-    """Returns the hint for a pool with too little free space, with the largest of the `unfinished` backups, which are in this order."""
+    """Returns the hint for a pool with too little free space. `unfinished`: the unfinished backups, the largest first."""
     if not unfinished:
         return hint
     host, size = unfinished[0].host, format_size(unfinished[0].size)

@@ -180,7 +180,10 @@ def _pool(config: Config) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         yield Finding(
-            "pool", "error", f"{path} has mode {mode:04o}: other users can read the backups", f"`chmod 700 {shlex.quote(str(path))}`"
+            "pool",
+            "error",
+            f"{path} has mode {mode:04o}: other users can read the backups",
+            f"`chmod 700 {shlex.quote(str(path))}`",
         )
     yield from _health(config, pool)
     yield from _mount(path)

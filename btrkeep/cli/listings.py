@@ -75,8 +75,8 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str], right: Sequence
     """Formats aligned columns; those named in `right` are right-aligned. Cells hold text that is safe to show, styled or not.
 
     An empty last column is left out. If the terminal is too narrow, the columns named in `spare` are left out, the first one first;
-    then the last one wraps, or is printed on lines below, behind its header. If that is still too wide, the first one is printed above the others,
-    once for consecutive rows with the same value, and finally each of the others gets a line with its header.
+    then the last one wraps, or is printed on lines below, behind its header. If that is still too wide, the first one is printed
+    above the others, once for consecutive rows with the same value, and finally each of the others gets a line with its header.
     """
     lines = [headers, *rows] if headers else rows
     kept = [number for number in range(len(lines[0])) if not _is_empty(number, rows)]

@@ -68,9 +68,7 @@ def copy_of_host(host: str, facts: HostFacts | None, replica: str, now: datetime
     return HostStatus(host, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
 
 
-def host_status(
-    host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, unknown: UnknownSpans = ()
-) -> HostStatus:
+def host_status(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now: datetime, unknown: UnknownSpans = ()) -> HostStatus:
     """Returns the state of a host. The first that applies: suspect, never, failing, late, unknown, ok. An optional host is late
     when it has been away for `max_absence`. A host whose configuration is wrong is failing.
     """

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sqlite3
-import tempfile
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -293,8 +292,8 @@ def damage(nights: Nights) -> None:
         (nights.state / f"catalogue.sqlite{suffix}").unlink(missing_ok=True)
 
 
-def test_a_run_that_failed_after_the_copy_of_the_night_is_not_forgotten(_shared_mount: Path) -> None:
-    nights = Expiries(Path(tempfile.mkdtemp(prefix="failed-", dir=_shared_mount)))
+def test_a_run_that_failed_after_the_copy_of_the_night_is_not_forgotten(shared_btrfs: Path) -> None:
+    nights = Expiries(shared_btrfs)
     (nights.source / "file").write_text("content")
     nights.host("web", nights.source)
     nights.backupd("run", "--all", *at(EVENING))

@@ -195,7 +195,7 @@ def remove(path: Path) -> list[str]:
         _quietly("btrfs", "device", "scan", "--forget", device)
         lines = _quietly("losetup", "--detach", device)
         deadline = time.monotonic() + _LONGEST_DETACH
-        while device in loops_below(path) and time.monotonic() < deadline:  # the kernel detaches it with its last user, be that udev
+        while device in loops_below(path) and time.monotonic() < deadline:  # detached with its last user, be that udev
             unmount_copies(path)
             time.sleep(0.05)
         problems += (lines or [f"{device} is still in use"]) if device in loops_below(path) else []

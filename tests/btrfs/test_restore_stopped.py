@@ -344,7 +344,7 @@ def test_without_root_a_folder_that_its_owner_may_not_write_to_gets_its_files(pu
         (source / folder).mkdir(parents=True, exist_ok=True)
         for name in ("first", "second") if folder != "empty" else ():
             write(source / folder / name, "text")
-    os.symlink("first", source / "closed/link")
+    (source / "closed/link").symlink_to("first")
     for folder in ("closed", "closed/deep", "closed/deep/closed too", "open/closed", "empty"):
         (source / folder).chmod(0o555)
     work("chown", "-R", f"{NOBODY}:{NOBODY}", public_folder)

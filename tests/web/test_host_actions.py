@@ -60,7 +60,8 @@ def test_a_reason_may_be_as_long_as_in_the_api_and_a_longer_one_is_refused_not_c
     nights, result = service
     (first,) = make_history(nights, "web1", every(1, 1, datetime.now(UTC) - timedelta(hours=3)))
     olga = client(nights.state, socket=result.socket)
-    limits = [part["maxLength"] for part in maximum_lengths(olga.get("/api/v1/openapi.json").json) if "reason" in part["description"]]
+    described = maximum_lengths(olga.get("/api/v1/openapi.json").json)
+    limits = [part["maxLength"] for part in described if "reason" in part["description"]]
     assert f'name="why" maxlength="{limits[0]}"' in olga.get(f"/hosts/web1/hold?backup={first}").text
     sent(olga, "/hosts/web1/hold", backup=first, why="x" * limits[0])
     assert notes_of(nights, "web1")["backups"][first]["hold"]["why"] == "x" * limits[0] + " (somebody)"

@@ -41,7 +41,9 @@ UNCONFIGURED = "unconfigured"
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
 _ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
-_WORST_FIRST = {state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, "ok", UNCONFIGURED, COPY))}
+_WORST_FIRST = {
+    state: place for place, state in enumerate(("failing", "suspect", "never", "late", UNKNOWN, "ok", UNCONFIGURED, COPY))
+}
 _LONGEST_QUERY = 200
 
 
