@@ -4,6 +4,7 @@ import os
 import shlex
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from backupd.doctor.host_checks import crowded, made_by_hook, mount_findings
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.rules.state import idle_quotas
 from backupd.doctor.site_facts import read_key_file
+from backupd.expire.report import names_in_words
 from backupd.expire.trust import TrustCheck, check_trust, clock_synchronised
 from backupd.health.pool_facts import read_pool_facts
 from backupd.repo.pool_context import open_configured
@@ -270,12 +272,16 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             recorded_id, pool_id = catalogue.pool_id(), pool.id
             is_ours = recorded_id in (None, pool_id)  # another one's is told nothing
             altered = catalogue.altered_backups() if is_ours else []
+            damaged = Counter(host for host, _ in catalogue.damaged_files()) if is_ours else Counter[str]()
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
     except PoolUnusable:
         return
     except OperatorError as error:
         yield Finding("catalogue", "error", error.message, error.hint)
         return
+    if damaged:
+        hosts = names_in_words([f"{printable(host)} ({counted(count, 'backup')})" for host, count in damaged.items()])
+        yield Finding("backups", "error", f"damaged files in backups of {hosts}", "`backupd damaged` lists them, with other copies")
     if altered:
         command = backupd_command(config.name, config.file)
         yield Finding("backups", "warning", altered_words(altered), altered_hint(altered, command))

@@ -175,7 +175,7 @@ class ReconcileResult:
 
     def __bool__(self) -> bool:
         """True if there is anything to report."""
-        return bool(self.counts or self.problems)
+        return bool(+self.counts or self.problems)
 
 
 @Checkpoint("catalogue reconciled with the pool")

@@ -128,7 +128,7 @@ def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:
     place = f"{host}@{name}"
     return (
         f"`{command} verify {place}` names the files; `{command} accept {place}` if the changes are right, "
-        f"`{command} delete {place}` if not; `replicate NAME --damaged` fetches a copy of another pool again"
+        f"`{command} delete {place}` if not; `{command} replicate NAME --damaged` fetches a copy of another pool again"
     )
 
 

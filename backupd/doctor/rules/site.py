@@ -80,7 +80,7 @@ def ssh_key(key: KeyFile) -> Iterator[Finding]:
             "ssh needs it to connect to hosts",
             "none; add its public key to every host",
             (command,),
-            hint=command,
+            hint=f"`{command}`",
         )
         return
     step = FixCommand(("chmod", "600", str(key.path)))
@@ -91,7 +91,7 @@ def ssh_key(key: KeyFile) -> Iterator[Finding]:
         "any user who has it can read every file of every host",
         "none. Users who could read it may have copied it: consider a new key",
         steps=(step,),
-        hint=step.line,
+        hint=f"`{step.line}`",
     )
 
 
@@ -112,7 +112,7 @@ def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
             "a host whose key is not in it is not contacted",
             "any machine that answers is trusted: compare the keys with those of the hosts",
             (command,),
-            hint=f"{command}, and compare the keys with the hosts' own",
+            hint=f"`{command}`, and compare the keys with the hosts' own",
         )
     elif key_file.mode & 0o022:
         step = FixCommand(("chmod", "go-w", str(key_file.path)))
@@ -123,7 +123,7 @@ def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
             "users who can write to it decide which machine is accepted as which host",
             "none. Compare its keys with those of the hosts",
             steps=(step,),
-            hint=step.line,
+            hint=f"`{step.line}`",
         )
 
 
@@ -137,7 +137,7 @@ def _retention(facts: DoctorFacts) -> Iterator[Finding]:
         "note",
         f"no retention is configured for {counted(len(unruled), 'host')}: {hosts}",
         "all their backups are kept for ever, until the pool is full",
-        "backups that no rule keeps expire. `backupd retention explain --policy` shows which, before you configure it",
+        "backups that no rule keeps expire. `backupd retention explain --policy daily=14` shows which, before you configure it",
         (f"# in {facts.site.file}:", "#   [retention]", "#   daily = 14", "#   weekly = 13", "#   monthly = 12"),
     )
 
