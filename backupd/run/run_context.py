@@ -13,6 +13,7 @@ from backupd.rsync.command import Rsync
 from backupd.rsync.confined import Confinement
 from backupd.rsync.messages import Output
 from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, Damage, HostFacts, Progress
+from btrkeep.catalogue.facts import Span
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
@@ -176,6 +177,9 @@ class BestEffortCatalogue:
 
     def get_fact(self, name: str) -> str | None:
         return self._catalogue.get_fact(name)
+
+    def unknown_spans(self) -> tuple[Span, ...]:
+        return self._catalogue.unknown_spans()
 
     def damages(self, host: str) -> list[Damage]:
         """Returns the recorded damages; an empty list if they cannot be read."""

@@ -131,12 +131,12 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "No backup starts until there is free space: keep fewer backups, balance, or add a device.",
         "backupd check", "pool"),
     (kinds.ROOM, kinds.UNALLOCATED): Advice(
-        "Expire, then balance sparsely used block groups: metadata needs unallocated space.",
+        "Metadata needs unallocated space: the command shows what frees some.",
         "backupd doctor", "doctor"),
     (kinds.FAILURE, kinds.SCHEDULE): Advice(
         "Runs do not start often enough: enable the timer btrkeep-backup@, or check why it does not run.",
         "backupd check", "doctor"),
-    (kinds.ROOM, kinds.USED): Advice("Keep fewer backups, or add a device, before it is full.", "backupd usage", "pool"),
+    (kinds.ROOM, kinds.USED): Advice("Keep fewer backups, or add a device.", "backupd usage", "pool"),
     (ANY, kinds.UNIT): Advice("Read its last messages, fix the cause, and start it again.", "journalctl -u {name} -n 50", "log"),
     (kinds.SILENT, kinds.OFFSITE): Advice(
         "No backup was sent yet: create the repository, then send backups to it.",

@@ -28,8 +28,8 @@ NO_POLICY = "no host has a retention policy, so nothing expires: set one in [ret
 
 def room_advice(config: Config) -> str:
     """Returns the hint for a pool with too little room."""
-    kept = [*config.every_host.values(), *config.replicas.values()]
-    return NO_POLICY if all(settings.retention.missing for settings in kept) else EXPIRE
+    policies = [*(host.retention for host in config.every_host.values()), *(copy.retention for copy in config.replicas.values())]
+    return NO_POLICY if all(policy.missing for policy in policies) else EXPIRE
 
 
 def least_metadata(total: int) -> int:

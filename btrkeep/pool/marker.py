@@ -14,7 +14,7 @@ from pathlib import Path
 
 import btrfs
 
-from btrkeep.errors import PoolUnusable, UsageError
+from btrkeep.errors import DAMAGED, PoolUnusable, UsageError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
 from btrkeep.pool import subvolume
 from btrkeep.pool.atomic import write_atomically
@@ -125,8 +125,13 @@ def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
         raise PoolMissing(f"{path} is not a pool: {marker} is missing", _hint_for_missing(path)) from None
     except PermissionError:
         raise PoolUnusable(f"{marker} may not be read", privilege_hint("CAP_DAC_READ_SEARCH")) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PoolUnusable(f"{marker}: {error}", "restore it from a copy; do not create a new pool over the backups") from None
+    except OSError as error:
+        remedy = "check the kernel's messages (dmesg) and the disks" if error.errno in DAMAGED else "restore it from a copy"
+        hint = f"{remedy}; do not create a new pool over the backups"
+        raise PoolUnusable(f"{marker} cannot be read: {error.strerror}", hint) from None
+    except (ValueError, KeyError, TypeError) as error:
+        hint = "restore it from a copy; do not create a new pool over the backups"
+        raise PoolUnusable(f"{marker} is damaged: {error!r}", hint) from None
     if pool is None:
         raise PoolUnusable(
             f"{path} has format {fields['format']}, this program reads {FORMAT}", "use the version of btrkeep that made it"

@@ -89,7 +89,7 @@ def test_what_is_due_is_now_and_what_is_past_is_since(shared_btrfs: Path) -> Non
     nights.host("web1", "/etc/default", every="12h")
     nights.settings("pool", zone="UTC")
     assert re.search(r"^web1 +never +- +now *$", nights.backupd("status").stdout, re.MULTILINE)
-    assert re.search(r"^next due +now, since \d{4}-", nights.backupd("status", "web1").stdout, re.MULTILINE)
+    assert re.search(r"^next due +now *$", nights.backupd("status", "web1").stdout, re.MULTILINE)
     due = nights.status("web1")["next_due"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", due), "for programs it is the moment"
     nights.run("web1")

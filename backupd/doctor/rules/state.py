@@ -9,7 +9,7 @@ from backupd.actions.quota import costs
 from backupd.doctor.doctor_facts import DoctorFacts, DoctorRule, backupd, diagnosis, unless
 from btrkeep.decisions import findings as health
 from btrkeep.decisions.findings import Finding, FixCommand, Remedy, WriteSysfs
-from btrkeep.decisions.pool_health import Shortage, shortage
+from btrkeep.decisions.pool_health import NO_POLICY, Shortage, shortage
 from btrkeep.decisions.scrub import SCRUB_EVERY
 from btrkeep.pool.space_by_profile import devices_needed
 from btrkeep.units import counted, format_duration
@@ -121,12 +121,12 @@ def _left_remedy(facts: DoctorFacts) -> Remedy:
 
 def _shortage_remedy(facts: DoctorFacts) -> Remedy:
     pool = shlex.quote(str(facts.site.pool))
-    ours, fill = (*_discard(facts), backupd(facts.site, "expire")), _fill(facts)
+    ours, fill = (*_discard(facts), *_expiry(facts, "expire")), _fill(facts)
     match shortage(facts.filesystem.room):
         case Shortage.DATA:
             why = f"{_ENDS}; balance cannot help, because no data block group has free space"
             more = fill or (_add_devices(facts),)
-            return Remedy(why, "expire deletes backups whose grace period has ended; an added device is permanent", (*ours, *more))
+            return Remedy(why, f"{_EXPIRY_RISK}; an added device is permanent", (*ours, *more))
         case Shortage.METADATA:
             why = f"{_ENDS}, even where data has free space. A balance needs metadata itself, and would fail now"
             risk = "do not restart the machine while it runs: it adds a temporary device and removes it again"
@@ -138,21 +138,31 @@ def _shortage_remedy(facts: DoctorFacts) -> Remedy:
             return Remedy(f"{_ENDS}, even where data has free space", risk, (*ours, *(fill or (balance_by_usage, fix_room))))
 
 
+_EXPIRY_RISK = "expire deletes backups whose grace period has ended"
+
+
+def _expiry(facts: DoctorFacts, *words: str) -> tuple[str, ...]:
+    """Returns these commands; where nothing expires, what has to be configured before."""
+    if facts.site.limits.advice == NO_POLICY:
+        return (f"# nothing expires before {shlex.quote(str(facts.site.file))} has a [retention]",)
+    return tuple(backupd(facts.site, command) for command in words)
+
+
 def _room(facts: DoctorFacts) -> Iterator[Finding]:
     yield from _too_full(facts, health.ROOM, "below [pool] min_free no transfer starts: hosts that are due wait for free space")
 
 
 def _used(facts: DoctorFacts) -> Iterator[Finding]:
     yield from _too_full(
-        facts, health.USED, "this is the limit of [notify] used_limit: there is still time to free space before backups stop"
+        facts, health.USED, "this is the limit of [notify] used_limit; below [pool] min_free of free space no transfer starts"
     )
 
 
 def _too_full(facts: DoctorFacts, check: str, why: str) -> Iterator[Finding]:
     for finding in facts.verdict.of(check):
-        risk = "expire deletes backups whose grace period has ended; a new device is used evenly only after a balance"
+        risk = f"{_EXPIRY_RISK}; a new device is used evenly only after a balance"
         more = _fill(facts) or (_add_devices(facts),)
-        ours = (*_discard(facts), *(backupd(facts.site, words) for words in ("expire --dry-run", "expire", "usage")))
+        ours = (*_discard(facts), *_expiry(facts, "expire --dry-run", "expire"), backupd(facts.site, "usage"))
         yield replace(finding, remedy=Remedy(why, risk, (*ours, *more)))
 
 

@@ -102,7 +102,9 @@ class LastLook:
             click.echo(f"alarms were last checked {local_time(self.checked.looked)}")
 
     def _pool_looked(self) -> datetime | None:
-        return self.checked.pool_looked if self.error and self.checked else self.now
+        if self.error is None:
+            return self.now
+        return self.checked.pool_looked if self.checked else None
 
 
 def _say(topic: str, text: str) -> None:

@@ -174,10 +174,10 @@ def show_unverified(hosts: Sequence[str], seconds: float) -> None:
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:
-    """Formats when it is due; if it is due now, also since when."""
+    """Formats when it is due; if it is due now, also since when, unless it has no complete backup yet."""
     if due is None or due > now:
         return local_time(due) if due else "-"
-    return f"now, since {local_time(due)}" if at_length else "now"
+    return f"now, since {local_time(due)}" if at_length and due < now else "now"
 
 
 def show_failed_jobs(alarms: Sequence[StoredAlarm]) -> None:
