@@ -266,10 +266,12 @@ def test_without_a_network_the_message_is_sent_later_also_without_a_catalogue(si
 def test_a_pool_that_is_away_is_unknown_first(site: Nights, server: Web) -> None:
     site.pool.rename(site.top / "elsewhere")
     site.pool.mkdir()
+    never_checked = site.backupd("status", check=False)
+    assert (never_checked.returncode, "readable" in plain(never_checked.stdout).splitlines()[0]) == (4, False)
     site.backupd("notify")
     status = site.backupd("status", check=False)
     first, *others = plain(status.stdout).splitlines()
-    assert (status.returncode, first.startswith("unknown: "), "could be read last 20" in first) == (4, True, True)
+    assert (status.returncode, first.startswith("unknown: "), "was last readable 20" in first) == (4, True, True)
     assert any("2 ok" in line for line in others)
     site.backupd("notify", "--digest")
     assert messages(server)[-1]["title"].startswith("btrkeep main: the state of the pool is unknown, 2 of 2 hosts ok")
