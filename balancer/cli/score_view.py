@@ -18,6 +18,7 @@ from balancer.score import BAD, Array, judgement
 from balancer.survey import Cost, Survey
 from btrkeep.cli import stream_json
 from btrkeep.cli.listings import Column, listing, table
+from btrkeep.cli.output import text_width
 from btrkeep.units import counted, format_share, format_size
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -30,6 +31,10 @@ def has_blocks() -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, min(text_width(), _PAPER))
 
 
 def bar(share: float, width: int, *, blocks: bool) -> str:
@@ -54,11 +59,11 @@ def lines(filesystem: str, survey: Survey, shown: Array, costs: Sequence[Cost] |
     count = counted(len(groups.vaddr), "data block group")
     head = f"{filesystem}: {count}, {format_size(used)} used of {format_size(whole)}"
     return [
-        *textwrap.wrap(head, _PAPER),
+        *_wrapped(head),
         *_table(survey, shown, costs, more, least_score),
         *_histogram(survey),
         "",
-        *textwrap.wrap(judgement(groups.score, groups.used, survey.bytes), _PAPER),
+        *_wrapped(judgement(groups.score, groups.used, survey.bytes)),
     ]
 
 
@@ -181,7 +186,7 @@ def explain_lines(explained: ExplainedBlockGroup) -> list[str]:
         f"{format_size(length)}: {format_size(used)} used ({int(groups.used_pct[0])}%), {format_size(explained.survey.free)} free"
     )
     return [
-        *textwrap.wrap(f"block group {vaddr}: {explained.profile}; at {where}", _PAPER),
+        *_wrapped(f"block group {vaddr}: {explained.profile}; at {where}"),
         f"{sizes}, the largest free extent {format_size(largest)}",
         "",
         *_map(explained, length),
@@ -224,12 +229,12 @@ def _parts(explained: ExplainedBlockGroup) -> list[str]:
         else f"Extents that continue from one bitmap to the next count twice; without that there are {joined:,}."
     )
     verdict = f"A score above {BAD:.0f} is bad." if score > BAD else f"A score up to {BAD:.0f} is not bad."
-    return [table(cells, headers, right=headers), *textwrap.wrap(f"{verdict} {note}", _PAPER)]
+    return [table(cells, headers, right=headers), *_wrapped(f"{verdict} {note}")]
 
 
 def _largest(explained: ExplainedBlockGroup) -> list[str]:
     places = ", ".join(f"{format_size(length)} at {vaddr}" for vaddr, length in explained.largest)
-    return textwrap.wrap(f"Largest free extents: {places}.", _PAPER) if places else ["Nothing is free in it."]
+    return _wrapped(f"Largest free extents: {places}.") if places else ["Nothing is free in it."]
 
 
 def _cost(explained: ExplainedBlockGroup, score: float, benefit: float) -> list[str]:
@@ -239,4 +244,4 @@ def _cost(explained: ExplainedBlockGroup, score: float, benefit: float) -> list[
     moves = f"{format_size(cost.moves)} in {counted(cost.extents, 'extent')} (the largest {format_size(cost.largest)})"
     refers = f"with {counted(cost.references, 'reference')}"
     gain = f"That removes a score of {click.unstyle(score_words(score))}, {benefit_words(benefit)} for each GiB."
-    return textwrap.wrap(f"Balancing it moves {moves}, {refers}. {gain}", _PAPER)
+    return _wrapped(f"Balancing it moves {moves}, {refers}. {gain}")

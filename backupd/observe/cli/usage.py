@@ -21,6 +21,7 @@ from backupd.observe.usage import (
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import ParsedType
 from btrkeep.cli.listings import Column, objects
+from btrkeep.cli.output import print_wrapped
 from btrkeep.pool import quota
 from btrkeep.units import counted, format_duration, format_size, local_time, parse_duration, printable
 
@@ -137,9 +138,9 @@ def _show(use: PoolUse, host: str | None) -> None:
         print_listing(_HOSTS, sorted(use.hosts, key=_weight, reverse=True), empty="no backups yet")
     for host_use in use.hosts if host else ():
         if host_use.host == host and host_use.measured:
-            click.echo(f"{printable(host)}: {_words(host_use.measured.referenced)} on disk, all backups together")
+            print_wrapped(f"{printable(host)}: {_words(host_use.measured.referenced)} on disk, all backups together")
     for line in _how(use):
-        click.echo(line)
+        print_wrapped(line)
 
 
 def _weight(host_use: HostUse) -> int:
