@@ -277,7 +277,7 @@ def _require_private(file: Path) -> None:
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise OperatorError(
             f"{file} has secrets, but users other than root can access it",
-            f"`chown root {shlex.quote(str(file))}; chmod 600 {shlex.quote(str(file))}`",
+            f"`chown root {shlex.quote(str(file))}`; `chmod 600 {shlex.quote(str(file))}`",
         )
 
 

@@ -81,7 +81,7 @@ def test_a_file_that_a_group_may_write_is_noted(healthy: Nights) -> None:
     os.chown(healthy.config, 0, 12345)
     healthy.config.chmod(0o660)
     (answer,) = [finding for finding in findings(healthy, status=0) if "group, 12345" in finding["message"]]
-    assert (answer["level"], answer["hint"]) == ("note", f"chmod g-w {healthy.config}")
+    assert (answer["level"], answer["hint"]) == ("note", f"`chmod g-w {healthy.config}`")
 
 
 def test_no_host_is_a_warning(nights: Nights) -> None:
@@ -106,7 +106,7 @@ def test_the_hint_for_a_missing_key_makes_one(healthy: Nights) -> None:
     healthy.settings("ssh", key=str(healthy.top / "key"), known_hosts=str(healthy.top / "known"))
     healthy.host("web1", "/etc")
     hint = the(findings(healthy, status=1), "ssh key", "error")["hint"]
-    work("sh", "-c", hint)
+    work("sh", "-c", hint.strip("`"))
     assert ("error", "ssh key") not in bad(findings(healthy, status=1))
 
 
@@ -170,7 +170,7 @@ def test_a_pool_that_others_can_enter_is_an_error_and_the_hint_mends_it(healthy:
     healthy.pool.chmod(0o755)
     finding = the(findings(healthy, status=1), "pool", "error")
     assert "0755" in finding["message"]
-    work("sh", "-c", finding["hint"])
+    work("sh", "-c", finding["hint"].strip("`"))
     assert bad(findings(healthy, status=0)) == []
 
 
@@ -184,10 +184,8 @@ def test_too_little_room_makes_a_pool_unusable(healthy: Nights) -> None:
 @pytest.mark.parametrize("policy", [{}, {"daily": 7}])
 def test_what_is_advised_for_a_full_pool_works_in_that_state(healthy: Nights, policy: dict[str, int]) -> None:
     healthy.settings("pool", min_free="100%")
-    healthy.settings("notify", used_limit="0%")
-    if policy:
-        healthy.tables["retention"] = policy
-        healthy.write()
+    healthy.tables |= {"notify": {"used_limit": "1%"}, **({"retention": policy} if policy else {})}
+    healthy.write()
     shown = healthy.backupd("check", check=False).stdout
     assert ("`backupd expire` deletes" in shown, "no host has a retention policy" in shown) == (bool(policy), not policy)
     assert "forecast" not in shown  # there is too little history

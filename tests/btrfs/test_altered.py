@@ -330,6 +330,7 @@ def test_two_bytes_that_are_changed_in_memory_only_are_reported_at_once(two: Two
     assert (done.returncode, "damaged" in done.stdout) == (1, False), done.stdout
     assert f"web1 {first}: altered: 1 path changed after it was final" in done.stdout
     assert f"  {content(backup, 'changed').relative_to(backup)}\n" in done.stdout
+    assert "" not in done.stdout.splitlines()
     assert states(two.first) == {first: "altered"}
 
 

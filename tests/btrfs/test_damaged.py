@@ -70,6 +70,7 @@ def test_a_scrub_names_the_file_and_all_backups_that_share_what_was_spoilt(make_
     assert all(damaged_file["next_night"] and not damaged_file["similar"] for damaged_file in answer["damaged"])
     assert nights.backupd("damaged", "nosuch", check=False).returncode == 2
     assert "(2)" in nights.backupd("damaged", "web", check=False).stdout
+    assert "damaged files in backups of web (2 backups)" in nights.backupd("check", check=False).stdout
 
     nights.run("web")  # has it from the host
     listed = nights.backupd("damaged", "web", "--json", check=False)

@@ -47,7 +47,7 @@ def test_what_is_piped_is_one_line() -> None:
 
 def test_a_line_for_cron_is_one_line_at_a_terminal() -> None:
     hint = schedule_hint(ScheduleVerdict(by_units=False, command="backupd --config /etc/btrkeep/of\\ the\\ office.toml"))
-    line = [sys.executable, "-c", f"from btrkeep.cli.progress import print_wrapped; print_wrapped({f'schedule: {hint}'!r})"]
+    line = [sys.executable, "-c", f"from btrkeep.cli.output import print_wrapped; print_wrapped({f'schedule: {hint}'!r})"]
     with at_a_terminal(line, cwd=TOP, width=60) as terminal:
         assert terminal.ends() == 0
         shown = [text.strip() for text in terminal.text.splitlines()]

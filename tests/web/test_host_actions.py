@@ -62,13 +62,13 @@ def test_a_reason_may_be_as_long_as_in_the_api_and_a_longer_one_is_refused_not_c
     olga = client(nights.state, socket=result.socket)
     described = maximum_lengths(olga.get("/api/v1/openapi.json").json)
     limits = [part["maxLength"] for part in described if "reason" in part["description"]]
-    assert f'name="why" maxlength="{limits[0]}"' in olga.get(f"/hosts/web1/hold?backup={first}").text
-    sent(olga, "/hosts/web1/hold", backup=first, why="x" * limits[0])
-    assert notes_of(nights, "web1")["backups"][first]["hold"]["why"] == "x" * limits[0] + " (somebody)"
-    form = {"csrf_token": token(olga.get(f"/hosts/web1/hold?backup={first}").text), "backup": first, "why": "y" * (limits[0] + 1)}
+    page = olga.get(f"/hosts/web1/hold?backup={first}").text
+    assert f'name="why" maxlength="{limits[0]}"' in page
+    form = {"csrf_token": token(page), "backup": first, "why": "y" * (limits[0] + 1)}
     refused = olga.post("/hosts/web1/hold", data=form)
     assert (refused.status_code, f"longer than {limits[0]} characters" in refused.text) == (400, True)
-    assert "y" not in notes_of(nights, "web1")["backups"][first]["hold"]["why"].removesuffix(" (somebody)")
+    sent(olga, "/hosts/web1/hold", backup=first, why="x" * limits[0])
+    assert notes_of(nights, "web1")["backups"][first]["hold"]["why"] == "x" * limits[0] + " (somebody)"
 
 
 def maximum_lengths(part: Any) -> Iterator[dict[str, Any]]:
