@@ -370,7 +370,7 @@ def test_runs_that_are_no_night_report_nothing(told: Nights, server: Web, words:
 def test_a_night_whose_lock_is_held_or_whose_pool_is_full_is_no_success(told: Nights, server: Web) -> None:
     told.settings("pool", min_free="100%")
     assert pinged(told, server) == ["/ping/uuid/start", "/ping/uuid/fail"]
-    assert b"the night ended early: the pool has too little room" in server.got[1][2]
+    assert b"the night ended early: the pool has too little free space" in server.got[1][2]
 
 
 def test_a_service_that_hangs_or_is_away_does_not_change_the_night(told: Nights, server: Web) -> None:

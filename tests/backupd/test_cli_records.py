@@ -172,7 +172,7 @@ def test_rebuild_leaves_alone_what_is_not_ours_says_so_and_ends_with_1(shrunk: N
     work("btrfs", "subvolume", "snapshot", shrunk.backup("web", name), copy)
     done = shrunk.backupd("rebuild", check=False)
     assert done.returncode == 1
-    assert "not changed: web/2020-01-01T000000Z" in done.stdout
+    assert "skipped: web/2020-01-01T000000Z: not a backup of btrkeep" in done.stdout
     assert "the catalogue now has 2 backups" in done.stdout
     assert copy.is_dir()
 

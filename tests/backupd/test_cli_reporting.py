@@ -230,7 +230,7 @@ def test_a_full_state_folder_is_reported_once(site: Nights, server: Web) -> None
         for _ in range(2):
             site.backupd("notify", check=False)
         (message,) = messages(server)
-        assert "room" in message["message"]
+        assert "no free space for the catalogue" in message["message"]
         assert "alarms.json" in [path.name for path in memory(site).iterdir()]
     finally:
         work("umount", "-l", site.state)  # another program may look at all mounts

@@ -90,7 +90,7 @@ def test_the_catalogue_is_that_of_the_one_pool_on_the_filesystem(
         caplog.clear()
         assert catalogue_of(path) == needed_catalogue_of(path) == tmp_path / "state"
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
-        assert re.search(r"passed over.*broken\.toml: line 1", caplog.text)
+        assert re.search(r"skipped, because it is invalid: .*broken\.toml: line 1", caplog.text)
         assert "\x1b" not in caplog.text
 
 

@@ -309,7 +309,7 @@ def test_without_the_right_to_read_trees_it_says_so(point: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     error, hint = done.stderr.splitlines()
-    assert error == f"error: the trees of the btrfs at {point} may not be read"
+    assert error == f"error: no permission to read the trees of the btrfs at {point}"
     assert hint.startswith("hint: root has no CAP_SYS_ADMIN here")
 
 
