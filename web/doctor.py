@@ -106,7 +106,7 @@ def index() -> str:
     """Shows the findings of the last examination."""
     last = answers().last(_VERB)
     current = examination(last.content, last.at) if last and last.content is not None else None
-    return render_template("doctor/doctor.html", found=current, last=last, grades=GRADES)
+    return render_template("doctor/doctor.html", report=current, last=last, grades=GRADES)
 
 
 @blueprint.post("")

@@ -122,4 +122,6 @@ def page(status: int, description: str = "", hint: str = "") -> Response:
     g.setdefault("viewer", None)
     title, usual = _WORDS.get(status, _WORDS[500] if status >= 500 else _WORDS[400])
     description, hint = (description, hint or ("" if description else usual))
-    return make_response(render_template("error.html", status=status, title=title, said=description, hint=hint or usual), status)
+    return make_response(
+        render_template("error.html", status=status, title=title, description=description, hint=hint or usual), status
+    )

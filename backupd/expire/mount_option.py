@@ -27,8 +27,11 @@ class SwitchedOption:
     """The record: the previous option, our option, and the boot to which it applies."""
 
     was: str
+    """The option before."""
     set: str
+    """The option that we set."""
     boot: str
+    """The id of the boot: after another one the record says nothing."""
 
 
 def record_path(pool: Pool) -> Path:

@@ -180,8 +180,10 @@ def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
     """Returns the backups of a host that can be restored from, as in the catalogue: the newest first, and after them those with a
     time in the future.
     """
-    whiches = [Which(backup.name, backup.state, backup.started) for backup in backups if backup.name and backup.state in RESTORABLE]
-    return tuple(sorted(whiches, key=lambda which: (which.started <= latest(now), which.started), reverse=True))
+    backup_choices = [
+        Which(backup.name, backup.state, backup.started) for backup in backups if backup.name and backup.state in RESTORABLE
+    ]
+    return tuple(sorted(backup_choices, key=lambda which: (which.started <= latest(now), which.started), reverse=True))
 
 
 def one_before(backups: Sequence[Which], name: str) -> str:

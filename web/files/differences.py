@@ -102,7 +102,7 @@ class HistoryPage:
     next: str | None
     """The backup from which to continue, because the time limit was reached; null: all backups are here."""
 
-    def told(self) -> list[VersionRow | AbsenceRow]:
+    def rows(self) -> list[VersionRow | AbsenceRow]:
         """Returns versions and the periods between them, the newest first."""
         return sorted([*self.versions, *self.gone], key=lambda row: row.first, reverse=True)
 

@@ -153,9 +153,9 @@ def refused(error: RequestRefused) -> Response:
 
 
 def _gone(error: RequestRefused, host: str, asked: str, path: str) -> Response:
-    whiches = data.choices(source().catalogue.backups(host), source().now)
-    near = data.nearest([which for which in whiches if which.name != asked], asked)
-    given = {"asked": asked, "near": near, "known": whiches, "zone": source().config.zone}
+    backup_choices = data.choices(source().catalogue.backups(host), source().now)
+    near = data.nearest([which for which in backup_choices if which.name != asked], asked)
+    given = {"asked": asked, "near": near, "choices": backup_choices, "zone": source().config.zone}
     return make_response(render_template("files/gone.html", at=PageLinks(host), path=path, error=error, **given), 404)
 
 
@@ -227,12 +227,12 @@ def browse(host: str) -> str | Answer:
     sort = _sort(request.args.get("sort", "name"))
     path = path_of_request()
     listing = data.browse(root_service(), host, which, path, number_of_request("offset", 0), data.page_size(path), sort)
-    whiches = data.choices(source().catalogue.backups(host), source().now)
+    backup_choices = data.choices(source().catalogue.backups(host), source().now)
     past = _past(listing)
     given = {
         "at": PageLinks(host, listing.backup.name),
         "listing": listing,
-        "known": whiches,
+        "choices": backup_choices,
         "zone": source().config.zone,
         "around": neighbouring_backups(past, listing.backup.name) if past else NeighbouringBackups(None, None),
         "may_restore": _may_restore(),
@@ -263,17 +263,17 @@ def versions(host: str) -> str:
 def compare(host: str) -> str | Answer:
     """Shows the differences at a path between two backups."""
     require_visible_host(host)
-    whiches = data.choices(source().catalogue.backups(host), source().now)
+    backup_choices = data.choices(source().catalogue.backups(host), source().now)
     after = which_of_request("after") or "latest"
-    before = which_of_request("before") or data.one_before(whiches, after)
+    before = which_of_request("before") or data.one_before(backup_choices, after)
     if "quoted" in request.args:
         path = data.text_of(path_of_text(request.args["quoted"]))
         return redirect(PageLinks(host).compare(path, before, after), 303)
     limit = min(max(number_of_request("limit", LIMIT), 1), 5000)
     since = path_of_text(request.args["since"]) if "since" in request.args else None
     compared = compare_at(root_service(), host, path_of_request(), before, after, limit, since)
-    given = {"at": PageLinks(host, compared.after), "found": compared, "since": since and data.text_of(since)}
-    return render_template("files/compare.html", **given, known=whiches, zone=source().config.zone)
+    given = {"at": PageLinks(host, compared.after), "comparison": compared, "since": since and data.text_of(since)}
+    return render_template("files/compare.html", **given, choices=backup_choices, zone=source().config.zone)
 
 
 @blueprint.get("/files/<host>/download")

@@ -237,4 +237,4 @@ def balance_page(balance_id: int) -> str:
     if details is None:
         abort(404, "there is no such run of balance")
     template = "pool/balance_live.html" if "X-Live" in request.headers else "pool/one_balance.html"
-    return render_template(template, found=details)
+    return render_template(template, details=details)

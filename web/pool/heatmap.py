@@ -43,7 +43,7 @@ def _page(template: str, wish: DrawingRequest) -> str:
         template,
         gallery=gallery,
         place=place,
-        one=recorded,
+        recorded=recorded,
         wish=wish,
         sorts=SORTS,
         curves=CURVES,
@@ -134,7 +134,7 @@ def table() -> str:
         groups(painter().state(recorded), request.args.get("order", "score"), number("offset", 0) or 0) if recorded else None
     )
     return render_template(
-        "pool/groups.html", one=recorded, found=groups_page, orders=ORDERS, page=PAGE, gallery=gallery, place=place
+        "pool/groups.html", recorded=recorded, groups_page=groups_page, orders=ORDERS, page=PAGE, gallery=gallery, place=place
     )
 
 
@@ -157,13 +157,13 @@ def group(vaddr: str) -> str | tuple[str, int]:
     state = painter().state(recorded)
     block_group = one_group(state, address)
     if block_group is None:
-        return render_template("pool/no_group.html", address=address, near=nearest(state, address), one=recorded), 404
+        return render_template("pool/no_group.html", address=address, near=nearest(state, address), recorded=recorded), 404
     before, after = neighbours(state, address)
     here, of = source(), filesystem()
     return render_template(
         "pool/group.html",
         group=block_group,
-        one=recorded,
+        recorded=recorded,
         is_newest=place == len(gallery.recorded) - 1,
         before=before,
         after=after,

@@ -152,7 +152,7 @@ def score() -> str:
         "pool/score.html",
         scores=_scores(),
         trend=trend_of(requested_days()),
-        found=distribution(painter().state(newest)) if newest else None,
+        distribution=distribution(painter().state(newest)) if newest else None,
         newest=newest,
         class_words=class_words,
         score_words=score_words,

@@ -123,12 +123,12 @@ def _form(wish: RestoreForm, problem: str = "", hint: str = "") -> str:
 
 
 def _shown(state: data.PreviewState) -> str:
-    return render_template("restore/preview.html", **_given(state.wish), look=state, found=state.preview)
+    return render_template("restore/preview.html", **_given(state.wish), look=state, preview=state.preview)
 
 
 def _given(wish: RestoreForm) -> dict[str, object]:
-    whiches = choices(source().catalogue.backups(wish.host), source().now)
-    backup = next((which for which in whiches if which.name == wish.backup), None)
+    backup_choices = choices(source().catalogue.backups(wish.host), source().now)
+    backup = next((choice for choice in backup_choices if choice.name == wish.backup), None)
     words = {"overwrite_words": OVERWRITE, "zone": source().config.zone}
     host = source().config.hosts.get(wish.host)
     hand = data.by_hand(wish, host.address, backupd()) if host and host.address else None
