@@ -96,12 +96,12 @@ def wanted_runs(
 
 
 def log_run(run: Run, now: datetime) -> LogRun:
-    """Returns a run as it is shown."""
+    """Returns a run in the form of the page."""
     return as_shown(run, run.finished is None and is_alive(run.pid, run.pid_started, run.started, now))
 
 
 def as_shown(run: Run, runs: bool) -> LogRun:
-    """Returns the run as the viewer may read it; `runs`: whether it is still running, if it has no outcome."""
+    """Returns the run as the viewer may read it. `runs`: whether it is still running, if it has no outcome."""
     return from_row(
         LogRun,
         run,

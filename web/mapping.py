@@ -1,4 +1,4 @@
-"""Makes dataclasses of fields with the same names: from a row of the catalogue, or from an answer of the root service."""
+"""Makes dataclasses from fields with the same names: from a row of the catalogue, or from an answer of the root service."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields

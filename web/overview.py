@@ -139,7 +139,7 @@ def overview(source: RequestContext, viewer: Viewer) -> Overview:
 
 
 def _schedule(source: RequestContext, viewer: Viewer) -> StoredSchedule | None:
-    """Returns None for a viewer who is limited to hosts: units, files of cron and the times of other hosts are not theirs."""
+    """Returns None for a viewer who is limited to hosts, who must not see units, files of cron and the times of other hosts."""
     stored = None if viewer.limited else stored_schedule(source.catalogue.get_fact(SCHEDULE_FACT))
     return stored if stored and abs(source.now - stored.looked) <= stale_after(source) else None
 
@@ -147,7 +147,7 @@ def _schedule(source: RequestContext, viewer: Viewer) -> StoredSchedule | None:
 def _urgent(
     source: RequestContext, viewer: Viewer, health: PoolHealth, alarms: Iterable[OpenAlarm], last_try: datetime | None
 ) -> Iterator[Urgent]:
-    """Yields mistakes of the configuration first. A viewer who is limited to hosts reads no names of files or of the pool."""
+    """Yields the mistakes of the configuration first. A viewer who is limited to hosts sees no names of files or of the pool."""
     for alarm in alarms:
         if alarm.subject == CONFIGURATION:
             yield Urgent(
@@ -192,7 +192,9 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
 
 
 def _last_try(source: RequestContext, viewer: Viewer) -> datetime | None:
-    """Returns when the last run of a host that the viewer may see began; without a known run, the newest complete backup."""
+    """Returns when the last run of a host that the viewer may see started; without a known run, the time of the newest complete
+    backup.
+    """
     mine = [host_facts for name, host_facts in hosts.every_facts(source).items() if viewer.may_see(name)]
     newest = max(
         (host_facts for host_facts in mine if host_facts.last_run is not None),
@@ -235,7 +237,7 @@ def _verified(source: RequestContext, viewer: Viewer) -> str:
 
 
 def _proven(source: RequestContext, viewer: Viewer) -> str:
-    """Returns the last proven restore among the hosts that the viewer may see, in one sentence; "" without any."""
+    """Returns the last proven restore of a host that the viewer may see, in one sentence; "" if there is none."""
     drills = {host: drill_results for host, drill_results in read_drills(source.catalogue).items() if viewer.may_see(host)}
     status = drill_status(drills, drills, 0.0, source.now)
     return f"{proven_words(status.last)}, {format_duration(status.age)} ago" if status.last else ""
@@ -253,7 +255,7 @@ class Picture:
     address: str
     """Of the picture."""
     taken: datetime
-    """The moment that it shows."""
+    """The time of the data that it shows."""
 
 
 @blueprint.get("/")

@@ -36,14 +36,13 @@ log = logging.getLogger(__name__)
 
 WITHHELD = "(the administrator can see this)"
 _PLACES = ("/etc/btrkeep", "/run/btrkeep", "/var/lib/btrkeep")
-"""The usual places, which the documentation publishes; so they confirm no guess."""
+"""The default paths, which the documentation publishes; so they confirm no guess."""
 _BETWEEN = re.compile(r"([\s\"']+)")
 
 
 def without_server_paths(line: str, host: str, pool: object = None) -> str:
-    """Returns a line that rsync printed for a host's backup: removes the beginning of paths up to the folder hosts/HOST.
-
-    ssh may name usual places of this machine; such a line is withheld.
+    """Returns a line that rsync printed for a host's backup: removes the start of paths up to the folder hosts/HOST. ssh may name
+    default paths of this machine; such a line is withheld.
     """
     if any(place in line for place in _PLACES):
         return WITHHELD
@@ -91,7 +90,7 @@ _GENERAL = {
 }
 _CATALOGUE = "the dashboard has no information now"
 _OURS = (UsageError, TooManyDownloads)
-"""Errors whose messages are made here, from the request: no layer below the dashboard raises one while it is read."""
+"""Errors whose messages are made in the dashboard, from the request: no lower layer raises one while the request is read."""
 
 
 class _WithheldAbsent(Absent):
@@ -99,7 +98,7 @@ class _WithheldAbsent(Absent):
 
 
 def redact_error(error: OperatorError) -> OperatorError:
-    """Returns the error as the viewer may see it: itself, or one of the same kind with a general sentence."""
+    """Returns the error as the viewer may see it: unchanged, or one of the same kind with a general sentence."""
     if not _is_limited(logged_in_viewer()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.is_public):
         return error
     if isinstance(error, _WithheldAbsent):  # it has passed through here already
@@ -115,8 +114,8 @@ def redact_error(error: OperatorError) -> OperatorError:
 
 
 def redact_answer(verb: str, result: Any) -> Any:
-    """Returns the root service's answer as the viewer may see it: without the output of a job, and without the number of other jobs
-    that wait.
+    """Returns the root service's answer as the viewer may see it: without the output of a job, and without the number of other
+    waiting jobs.
     """
     if not _is_limited(logged_in_viewer()):
         return result
@@ -140,8 +139,8 @@ def host_error(text: str | None, cause: Cause | None, host: str) -> str | None:
 
 
 def host_alarm(alarm: StoredAlarm, host: str) -> str:
-    """Returns the text of an alarm about a host that the viewer may see: made again from the state of the host's newest backup
-    or run.
+    """Returns the text of an alarm about a host that the viewer may see: made again from the state of the host's newest backup or
+    run.
     """
     if alarm.what == SILENT or not _is_of_limited():  # of silence it is a time alone
         return alarm.text

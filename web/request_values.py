@@ -1,8 +1,7 @@
-"""Reads the values of a request: paths of files, numbers, choices, moments, names of backups, and the address to continue at.
-
-The paths of files in backups are the host's bytes, and often not valid UTF-8. In an address a path is the parameter `path`,
-percent-encoded byte by byte; Werkzeug would decode it as UTF-8 and lose other bytes. In a form it is a field of that name, which
-holds the same percent-encoded text: a browser sends it unchanged.
+"""Reads the values of a request: paths of files, numbers, choices, times, names of backups, and the address to continue at. The
+paths of files in backups are the host's bytes, and often not valid UTF-8. In an address a path is the parameter `path`,
+percent-encoded byte by byte; Werkzeug would decode it as UTF-8 and lose other bytes. In a form it is a field of that name with the
+same percent-encoded text: a browser sends it unchanged.
 """
 
 import re
@@ -16,7 +15,7 @@ from btrkeep.units import parse_time
 
 NAME = "path"
 LONGEST = 4096
-"""Bytes; Linux has no longer path."""
+"""Maximum bytes; Linux has no longer paths."""
 _PLAIN = "/"
 
 
@@ -37,7 +36,7 @@ def paths_of_form(name: str = NAME) -> list[bytes]:
 
 
 def path_of_text(text: str) -> bytes:
-    """Returns the path that `path_text` wrote; aborts with 400 if it is invalid."""
+    """Returns the path from the text of `path_text`; aborts with 400 if it is invalid."""
     try:
         return _checked(unquote_to_bytes(text.encode("ascii")))
     except UnicodeEncodeError:
@@ -81,7 +80,7 @@ _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def number(name: str, default: int | None = None, most: int = 2**63 - 1) -> int | None:
-    """Returns a non-negative whole number; ignores an invalid one."""
+    """Returns a non-negative integer; ignores an invalid one."""
     text = request.args.get(name, "")
     return min(int(text[:19]), most) if text.isascii() and text.isdigit() else default
 
@@ -93,7 +92,7 @@ def choice(name: str, words: Collection[str]) -> str | None:
 
 
 def moment(name: str, now: datetime) -> datetime | None:
-    """Returns a moment from RFC 3339, or from a day, which begins in UTC; aborts with 400 if it is invalid."""
+    """Returns a time from RFC 3339, or from a day, which starts in UTC; aborts with 400 if it is invalid."""
     text = request.args.get(name, "").strip()
     if not text:
         return None
@@ -114,7 +113,7 @@ def which_of_request(name: str) -> str | None:
 
 
 def number_of_request(name: str, default: int) -> int:
-    """Returns a whole number; aborts with 400 if it is invalid."""
+    """Returns an integer; aborts with 400 if it is invalid."""
     text = request.args.get(name, str(default))
     if not _WHOLE.fullmatch(text):
         abort(400, f"{name} must be a whole number")
@@ -143,9 +142,7 @@ def within(address: str | None) -> str:
 
 
 def next_of_request() -> str | None:
-    """Returns the page to return to after the login; None for the front page, and for a submitted form, which must not be sent
-    twice.
-    """
+    """Returns the page to show after the login; None for the front page, and for a submitted form, which must not be sent twice."""
     if request.method != "GET":
         return None
     query = request.query_string.decode("latin-1")  # as it came: paths in it may be no UTF-8

@@ -1,7 +1,6 @@
-"""Results across requests and threads: computed once for all requests, and used until they are too old or their source has changed.
-
-The cache is created with the maximum age of results; each request for a result passes a function that returns the version of its
-source. A user sees the effect of an action at once: a submitted form (`drop`) ends all results whose computation began before its
+"""Results for several requests and threads: computed once, and used until they are too old or their source has changed. The cache
+is created with the maximum age of results; each request for a result passes a function that returns the version of its source. A
+user sees the effect of an action at once: a submitted form (`drop`) removes all results whose computation started before its
 answer.
 """
 
@@ -24,7 +23,7 @@ _TICK = 50_000_000  # ns; a second change within the same tick of the filesystem
 
 
 def catalogue_version(path: Path) -> Hashable | None:
-    """Returns the version of the catalogue; None if it changed so recently that a further change might go unnoticed."""
+    """Returns the version of the catalogue; None if it changed so recently that another change might be missed."""
     mark = state_mark(path)
     newest = max((max(part[2:]) for part in mark if part), default=0)
     return mark if time.time_ns() - newest > _TICK else None
@@ -37,9 +36,9 @@ class Result:
     value: Any
     """The result."""
     begun: float
-    """When its oldest part was requested."""
+    """The time of its oldest part."""
     version: Hashable | None
-    """Of its source; None: it has several, or it is not known."""
+    """Version of its source; None: several, or unknown."""
 
 
 @dataclass(slots=True)
@@ -49,16 +48,14 @@ class _Flight:
     done: threading.Event = field(default_factory=threading.Event)
     """Set when it is finished."""
     result: Result | None = None
-    """The result; None: there is none."""
+    """The result; None: none."""
     error: OperatorError | None = None
-    """Why there is none. Without either, the thread that computed it was stopped."""
+    """The error. Without result and error, the thread that computed it was stopped."""
 
 
 class ResultCache:
-    """Results by key. Those that are too old are dropped, and the least recently used ones if the total of their sizes exceeds
-    `most`.
-
-    A result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
+    """Results by key. Old ones are removed, and so are the least recently used ones if the total of their sizes exceeds `most`. A
+    result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
     request for a result that is being computed waits for it; with `stale_meanwhile` it gets the previous result, if there is one.
     """
 
@@ -82,9 +79,8 @@ class ResultCache:
     def get(
         self, key: Hashable, compute: Callable[[], T], version: Callable[[], Hashable | None] = lambda: 0, *, renew: bool = False
     ) -> T:
-        """Returns the result kept for `key`, or the one that is being computed, or a new one; with `renew` never the kept one.
-
-        `compute` may ask for other results. Raises the OperatorError that it raised, to all who waited for it as well.
+        """Returns the stored result for `key`, or the one that is being computed, or a new one; with `renew` never the stored one.
+        `compute` may request other results. Raises the OperatorError of `compute`, also in all threads that waited for it.
         """
         with self._lock:
             generation, result = self._generation, self._results.get(key)
@@ -98,13 +94,13 @@ class ResultCache:
         return value
 
     def last(self, key: Hashable) -> Any:
-        """Returns the value kept for `key`, however old it is; None without one."""
+        """Returns the stored value for `key`, whatever its age; None without one."""
         with self._lock:
             result = self._results.get(key)
         return result.value if result else None
 
     def drop(self) -> None:
-        """Drops all results, and those that are being computed: later requests do not get them."""
+        """Removes all results, and those that are being computed: later requests do not get them."""
         with self._lock:
             self._generation += 1
             self._results.clear()
@@ -146,7 +142,7 @@ class ResultCache:
         return result
 
     def _computed(self, compute: Callable[[], Any], version: Callable[[], Hashable | None]) -> Result:
-        """Returns a new result. It is as old as the oldest of its parts; it has no version if its parts have several."""
+        """Returns a new result. Its age is that of its oldest part; it has no version if its parts have several."""
         around = getattr(self._thread, "parts", None)
         parts: list[Result] = []
         self._thread.parts = parts
@@ -170,7 +166,7 @@ class ResultCache:
             self._total -= self._size(oldest.value)
 
     def _drop_unusable(self) -> None:
-        """Drops what is too old: clients choose keys, and of each there would be a result for good."""
+        """Removes old results: clients choose keys, and there would be a result of each for ever."""
         end = time.monotonic() - max(self._longest, self._young)
         for key in [key for key, result in self._results.items() if result.begun < end]:
             self._total -= self._size(self._results.pop(key).value)

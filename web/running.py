@@ -1,7 +1,6 @@
-"""The running jobs: transfers, an expiry, a balance, and how many deleted subvolumes wait for the kernel's cleaner.
-
-A job without an end in the catalogue is looked for in /proc. If this service may not see others' processes
-(ProtectProc=invisible), the time of the job's last update in the catalogue decides.
+"""The running jobs: transfers, an expiry, a balance, and the number of deleted subvolumes that wait for the kernel's cleaner. A job
+without an end in the catalogue is looked up in /proc. If this service may not see processes of others (ProtectProc=invisible), the
+time of the job's last update in the catalogue decides.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from web.mapping import from_row
 from web.source import RequestContext
 
 _SILENT = timedelta(minutes=10)
-"""A running job updates its row far more often."""
+"""A running job updates its row much more often."""
 _INIT = 1
 
 
@@ -164,7 +163,7 @@ def _expiries(catalogue: Catalogue, now: datetime) -> tuple[ExpiryNow, ...]:
 
 
 def _left_of(row: Expiry, now: datetime) -> float | None:
-    """Returns the remaining seconds; the row has those of the time it was written."""
+    """Returns the remaining seconds from now; those in the row are from the time when it was written."""
     return max(0.0, row.eta - (now - row.updated).total_seconds()) if row.eta is not None else None
 
 

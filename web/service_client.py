@@ -1,6 +1,5 @@
-"""Requests to the root service (`backupd serve`), with the session or token of the viewer.
-
-An answer that takes seconds is requested by a viewer, and cached until the next request for it.
+"""Requests to the root service (`backupd serve`), with the session or token of the viewer. An answer that takes seconds is
+requested by a viewer, and cached until the next request for it.
 """
 
 import threading
@@ -21,18 +20,17 @@ from web.result_cache import ResultCache
 from web.source import viewer
 
 AT_ONCE = 8
-"""Questions under way. Some take a minute, and each keeps one of the server's threads: beside these and the downloads there must be
-threads left for the login and for the pages of the catalogue.
+"""Number of requests at the same time. Some take a minute, and each uses one of the server's threads: besides these and the
+downloads there must be threads left for the login and for the pages of the catalogue.
 """
 OF_ONE = 5
-"""The limit for one viewer, and for all who are limited to the same hosts together: a page asks one or two."""
+"""The limit for one viewer, and for all viewers with the same limit of hosts together: a page sends one or two requests."""
 _PLACES = Places(AT_ONCE, OF_ONE)
 
 
 class BoundedServiceClient(RootServiceClient):
-    """A client that limits concurrent requests: raises RequestRefused of kind busy at once, and what RootServiceClient raises.
-
-    Answers and errors are redacted for the viewer: see redaction.
+    """A client that limits concurrent requests: raises RequestRefused of kind busy at once, and the exceptions of
+    RootServiceClient. Answers and errors are redacted for the viewer: see redaction.
     """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
@@ -64,7 +62,7 @@ def _place() -> Iterator[None]:
 
 
 def root_service() -> RootServiceClient:
-    """Returns the root service for this request. It connects at the first question, and then raises Absent if the service does
+    """Returns the root service for this request. It connects at the first call, which raises Absent if the service does
     not listen.
     """
     return BoundedServiceClient(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)
@@ -85,28 +83,27 @@ class ServiceAnswer:
     content: Any
     """The answer; None: the request failed."""
     problem: str = ""
-    """Why it failed; "": it did not."""
+    """Why the request failed; "": it did not."""
     hint: str = ""
     """What to do about it."""
 
 
 class Answers:
-    """The last answer to each verb, for all requests."""
+    """The last answer of each verb, for all requests."""
 
     def __init__(self) -> None:
         self._results = ResultCache()
         self._places = threading.BoundedSemaphore(_WAITING)
 
     def last(self, verb: str) -> ServiceAnswer | None:
-        """Returns the last answer; None if there has been no question since the dashboard was started."""
+        """Returns the last answer; None if there was no request since the dashboard was started."""
         service_answer: ServiceAnswer | None = self._results.last(verb)
         return service_answer
 
     def ask(self, verb: str) -> None:
-        """Asks again, unless the last answer is fresh. Other requests meanwhile wait for the same answer.
-
-        Raises RequestRefused if many wait already, or if this viewer may not ask, or not now. This concerns only that viewer: it is
-        not cached, and the requests that waited ask again.
+        """Requests a new answer, unless the last one is recent. Other requests wait for the same answer. Raises RequestRefused if
+        many wait already, or if this viewer may not send the request, or not now: that affects only this viewer, is not cached, and
+        the waiting requests are sent again.
         """
         if not self._places.acquire(blocking=False):
             raise RequestRefused("that answer is being computed already", "load the page again in a moment", "busy", is_public=True)

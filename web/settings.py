@@ -6,10 +6,10 @@ from pathlib import Path
 from btrkeep.serving.protocol import login_socket_of
 
 DATA = Path("/var/lib/btrkeep-web")
-"""Has a folder for each pool, of the dashboard's own data."""
+"""The parent of the folders with the dashboard's own data, one for each pool."""
 USERS = Path("/var/lib/btrkeep-login")
 LOGIN_USER = "btrkeep-login"
-"""The owner of the folders in USERS: one for each pool, of users and sessions, which the dashboard itself cannot read."""
+"""The owner of the folders in USERS: one for each pool, with users and sessions, which the dashboard itself cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class GlobalOptions:
 
     @property
     def users_folder(self) -> Path:
-        """Returns the folder of users and sessions: `data` if that was given, for users who run everything by hand."""
+        """Returns the folder of users and sessions: `data` if that was given, for installations with a single user."""
         return self.users or self.data or USERS / self.pool
 
     @property

@@ -1,7 +1,6 @@
-"""What a request is answered from, and for whom: the catalogue, the published configuration, the time, and the viewer.
-
-Every view requires a login unless it is `@public`. A viewer may be limited to hosts by shell patterns: the other hosts then
-appear in no count, list or answer.
+"""The sources of an answer, and its reader: the catalogue, the published configuration, the time, and the viewer. Every view
+requires a login unless it is `@public`. A viewer may be limited to hosts by shell patterns: the other hosts then appear in no
+count, list or answer.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,11 +25,10 @@ _READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 
 class Caches:
-    """The results of an application that come from the catalogue.
-
-    `current` follows the catalogue, which changes all the time while a night writes its progress, with 20 viewers: so a result less
-    than a second old is used in any case, and none is older than half a minute, because some depend on the time. `months` has
-    results that need not follow each row that a night writes: it is used for ten minutes, or until the end of the hour.
+    """The results of an application that come from the catalogue. `current` follows the catalogue, which changes all the time while
+    a night writes its progress, and there may be 20 viewers: so a result less than a second old is used in any case, and none is
+    older than half a minute, because some depend on the time. `months` has results that do not depend on each row that a night
+    writes: they are used for ten minutes, or until the end of the hour.
     """
 
     def __init__(self) -> None:
@@ -48,20 +46,20 @@ class RequestContext:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """The copy of the catalogue, one for the whole request. Raises CatalogueUnready, as its methods do."""
+        """The copy of the catalogue, one for the whole request. Raises CatalogueUnready, like its methods."""
         self._open = Catalogue.open_copy(self.settings.state)
         return self._open
 
     @cached_property
     def config(self) -> Published:
-        """The pool's configuration, as far as the dashboard may know it."""
+        """The pool's configuration, as far as the dashboard may read it."""
         config = published(self.catalogue, self.settings.pool)
         show_times_in(config.zone)
         return config
 
     @cached_property
     def copied(self) -> datetime | None:
-        """When the copy of the catalogue was made; None if it does not say."""
+        """When the copy of the catalogue was made; None: unknown."""
         try:
             return parse_time(self.catalogue.get_fact(COPIED) or "")
         except OperatorError:
@@ -69,28 +67,27 @@ class RequestContext:
 
     @cached_property
     def problem(self) -> tuple[datetime, str] | None:
-        """Since when the catalogue itself cannot be used, and why; None as far as known."""
+        """Since when the catalogue itself cannot be used, and why; None: no such problem is known."""
         since, _, reason = (self.catalogue.get_fact(PROBLEM) or "").partition(" ")
         return (parse_time(since), reason) if reason else None
 
     @cached_property
     def now(self) -> datetime:
-        """Aware UTC, whole seconds. A rehearsal's clock is the time of its newest event."""
+        """The present time, UTC, whole seconds. The clock of a rehearsal is the time of its newest event."""
         if self.config.rehearsal and (then := _newest(self.catalogue, self.config.filesystem)):
             return then
         return datetime.now(UTC).replace(microsecond=0)
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Returns the result of `compute` for this key: less than a second old, or at most 30 s if the catalogue is unchanged.
-
-        The key has to name everything that the result depends on besides the catalogue: the viewer's limits of hosts, the filters.
+        """Returns the result of `compute` for this key: less than a second old, or at most 30 s if the catalogue is unchanged. The
+        key must name everything in addition to the catalogue on which the result depends: the viewer's limits of hosts, the
+        filters.
         """
         return self._caches.current.get(key, compute, partial(catalogue_version, self.settings.state / FILE))
 
     def cached_for_the_hour(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Returns the result of `compute` for this key in the hour of `now`, at most ten minutes old.
-
-        While it is computed again, other requests get the previous result.
+        """Returns the result of `compute` for this key in the hour of `now`, at most ten minutes old. While it is computed again,
+        other requests get the previous result.
         """
         return self._caches.months.get(key, compute, lambda: self.now.replace(minute=0, second=0))
 
@@ -136,12 +133,12 @@ def _newest(catalogue: Catalogue, filesystem: str | None) -> datetime | None:
 
 
 STALE = timedelta(hours=1)
-"""Samples are taken every five minutes; one as far in the future is equally wrong."""
+"""Samples are taken every five minutes; a sample that far in the future is equally wrong."""
 
 
 def stale_after(source: RequestContext) -> timedelta:
-    """Returns the age from which on what the copy of the catalogue has is unknown: an hour, or more if it is so large that it is
-    seldom copied.
+    """Returns the age from which on data of the copy of the catalogue is unknown: an hour, or more for a catalogue that is so large
+    that it is rarely copied.
     """
     longest = timedelta(seconds=old_after(size_of(source.settings.state / FILE)))
     return max(STALE, longest) if longest > timedelta(hours=1) else STALE
@@ -177,7 +174,7 @@ def public(view: View) -> View:
 
 
 def operator_only(view: View) -> View:
-    """Others get 403: they may know that there is something, and whom to ask."""
+    """For a viewer without the right: aborts with 403, because he may know that the page exists, and whom to ask."""
 
     @wraps(view)
     def guarded(*words: Any, **named: Any) -> Any:
@@ -216,7 +213,7 @@ def require_visible_host(host: str) -> str:
 
 
 def visible_hosts() -> frozenset[str] | None:
-    """Hosts that the viewer sees; None: all."""
+    """Returns the hosts that the viewer sees; None: all."""
     who = viewer()
     return frozenset(who.seen({*source().catalogue.hosts(), *source().config.hosts})) if who.limited else None
 

@@ -1,9 +1,9 @@
 """waitress, with a time limit for slow clients: a few slow browsers must not occupy the whole server.
 
-waitress itself closes idle connections. But a client that requests much and reads none of it blocks a thread for ever; so does one
-that pipelines many requests and reads no answer; and one that sends a request byte by byte occupies one of the limited number of
-connections. waitress keeps in memory, and in temporary files, what a client has not read: a viewer with too many unread bytes gets
-no further answer.
+waitress itself closes idle connections. But a client that requests much and reads nothing blocks a thread for ever; so does a
+client that pipelines many requests and reads no answer; and a client that sends a request byte by byte occupies one of the limited
+number of connections. waitress stores data that a client has not read in memory and in temporary files: a viewer with too many
+unread bytes gets no further answer.
 """
 
 import select
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 IDLE = 75
 """Seconds until the first byte of the next request on a connection; nginx closes its own after 60."""
 ASKING = 30.0
-"""Seconds for a whole request, however slowly it arrives; a long body has so many more for each MiB."""
+"""Seconds for a whole request; for a long body, that many more for each MiB."""
 TAKING = 120.0
-"""Seconds in which a client must read at least LEAST bytes of its answer: it may have a slow line."""
+"""Seconds in which a client must read at least LEAST bytes of its answer: its connection may be slow."""
 LEAST = 64 << 10
 CONNECTIONS = 200
 AHEAD = 1 << 20
-"""Bytes of a stream that are read before the client has taken them."""
+"""Bytes of a stream that are read before the client has received them."""
 HURRY = 5.0
 """Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
 IN_ALL, OF_ONE = 64 << 20, 16 << 20
-"""Bytes, in all and of one viewer or customer, from which on there is no further answer."""
+"""Unread bytes, in all and of one viewer, from which on there is no further answer."""
 MOST = 256 << 20
-"""Bytes from which on not even those get an answer who have read all of theirs: what one viewer requests in the same moment, on all
+"""Unread bytes from which on even viewers without unread bytes get no answer: the requests of one viewer at the same time, on all
 threads of the server, must not be enough to refuse all others.
 """
 _LOOK = 5  # seconds between two looks
@@ -49,10 +49,10 @@ _AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: what was not taken is dropp
 
 
 class AnswerTask(task.WSGITask):  # type: ignore[misc]  # waitress has no types
-    """An answer. Pieces of a stream are not put together with the marks around them."""
+    """An answer. Pieces of a stream are not joined with the marks around them."""
 
     def write(self, data: bytes) -> None:
-        """Sends a piece, in the form that the headers promise."""
+        """Sends a piece, in the form that the headers announce."""
         if data and self.channel.streams and self.wrote_header and self.chunked_response:
             self.channel.send_now((b"%X\r\n" % len(data), data, b"\r\n"))
         else:
@@ -65,24 +65,24 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     task_class = AnswerTask
     will_close = False
     streams = False
-    """True while the answer is a stream, of which there are few at a time: see send_now."""
+    """True while the answer is a stream, of which there are few at the same time: see send_now."""
     unsent = 0
-    """Bytes of a piece of a stream that the client has not taken yet."""
+    """Bytes of a piece of a stream that the client has not received yet."""
     begun: float | None = None
     """When the incoming request began."""
     mark: tuple[float, int] | None = None
-    """When data was first seen waiting for the client, and how many bytes it had received then."""
+    """When data was first found waiting for the client, and how many bytes it had received then."""
     readers: tuple[Holder, ...] = ()
     """Who asked last."""
 
     def received(self, data: bytes) -> bool:
-        """Receives a part of a request. Clears its beginning when the request is complete."""
+        """Receives a part of a request. Clears the start time when the request is complete."""
         is_received: bool = super().received(data)
         self.begun = None if self.request is None else self.begun or time.monotonic()
         return is_received
 
     def service(self) -> None:
-        """Handles one request, and drops pipelined ones, because their answers would pile up. Browsers send none."""
+        """Handles one request, and drops pipelined ones, because their answers would accumulate. Browsers send none."""
         with self.requests_lock:
             later = self.requests[1:]
             del self.requests[1:]
@@ -103,7 +103,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
 
     def send_now(self, parts: Sequence[bytes]) -> int:
         """Sends all parts from this thread, and waits for the client. waitress would copy each byte five times, and through a
-        temporary file if a mebibyte waits: seven times the time. Raises ClientDisconnected.
+        temporary file if a mebibyte waits, which takes seven times as long. Raises ClientDisconnected.
         """
         rest = [memoryview(part) for part in parts if part]
         size = self.unsent = sum(map(len, parts))
@@ -117,8 +117,8 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return size
 
     def _send_some(self, rest: list[memoryview]) -> int | None:
-        """Takes off `rest` what the client took; returns the descriptor to wait for if that was nothing. The lock is not kept while
-        a client is waited for: the server's loop needs it to close the connection. Raises ClientDisconnected.
+        """Removes from `rest` what the client received; returns the descriptor to wait for if that was nothing. The lock is
+        released while waiting for a client: the server's loop needs it to close the connection. Raises ClientDisconnected.
         """
         with self.outbuf_lock:
             try:
@@ -147,11 +147,11 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         raise channel.ClientDisconnected
 
     def others(self) -> list["Channel"]:
-        """Returns all connections, this one too: also those to other addresses (IPv4 and IPv6), each of which has its own list."""
+        """Returns all connections, including this one and those to other addresses (IPv4 and IPv6), which have separate lists."""
         return [other for other in list(self.server._map.values()) if isinstance(other, Channel)]
 
     def is_stuck(self, crowded: bool) -> bool:
-        """Returns True if its client has used up its time. With many connections an idle client has little."""
+        """Returns True if the time of its client is over. If there are many connections, idle clients have little time."""
         now = time.monotonic()
         if self.begun is not None and not self.requests and now - self.begun > (HURRY if crowded else self._patience()):
             return True
@@ -164,7 +164,9 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return self.mark is not None and now - self.mark[0] > TAKING
 
     def _taken(self) -> int:
-        """Returns the bytes that have arrived at the client. The bytes that we sent mean little: the kernel buffers some MiB."""
+        """Returns the bytes that the client has received. The number of sent bytes means little, because the kernel buffers some
+        MiB.
+        """
         try:
             info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED.size)
         except OSError:
@@ -176,7 +178,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         return ASKING * (1 + body / _MEBIBYTE)
 
     def end(self) -> None:
-        """Disconnects the client. waitress's own loop closes the socket, which it finds broken."""
+        """Disconnects the client. waitress's own loop then finds the socket broken and closes it."""
         self.will_close = True
         try:
             # What it has not taken is not kept for it, and its connection is no more from now on.
@@ -187,7 +189,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
 
 
 def _can_take(line: int) -> bool:
-    """Waits until a client can take more, a second at the most. Returns False if it never will again."""
+    """Waits until a client can receive more, at most a second. Returns False if it never will."""
     poll = select.poll()
     poll.register(line, select.POLLOUT)
     return not any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, event in poll.poll(1000))
@@ -202,14 +204,14 @@ def serve_on(connection: Channel) -> None:
 
 
 def mark_stream() -> None:
-    """Records that the answer being made is a stream, which keeps its thread until the client has all of it."""
+    """Records that the present answer is a stream, which keeps its thread until the client has received all of it."""
     connection: Channel | None = getattr(_serving, "connection", None)
     if connection:
         connection.streams = True
 
 
 def require_read(viewer: Viewer) -> None:
-    """Aborts with 429 if too many bytes wait for this viewer's clients, or for all. Records who asks on the connection."""
+    """Aborts with 429 if too many bytes wait for this viewer's clients, or for all. Records the viewer of the connection."""
     connection: Channel | None = getattr(_serving, "connection", None)
     if connection is None:  # another server, or a test
         return
@@ -248,7 +250,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
 
 
 def _looked(listening: Any, now: float) -> None:
-    """Runs waitress's own check for ended connections, which it makes every few seconds; and ours."""
+    """Runs waitress's own check for ended connections, which it makes every few seconds; and the checks of this module."""
     type(listening).maintenance(listening, now)
     channels = list(listening.active_channels.values())
     for connection in channels:

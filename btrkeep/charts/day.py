@@ -1,4 +1,4 @@
-"""A day of the disks: bytes written or read, five minutes a bar, with the jobs that ran above."""
+"""A day of the disks: bytes written or read, one bar for five minutes, with the jobs above."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -18,7 +18,7 @@ _HEIGHT = 190
 
 
 class DayOfDisks(Protocol):
-    """What the disks read and wrote from `start` to `end`, and what ran."""
+    """What the disks read and wrote from `start` to `end`, and which jobs ran."""
 
     @property
     def start(self) -> datetime: ...
@@ -92,7 +92,7 @@ def _phases(sheet: Sheet, inside: Frame, day: DayOfDisks) -> None:
 
 
 def _unknown(sheet: Sheet, inside: Frame, day: DayOfDisks) -> None:
-    """Marks the periods without samples, so that they do not look idle."""
+    """Marks the periods without samples, so that the disks do not look idle."""
     for begin, end in unknown_spans(day.slots):
         left, right, middle = inside.x(begin), inside.x(end), (inside.top + inside.bottom) / 2
         sheet.rect(left, inside.top, right - left, inside.bottom - inside.top, "faint", 0.18)

@@ -1,4 +1,4 @@
-"""The frame that a chart is drawn in: where a value and a moment lie, the axes, and the legend above. Pure."""
+"""The frame of a chart: the positions of values and times, the axes, and the legend above. Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -31,12 +31,12 @@ class AxisScale:
         return [self.step * number for number in range(int(self.top / self.step + 1e-9) + 1)]
 
     def width(self, look: ChartStyle) -> float:
-        """Returns the pixels that the longest label takes, about."""
+        """Returns the approximate width of the longest label in pixels."""
         return max(look.width_of(self.words(mark)) for mark in self.marks())
 
 
 def size_scale(most: float, suffix: str = "") -> AxisScale:
-    """Returns a scale of bytes: round in a binary unit."""
+    """Returns a scale of bytes, with round numbers of a binary unit."""
     top = max(most, 1) * 1.08
     power = 1024 ** min(int(math.log(max(top, 1), 1024)), 5)
     step = nice_step(top / power / 4) * power
@@ -51,13 +51,13 @@ def number_scale(most: float) -> AxisScale:
 
 
 def decimal_scale(most: float, words: Words) -> AxisScale:
-    """Returns a scale of any numbers, which may be below one."""
+    """Returns a scale of any numbers, also below one."""
     top = most * 1.12 or 1.0
     return AxisScale(top, nice_step(top / 4), words)
 
 
 def time_scale(most: float) -> AxisScale:
-    """Returns a scale of seconds: round in seconds, minutes, hours or days."""
+    """Returns a scale of seconds, with round numbers of seconds, minutes, hours or days."""
     top = max(most, 1) * 1.08
     step = next((step for step in _STEPS_OF_TIME if step >= top / 4), math.ceil(top / 4 / 86400) * 86400)
     return AxisScale(top, step, _time_words)
@@ -92,7 +92,7 @@ class Plot:
     """The values of the y axis."""
 
     def at(self, share: float) -> float:
-        """Returns the x coordinate of a share of the width, from 0 to 1; one outside is placed at the edge."""
+        """Returns the x coordinate of a share of the width, from 0 to 1; other values are placed at the edge."""
         return self.left + min(max(share, 0.0), 1.0) * (self.right - self.left)
 
     def y(self, value: float) -> float:
@@ -108,7 +108,7 @@ class Frame(Plot):
     end: datetime
 
     def x(self, moment: datetime) -> float:
-        """Returns the x coordinate of a moment; a moment outside is placed at the edge."""
+        """Returns the x coordinate of a time; a time outside of the axis is placed at the edge."""
         return self.at((moment - self.start) / (self.end - self.start) if self.end > self.start else 0.0)
 
 
@@ -125,7 +125,7 @@ class NumberFrame(Plot):
 
 
 def plot(sheet: Sheet, scale: AxisScale, above: float = 0, beside: float = 0, below: float = 0) -> Plot:
-    """Draws the largest plot that fits on the sheet, with lines and their values; leaves `above` and `below` free, and at least
+    """Draws the largest plot that fits on the sheet, with lines and their values. Leaves `above` and `below` free, and at least
     `beside` on its left.
     """
     look = sheet.look
@@ -174,7 +174,7 @@ def _moments(sheet: Sheet, inside: Frame, named: Iterable[tuple[datetime, str]])
 
 
 def labels(sheet: Sheet, bottom: float, named: Iterable[tuple[float, str]]) -> None:
-    """Draws the labels of an x axis that have room, each with its mark."""
+    """Draws the labels of an x axis that fit, each with its mark."""
     taken = -math.inf
     for x, words in named:
         half = sheet.look.width_of(words) / 2 * _WIDER
@@ -186,15 +186,15 @@ def labels(sheet: Sheet, bottom: float, named: Iterable[tuple[float, str]]) -> N
 
 
 def begin_of(moments: Sequence[datetime], start: datetime, end: datetime) -> datetime:
-    """Returns a start of the axis shortly before the first moment, because a mostly empty axis hides the data."""
+    """Returns a start of the axis shortly before the first time, because a mostly empty axis hides the data."""
     if not moments:
         return start
     return max(start, moments[0] - max((end - moments[0]) / 50, timedelta(minutes=5)))
 
 
 def legend(sheet: Sheet, entries: Sequence[tuple[str, str, str | None]]) -> int:
-    """Draws names with their colours, and returns the pixels that they take. Each entry: the name, the colour, and the dash of a
-    line ("" for a plain one) or None for an area.
+    """Draws names with their colours, and returns their width in pixels. Each entry: the name, the colour, and the dash of a line
+    ("" for a plain one) or None for an area.
     """
     x, row, font = 4.0, 0, sheet.look.font
     for name, colour, dash in entries:

@@ -1,8 +1,7 @@
-"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself.
-
-A sheet shown as <img> carries no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is shown,
-so that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has its words;
-the page scales it, and keeps the size of its letters. A file has a white ground of its own, whatever shows it.
+"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself. A sheet
+shown as <img> contains no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is shown, so
+that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has a tooltip;
+the page scales it, and keeps the size of its letters. A file always has a white background.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from markupsafe import Markup
 
 LIGHT, DARK, PAGE, VARIANTS = "light", "dark", "page", "variants"
 WIDTHS = (360, 540, 720, 960, 1240, 1400)
-"""Pixels: from a telephone's page to the widest page."""
+"""Width in pixels: from a telephone's page to the widest page."""
 _USUAL = 720
 FONT = 12
 MARGIN, _HEAD, _HEADING, _APART = 8, 44, 24, 14
@@ -75,14 +74,14 @@ class ChartStyle:
     ground: str = LIGHT
     """The background."""
     font: int = FONT
-    """The size of letters for which it leaves space, in pixels."""
+    """The size of letters for which it reserves space, in pixels."""
 
     def colour(self, name: str) -> str:
         """Returns a colour of the palette for that background."""
         return PALETTES[self.ground][name]
 
     def width_of(self, words: str) -> float:
-        """Pixels that words take, about."""
+        """Returns the approximate width of words in pixels."""
         return len(words) * _CHARACTER * self.font / FONT
 
 
@@ -109,7 +108,7 @@ _MARKS: Mapping[str, str] = {
 
 
 class Sheet:
-    """Takes shapes, and gives a document."""
+    """Collects shapes, and makes a document of them."""
 
     def __init__(self, look: ChartStyle, height: int) -> None:
         self.look, self.height = look, height
@@ -118,7 +117,7 @@ class Sheet:
     def text(
         self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint", font: int | None = None
     ) -> None:
-        """Draws words; y is their base line."""
+        """Draws words; y is their baseline."""
         ink = self.look.colour(colour)
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{font or self.look.font}" fill="{ink}">'
@@ -126,7 +125,7 @@ class Sheet:
         )
 
     def mark(self, x: float, y: float, shape: str, colour: str) -> None:
-        """Draws one of `_MARKS` with its middle there."""
+        """Draws one of `_MARKS` with its centre there."""
         self._parts.append(f'<path transform="translate({x:.1f} {y:.1f})" d="{_MARKS[shape]}" fill="{self.look.colour(colour)}"/>')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
@@ -156,7 +155,7 @@ class Sheet:
         )
 
     def bars(self, places: Iterable[tuple[float, float]], base: float, width: float, colour: str) -> None:
-        """Draws upright bars on `base`, each with its middle at x and its top at y: at least a hair high, to be visible."""
+        """Draws vertical bars on `base`, each with its middle at x and its top at y; very low ones are made visible."""
         paths = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
         self._parts.append(f'<path d="{"".join(paths)}" fill="{self.look.colour(colour)}"/>')
 
@@ -178,7 +177,7 @@ class Sheet:
         return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
 
     def markup(self, title: str) -> Markup:
-        """Returns a part of a page. Its title is for screen readers, and is no tooltip of the whole."""
+        """Returns a part of a page. Its title is for screen readers, and not a tooltip of the whole."""
         head = f'<svg viewBox="0 0 {self.look.width} {self.height}" role="img" aria-label="{escape(title)}">'
         return Markup(f"{head}{''.join(self._parts)}</svg>")  # noqa: S704  every text in it is escaped
 
@@ -194,7 +193,7 @@ class Panel:
 
 
 def file_of(title: str, panels: Sequence[Panel], described: str, foot: str = "") -> bytes:
-    """Returns a file of charts below each other, on white. `foot`: the last line. `described`: the whole in words."""
+    """Returns a file of charts below each other, on white. `foot`: the last line. `described`: a description in words."""
     look = panels[0].sheet.look
     height = _HEAD + sum(panel.sheet.height + (_HEADING if panel.heading else 0) + _APART for panel in panels)
     sheet = Sheet(look, height + (look.font + _APART if foot else 0))

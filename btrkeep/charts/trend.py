@@ -1,6 +1,5 @@
-"""Charts over months or nights: areas and lines, with a gap where nothing is known; and those of a trend.
-
-A trend has allocated and used space, the difference between them, the score, and subvolumes that wait for the cleaner.
+"""Charts over months or nights: areas and lines, with gaps for unknown values; and the charts of a trend, which has allocated and
+used space, the difference between them, the score, and subvolumes that wait for the cleaner.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from btrkeep.charts.svg import IN_PAGE, MARGIN, ChartStyle, Panel, Sheet
 from btrkeep.units import format_size
 
 _GAP = 3.0
-"""A gap between two points is so many times the usual distance."""
+"""Two points are a gap if their distance is that many times the usual one."""
 AREA, LINE, DASHED = "area", "line", "dashed"
 _DASHES = {LINE: "", DASHED: "4 3"}
 _HEIGHT_OF_TIMES = 260
@@ -43,11 +42,11 @@ class Series:
     colour: str
     """A colour of SVG."""
     values: Sequence[float | None]
-    """None: not known, a gap."""
+    """None: unknown, a gap."""
     kind: str = LINE
     """A line or an area."""
     base: Sequence[float | None] | None = None
-    """What an area reaches down to; None: zero."""
+    """The lower edge of an area; None: zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class TimesChart:
     height: int = _HEIGHT_OF_TIMES
     """In pixels."""
     beside: float = 0
-    """Pixels to leave on the left for labels, so that it lines up with charts above or below."""
+    """Width in pixels reserved on the left for labels, so that the chart is aligned with those above or below."""
 
 
 def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
@@ -103,7 +102,7 @@ def _draw(sheet: Sheet, inside: Frame, moments: Sequence[datetime], series: Seri
 
 
 def _runs(moments: Sequence[datetime], values: Sequence[float | None]) -> list[list[int]]:
-    """Indices of values that are known and follow each other without a gap."""
+    """Returns the indices of values that are known and follow each other without a gap."""
     steps = sorted(after - before for before, after in pairwise(moments))
     widest = steps[len(steps) // 2] * _GAP if steps else None
     number, numbered = 0, []
@@ -119,7 +118,7 @@ NAMES = ("allocated", "unused", "score", "orphans")
 
 
 class TrendMoment(Protocol):
-    """The state of a filesystem at a moment; sizes are bytes of the devices. A page's has `most_orphans` besides."""
+    """The state of a filesystem at a time; sizes are bytes of the devices. That of a page also has `most_orphans`."""
 
     @property
     def taken(self) -> datetime: ...
@@ -153,14 +152,14 @@ def trend_chart(name: str, trend: TrendSpan, zone: ZoneInfo, look: ChartStyle) -
 
 
 def trend_panels(trend: TrendSpan, zone: ZoneInfo, look: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
-    """Returns the charts of these names that have something to show, with their headings, one above the other."""
+    """Returns those charts with these names that have data, with their headings, one above the other."""
     charts = {name: _CHARTS[name](trend, zone) for name in headings if has(name, trend)}
     beside = max(chart.scale.width(look) for chart in charts.values()) + MARGIN
     return [Panel(headings[name], draw(replace(chart, beside=beside), look)) for name, chart in charts.items()]
 
 
 def small_chart(trend: TrendSpan, zone: ZoneInfo) -> Markup | None:
-    """Returns allocated and used as a part of a page; None with fewer than two points."""
+    """Returns allocated and used space as a part of a page; None with fewer than two points."""
     if len(trend.points) <= 1:
         return None
     chart = replace(_allocated(trend, zone), height=220)
@@ -251,11 +250,11 @@ class NightLine:
     dash: str
     """The dashes of the line; "" for a plain one."""
     values: Sequence[float | None]
-    """None: not known, a gap."""
+    """None: unknown, a gap."""
     width: float = 1.6
-    """Of the line, in pixels."""
+    """Width of the line, in pixels."""
     band: Sequence[tuple[float, float]] = ()
-    """The least and the most of each night, drawn as a shade."""
+    """The minimum and the maximum of each night, drawn as a shade."""
 
 
 def draw_nights(

@@ -1,3 +1,3 @@
-"""Linux functions that Python's os module lacks: openat2(2) below a folder, reflinks, FIEMAP, reading data without holes, and files
-that appear as a whole.
+"""Linux functions that are missing in Python's os module: openat2(2) below a folder, reflinks, FIEMAP, reading data without holes,
+and files that are replaced atomically.
 """

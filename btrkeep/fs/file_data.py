@@ -1,7 +1,8 @@
-"""The data of a plain file, read, copied and compared piece by piece, its holes left out; and where it is on disk, by FIEMAP.
+"""The data of a regular file: reads, copies and compares it in pieces, without its holes; and finds its place on disk with FIEMAP.
 
-`PieceBuffer` compares parts of two files by what the disk has, past the memory where the filesystem can do that (O_DIRECT). A
-gibibyte on each side takes a ninth of the processor time of reads by way of the memory, and leaves the memory to others.
+`PieceBuffer` compares parts of two files as they are on the disk, bypassing the page cache if the filesystem supports that
+(O_DIRECT). For a gibibyte of each file this takes a ninth of the processor time of reads through the page cache, and leaves the
+memory to others.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
 
 
 def data_runs(fd: int, size: int, position: int = 0) -> Iterator[Run]:
-    """Yields the runs of data from `position` up to `size`; holes and preallocated room are not data. Raises OSError."""
+    """Yields the runs of data from `position` up to `size`; holes and preallocated space are not data. Raises OSError."""
     while position < size and (position := _next_data(fd, position, size)) < size:
         end = min(os.lseek(fd, position, os.SEEK_HOLE), size)
         yield position, end
@@ -40,7 +41,7 @@ def _next_data(fd: int, position: int, size: int) -> int:
 
 
 def pieces(fd: int, start: int, end: int) -> Iterator[bytes]:
-    """The bytes from `start` up to `end`. Raises OSError, also when the file ends before."""
+    """Yields the bytes from `start` up to `end`. Raises OSError, also if the file ends before that."""
     while start < end:
         data = os.pread(fd, min(PIECE, end - start), start)
         if not data:
@@ -50,10 +51,9 @@ def pieces(fd: int, start: int, end: int) -> Iterator[bytes]:
 
 
 def copy_run(source: int, copy: int, start: int, end: int) -> Iterator[int]:
-    """Copies the bytes from `start` up to `end` to the same place of another open file; yields the number after each piece.
-
-    The kernel copies them by itself (sendfile), in half of the time of a read and a write. Raises OSError, also when the source
-    ends before.
+    """Copies the bytes from `start` up to `end` to the same position in another open file; yields the number after each piece. The
+    kernel copies them directly (sendfile), in half of the time of read and write. Raises OSError, also if the source ends before
+    that.
     """
     os.lseek(copy, start, os.SEEK_SET)
     while start < end:
@@ -70,9 +70,8 @@ def copy_run(source: int, copy: int, start: int, end: int) -> Iterator[int]:
 
 
 def send_run(source: int, stream: int, start: int, end: int) -> Iterator[int]:
-    """Passes the bytes from `start` up to `end` to an open stream by the kernel (sendfile); yields the number after each piece.
-
-    Raises nothing: it ends early at any error, and the rest must be read and written, which shows whose error it is.
+    """Copies the bytes from `start` up to `end` to an open stream in the kernel (sendfile); yields the number after each piece.
+    Raises nothing: it ends early at any error. The caller then reads and writes the rest, which shows the error and its source.
     """
     while start < end:
         try:
@@ -86,7 +85,7 @@ def send_run(source: int, stream: int, start: int, end: int) -> Iterator[int]:
 
 
 def begin_writing(fd: int, start: int, end: int) -> None:
-    """Has the disk begin to write a part of a file, so that a sync later waits for less. An error is that sync's to tell."""
+    """Makes the disk start to write a part of a file, so that a later sync waits for less. That sync reports any error."""
     _libc.sync_file_range(fd, start, end - start, _SYNC_FILE_RANGE_WRITE)
 
 
@@ -96,10 +95,8 @@ _memory.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class PieceBuffer:
-    """Room for a piece of a file, `size` bytes.
-
-    Shared: of a private one a fork may take the pages away from a read that is under way (open(2), O_DIRECT). All its pages exist
-    from the beginning: into one that does not, btrfs reads by way of the memory.
+    """Memory for a piece of a file, `size` bytes. It is shared memory: a fork may take pages of private memory away from a read in
+    progress (open(2), O_DIRECT). All its pages exist from the start: into a missing page, btrfs reads through the page cache.
     """
 
     def __init__(self, size: int = PIECE) -> None:
@@ -110,7 +107,7 @@ class PieceBuffer:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._room))
 
     def read(self, fd: int, start: int, length: int) -> None:
-        """Reads so many bytes, at most `size`. Raises OSError, also when the file ends before."""
+        """Reads that many bytes, at most `size`. Raises OSError, also if the file ends before that."""
         done, end = 0, -(-length // _PAGE) * _PAGE
         with memoryview(self._room) as room:
             while done < length:
@@ -131,7 +128,7 @@ class PieceBuffer:
 
 
 def past_memory(fd: int, *, wanted: bool) -> bool:
-    """Has an open file read past the memory, or again by way of it. Returns False if it stays as it was."""
+    """Makes an open file bypass the page cache, or use it again. Returns False if that is not possible."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     if bool(flags & os.O_DIRECT) == wanted:
         return False
@@ -156,16 +153,15 @@ _NOT_PRIVATE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x2000
 
 
 def is_private(flags: int) -> bool:
-    """True if only this file refers to an extent with these flags, and plain data is in it: it is not shared with a snapshot or a
-    reflink, not compressed, inline or preallocated.
+    """True if only this file refers to an extent with these flags, and it contains plain data: it is not shared with a snapshot or
+    a reflink, not compressed, inline or preallocated.
     """
     return not flags & _NOT_PRIVATE
 
 
 def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, int]]:
-    """All extents as the kernel has them: logical and physical place, length, flags. Flushes the file first. Raises OSError.
-
-    So many are asked for at a time: for each the kernel looks for all that refer to it.
+    """Yields all extents as the kernel reports them: logical and physical position, length, flags. Flushes the file first. Raises
+    OSError. That many are requested at a time: for each the kernel searches for all references.
     """
     buffer = bytearray(_HEADER.size + at_a_time * _EXTENT.size)
     position, flags = 0, 0
@@ -182,13 +178,13 @@ def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, i
 
 
 def settle(fd: int) -> None:
-    """Writes the file's data out and waits until the filesystem has its extents; no commit, no barrier. Raises OSError."""
+    """Writes the file's data and waits until the filesystem has its extents; no commit, no barrier. Raises OSError."""
     next(extents(fd, 1), None)
 
 
 def address(fd: int, offset: int) -> int | None:
-    """Returns the btrfs logical address of the byte at `offset`; of a compressed extent, the address of its begin. Returns None for
-    a hole or inline data, which have no address of their own. Raises OSError.
+    """Returns the btrfs logical address of the byte at `offset`; for a compressed extent, the address of its start. Returns None
+    for a hole or inline data, which have no address of their own. Raises OSError.
     """
     for logical, physical, length, flags in extents(fd):
         if logical <= offset < logical + length:
@@ -216,7 +212,9 @@ def _place(extent: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
 
 
 def _same_parts(fd: int, other: int) -> bool:
-    """Compares the parts of compressed extents by the subvolume's tree, because FIEMAP tells only where such an extent begins."""
+    """Compares the parts of compressed extents with the subvolume's tree, because FIEMAP reports only the start of such
+    an extent.
+    """
     from btrkeep.treescan.extents import parts_of_file  # NumPy takes time to load
 
     parts = parts_of_file(fd)

@@ -1,6 +1,5 @@
-"""Opens files in a backup without ever leaving it: its names and symlinks were chosen by an untrusted host.
-
-A path is a sequence of names, in bytes. Each folder is opened by its name in the folder before, never through a symlink.
+"""Opens files in a backup without ever leaving it, because an untrusted host chose its names and symlinks. A path is a sequence of
+names, in bytes. Each folder is opened by its name in the folder above, never through a symlink.
 """
 
 import errno
@@ -16,9 +15,8 @@ FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
 
 
 def is_there(path: Path) -> bool:
-    """Returns True if something has that name, even if the disk cannot read what: os.path.lexists() calls that absent.
-
-    Raises OSError for any other error.
+    """Returns True if an entry has that name, even if the disk cannot read it; os.path.lexists() returns False then. Raises OSError
+    for any other error.
     """
     try:
         os.lstat(path)
@@ -31,14 +29,13 @@ def is_there(path: Path) -> bool:
 
 
 def by_descriptor(folder: int, name: bytes) -> bytes:
-    """A path for the calls that take no folder's descriptor: those for extended attributes."""
+    """Returns a path for the calls that accept no folder's descriptor: those for extended attributes."""
     return b"/proc/self/fd/%d/%s" % (folder, name)
 
 
 def open_folder(root: int, path: Iterable[bytes]) -> int:
-    """A descriptor of the folder at `path` beneath the folder that `root` is open on.
-
-    Raises OSError: ENOENT, and ENOTDIR where a component is not a folder or is a symlink. Raises ValueError for "..".
+    """Returns a descriptor of the folder at `path` below the open folder `root`. Raises OSError: ENOENT, and ENOTDIR if a component
+    is not a folder or is a symlink. Raises ValueError for "..".
     """
     folder = os.dup(root)
     for name in path:
@@ -49,14 +46,14 @@ def open_folder(root: int, path: Iterable[bytes]) -> int:
 
 
 def open_inner(folder: int, name: bytes) -> int:
-    """A descriptor of the folder of that name in an open folder. Raises as `open_folder`."""
+    """Returns a descriptor of the folder of that name in an open folder. Raises the same as `open_folder`."""
     if name in (b"..", b".", b"") or b"/" in name:
         raise ValueError(f"{name!r} is not the name of a folder")
     return os.open(name, FOLDER, dir_fd=folder)
 
 
 def open_on_same_device(folder: int, name: bytes) -> int:
-    """The same, but raises OSError with EXDEV if another filesystem or subvolume is mounted there."""
+    """Does the same, but raises OSError with EXDEV if another filesystem or subvolume is mounted there."""
     fd = open_inner(folder, name)
     if os.fstat(fd).st_dev == os.fstat(folder).st_dev:
         return fd

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, written beside their place and moved there; and two names that change places."""
+"""Files that appear completely or not at all: they are written beside their place and then moved; and the exchange of two names."""
 
 import io
 import os
@@ -16,12 +16,11 @@ STDOUT = "-"
 
 @contextmanager
 def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Yields a file to write to. After an error there is no new file, and an old one of that name is unchanged.
-
-    `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written at the end, when the content is
-    complete; a link stays and its target is replaced. `durable`: synced to disk before it gets its name. `mode`: replaces that of
-    the old file or of the umask. Raises OperatorError if it cannot be written, also for an OSError within the context, and for a
-    link on the way that another user owns.
+    """Yields a file to write to. After an error there is no new file, and an old one of that name is unchanged. `name` may be "-",
+    standard output. A device or a pipe (/dev/null, /dev/stdout) is written at the end, when the content is complete; a link remains
+    and its target is replaced. `durable`: synced to disk before it gets its name. `mode`: replaces the mode of the old file or of
+    the umask. Raises OperatorError if the file cannot be written, also for an OSError within the context, and if its path contains
+    a link that another user owns.
     """
     if name != STDOUT:
         require_own_links(Path(name))
@@ -42,9 +41,8 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
 
 
 def require_own_links(path: Path) -> None:
-    """Raises OperatorError if a folder on the way, or the file itself, is a symlink that neither root nor this user owns.
-
-    Such a link in a folder that all may write to would lead a file of root's to any place.
+    """Raises OperatorError if a folder in the path, or the file itself, is a symlink that neither root nor this user owns. Such a
+    link in a folder that all users may write to could redirect a file of root to any place.
     """
     absolute = path.absolute()
     for place in (*reversed(absolute.parents), absolute):

@@ -1,11 +1,11 @@
-"""Copies an inode with everything that a backup keeps of it, its data shared; and makes two files share the data that is alike.
+"""Copies an inode with everything that a backup keeps of it, sharing its data; and makes two files share equal data.
 
-Owner, mode, times in nanoseconds, extended attributes of all namespaces (POSIX ACLs and file capabilities are among them), holes
-and preallocated extents, and the btrfs flags that decide whether data can be shared. Symlinks, fifos, sockets and device nodes are
-made again. Nothing is followed: both ends are a name in a folder that is open.
+Copied are owner, mode, times in nanoseconds, extended attributes of all namespaces (including POSIX ACLs and file capabilities),
+holes and preallocated extents, and the btrfs flags that determine whether data can be shared. Symlinks, fifos, sockets and device
+nodes are made again. No symlink is followed: both names are in open folders.
 
-With FIDEDUPERANGE the kernel locks and compares both files, so no content changes. Times, owner and attributes stay. Root may do it
-with files that are open for reading, also in a read-only subvolume.
+With FIDEDUPERANGE the kernel locks and compares both files, so no content changes. Times, owner and attributes remain. Root may do
+this with files that are open for reading, also in a read-only subvolume.
 """
 
 import errno
@@ -69,12 +69,12 @@ def inode_flags(fd: int) -> int:
 
 
 def clear_inode_flags(fd: int, flags: int) -> None:
-    """Takes these away, of those. Raises OSError, EINVAL for NOCOW of a file with content."""
+    """Removes these flags. Raises OSError, EINVAL for NOCOW of a file with content."""
     fcntl.ioctl(fd, _SETFLAGS, array("l", [inode_flags(fd) & ~flags]))
 
 
 def clone(source: int, copy: int) -> None:
-    """Shares all data of an open file with another one. Raises OSError, EINVAL where only one of the two has checksums."""
+    """Shares all data of an open file with another one. Raises OSError, EINVAL if only one of the two has checksums."""
     fcntl.ioctl(copy, _FICLONE, source)
 
 
@@ -108,8 +108,8 @@ def _copy_special(folder: int, name: bytes, to_folder: int, to_name: bytes, stat
 
 
 def _copy_xattrs(source: int | bytes, copy: int | bytes) -> None:
-    """Copies all namespaces of extended attributes, including POSIX ACLs, and removes those that the copy inherited at its
-    creation.
+    """Copies extended attributes of all namespaces, including POSIX ACLs, and removes those that the copy inherited when it was
+    made.
     """
     follow = isinstance(source, int)
     attributes, inherited = os.listxattr(source, follow_symlinks=follow), os.listxattr(copy, follow_symlinks=follow)
@@ -120,7 +120,7 @@ def _copy_xattrs(source: int | bytes, copy: int | bytes) -> None:
 
 
 DEDUPE_PIECE = 16 << 20
-"""Bytes of one call: what btrfs compares at a time, and so what a cancellation waits for."""
+"""Bytes of one call: the piece that btrfs compares at a time, for whose end a cancellation waits."""
 OF_ONE_FILE = frozenset(
     (
         errno.ENOENT,
@@ -134,17 +134,18 @@ OF_ONE_FILE = frozenset(
         errno.ETXTBSY,
     )
 )
-"""Errors of one file: missing, of another kind, behind a symlink or a mount, without checksums, not to be read or shared."""
+"""Errors of one file: it is missing, of another type, behind a symlink or a mount, without checksums, or cannot be read
+or shared.
+"""
 _FIDEDUPERANGE = 0xC0189436
 _RANGE = Struct("=QQHHIqQQiI")  # source offset, length, count; of the one destination: fd, offset, bytes shared, status
 _ARE_EQUAL = 0
 
 
 def shared_pieces(source: int, destination: int, size: int) -> Iterator[int]:
-    """Makes `destination` share the data of `source` by pieces; yields the bytes that it shares now of each piece, 0 if unlike.
-
-    Both files have `size` bytes. Holes of the destination stay. Raises OSError, EINVAL where only one of the two has checksums, EIO
-    where data cannot be read.
+    """Makes `destination` share the data of `source` in pieces; yields for each piece the bytes that are now shared, 0 if it
+    differs. Both files have `size` bytes. Holes of the destination remain. Raises OSError, EINVAL if only one of the two has
+    checksums, EIO if data cannot be read.
     """
     for start, end in data_runs(destination, size):
         for at in range(start, end, DEDUPE_PIECE):

@@ -1,5 +1,5 @@
-"""The backups of a host as its page shows them: each with why it is kept, as the retention or the root service decides; and on a
-calendar, a month in a row, the newest first, with the letters of `backupd retention explain`.
+"""The backups of a host for its page: each with the reason why it is kept, according to the retention or the root service; and as a
+calendar with a row for each month, the newest first, with the letters of `backupd retention explain`.
 """
 
 from calendar import monthrange
@@ -46,7 +46,7 @@ class BackupRow:
     new_bytes: int | None
     """Bytes of new data."""
     base: str | None
-    """The backup that it began with; null: a first copy."""
+    """The backup of which it started as a snapshot; null: a first copy."""
     error: str | None
     """Why it is not complete; null: it is."""
     warnings: tuple[str, ...]
@@ -80,7 +80,7 @@ class BackupRow:
 
     @property
     def restorable(self) -> bool:
-        """Returns True if files can be restored from it."""
+        """Returns True if files of it can be restored."""
         return self.name is not None and self.state != "deleting"
 
 
@@ -115,7 +115,7 @@ def _known(decision: Decision) -> KnownDecision:
 
 
 def candidates(backups: Iterable[Backup]) -> list[Candidate]:
-    """Returns the final backups as input for retention, without regard to their expiry."""
+    """Returns the final backups as input for the retention, whether they are expired or not."""
     every = list(backups)
     base = next((backup.base for backup in every if backup.name is None), None)
     return [
@@ -126,7 +126,7 @@ def candidates(backups: Iterable[Backup]) -> list[Candidate]:
 
 
 def hold_of(backup: Backup) -> Hold | None:
-    """Returns the hold in a row, even if it has ended."""
+    """Returns the hold in a row, even if it has expired."""
     return None if backup.held_why is None else Hold(backup.held_until, backup.held_why)
 
 
@@ -183,7 +183,7 @@ def backup_row(
 
 
 def _why(decision: KnownDecision, held: str | None) -> str:
-    """Returns the reasons; a hold is described by `held`, if given."""
+    """Returns the reasons. `held`: the text for a hold, if given."""
     pairs = zip(decision.rules, decision.reasons, strict=True)
     return ", ".join(held if held and rule == RetentionCode.HELD else reason for rule, reason in pairs)
 
@@ -202,12 +202,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One day of the calendar. All is empty for a day that is not between the oldest backup and today."""
+    """One day of the calendar. All fields are empty for a day outside of the period from the oldest backup to today."""
 
     day: str
     """Its date."""
     letter: str = ""
-    """Of its backup that is kept longest."""
+    """The letter of its backup that is kept longest."""
     kind: str = ""
     """The meaning of the letter, as a word for the style sheet."""
     words: str = ""
@@ -241,7 +241,7 @@ class Calendar:
 
     @property
     def newest(self) -> int:
-        """Returns today's day of the month; 0 without any month. The columns up to it are the most relevant."""
+        """Returns today's day of the month; 0 without months. The columns up to it are the most relevant."""
         return max((int(cell.day[-2:]) for month in self.months[:1] for cell in month.cells if cell.letter), default=0)
 
 
@@ -272,7 +272,7 @@ def _months(days: Mapping[date, Sequence[Mark]], today: date) -> Iterator[Month]
 
 
 def _gap(before: date, skipped: int) -> Iterator[Month]:
-    """Yields the months between `before` and a later one that is on the calendar."""
+    """Yields the months between `before` and a later one in the calendar."""
     if not skipped:
         return
     last = (before + timedelta(days=31)).replace(day=1)

@@ -1,8 +1,9 @@
-"""A host over time: the size of its backups, the duration and new data of its runs, and its last nights as a strip.
+"""A host over time: the size of its backups, the duration and new data of its runs, and its last nights as a strip. Pure; each
+chart is part of its page.
 
-Pure; each chart is part of its page. In the strip the shape of a cell shows its meaning, as well as its colour: whole for complete,
-split for failed, an exclamation mark for suspect, half for partial, a line for skipped, a dot for no run, two dots for unknown,
-nothing before the host existed. The cell of a complete backup that has expired is paler.
+In the strip the shape of a cell shows its meaning, as well as its colour: solid for complete, split for failed, an exclamation mark
+for suspect, half for partial, a line for skipped, a dot for no run, two dots for unknown, nothing for nights before the host
+existed. The cell of a complete backup that has expired is paler.
 """
 
 from collections.abc import Callable, Sequence
@@ -105,7 +106,7 @@ def _run_chart(
 
 
 def _begun(moments: Sequence[datetime], scale: AxisScale, zone: ZoneInfo) -> tuple[Sheet, Frame]:
-    """Returns a sheet with its axes, from the first of these moments, oldest first, to the last."""
+    """Returns a sheet with its axes, from the first to the last of these times, oldest first."""
     sheet = Sheet(IN_PAGE, _HEIGHT)
     inside = frame(sheet, moments[0], moments[-1], scale)
     dates(sheet, inside, zone)

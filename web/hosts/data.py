@@ -37,7 +37,7 @@ from web.source import RequestContext
 
 PER_PAGE = 100
 UNCONFIGURED = "unconfigured"
-"""The state of a host that has backups, but is not configured: not any more, or not yet, as after an import."""
+"""The state of a host that has backups, but is not configured: it was removed, or was not added yet, as after an import."""
 ALL_STATES = (*STATES, UNCONFIGURED, COPY)
 NOT_OURS = (UNCONFIGURED, COPY)
 _ALWAYS_SHOWN = frozenset(STATES) - {UNKNOWN}
@@ -162,9 +162,7 @@ def row_of(
     replica: str | None = None,
     unknown: UnknownSpans = (),
 ) -> HostRow:
-    """Returns a host as `backupd status` reports it; one that is not configured (None) is known by its backups only: no backup is
-    due.
-
+    """Returns a host as `backupd status` reports it. Of one that is not configured (None) only the backups are known: none is due.
     `replica`: the replica that fetches it from another pool; then this pool does not back it up, configured or not.
     """
     if replica:
@@ -207,16 +205,16 @@ def _unconfigured(name: str, facts: HostFacts | None, now: datetime) -> HostStat
 
 @dataclass(frozen=True, slots=True)
 class BadBackups:
-    """The bad backups of a host."""
+    """Faulty backups of a host."""
 
     damaged: int
     """Number of backups with damaged files."""
     altered: int
-    """Number of backups that were changed after they were final."""
+    """Number of backups that were changed after they became final."""
 
 
 def bad_backups(source: RequestContext) -> Mapping[str, BadBackups]:
-    """Returns the hosts that have any; cached between requests. The caller must filter them by viewer."""
+    """Returns the hosts with faulty backups; cached between requests. The caller must filter them by viewer."""
     return source.cached("bad", lambda: _bad_backups(source.catalogue))
 
 
@@ -276,7 +274,7 @@ def in_order(rows: Sequence[HostRow], sort: str) -> list[HostRow]:
 
 
 def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRow, ...]:
-    """Returns the rows with their last nights, which are cached between requests, and with messages as the viewer may read them."""
+    """Returns the rows with their last nights, which are cached between requests, and with messages that the viewer may read."""
     names = tuple(row.host for row in rows)
     nights_by_host = source.cached(("strips", names), lambda: _strips(source, names))
     facts = every_facts(source)
@@ -293,7 +291,7 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
 
 def _as_told(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -> str:
     """Returns the message as the viewer may read it: an error, or a warning, which is the number of the host's files and some
-    names. A mistake of the configuration names a file, and is for those who read all alarms.
+    names. A mistake of the configuration names a file, and is only for viewers who may read all alarms.
     """
     if config and config.fault:
         return "its configuration has a mistake: `backupd check` shows it"
@@ -320,8 +318,8 @@ def _strips(source: RequestContext, names: Sequence[str]) -> Mapping[str, tuple[
 
 
 def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, KnownPeriod]:
-    """Returns how far back each host is known: since it was configured, first tried, or has its oldest backup, whichever is
-    earliest.
+    """Returns since when each host is known: since it was configured, first tried, or has its oldest backup, whichever
+    is earliest.
     """
     first_seen, unknown, config = source.catalogue.first_seen(names), source.catalogue.unknown_spans(), source.config
     every = {name: [moment for moment in (first_seen.get(name), config.since.get(name)) if moment] for name in names}
@@ -330,8 +328,8 @@ def past_of(source: RequestContext, names: Collection[str]) -> Mapping[str, Know
 
 
 def _begins(hosts: Mapping[str, HostConfig], zone: ZoneInfo, now: datetime) -> Callable[[str], Sequence[datetime]]:
-    """Returns a function that gives the beginnings of a host's nights. It caches them by window, because hundreds of hosts
-    share a few.
+    """Returns a function that gives the start times of a host's nights. It caches them by window, because hundreds of hosts share a
+    few.
     """
 
     @lru_cache

@@ -1,8 +1,6 @@
-"""One host: its state, its settings, its backups and why each is kept, its runs.
-
-The rules of expiry decide, from the catalogue's rows, why a backup is kept. Two facts are only in the pool: that a host was given
-up (`backupd forget`), and that a backup was deleted by hand. Then rows and rules disagree, `in_doubt` reports it, and the root
-service can be asked (`exact`).
+"""One host: its state, its settings, its backups and why each is kept, its runs. The rules of expiry decide, from the catalogue's
+rows, why a backup is kept. Two facts are only in the pool: that a host was given up (`backupd forget`), and that a backup was
+deleted by hand. Then rows and rules disagree, `in_doubt` reports it, and the page can ask the root service (`exact`).
 """
 
 import json
@@ -124,20 +122,20 @@ class HostPage:
 
     @property
     def newest(self) -> str | None:
-        """Returns the newest backup that files can be restored from, a complete one if there is one."""
+        """Returns the newest backup whose files can be restored, a complete one if possible."""
         backup_rows = [backup for backup in self.backups if backup.restorable]
         backup_rows.sort(key=lambda row: (row.ahead, row.state != "complete"))
         return backup_rows[0].name if backup_rows else None
 
 
 def known_names(source: RequestContext, viewer: Viewer) -> list[str]:
-    """Returns all hosts that the viewer may see, in order, including those that only had runs."""
+    """Returns all hosts that the viewer may see, in order, including those that only have runs."""
     names = {row.host for row in data.every_row(source)} | set(source.catalogue.hosts())
     return sorted(name for name in names if viewer.may_see(name))
 
 
 def near_names(source: RequestContext, viewer: Viewer, host: str) -> list[str]:
-    """Names like that one, of those that the viewer may see."""
+    """Returns similar names, of hosts that the viewer may see."""
     return get_close_matches(host, known_names(source, viewer), 5)
 
 
@@ -158,10 +156,8 @@ def host_page(
     exact: Sequence[Mapping[str, Any]] | None = None,
     time_words: Callable[[datetime], str] = format_time,
 ) -> HostPage | None:
-    """Returns everything about a host that the viewer may see; None if the host is unknown.
-
-    `exact`: the root service's answer to `retention`, which then replaces the decisions from the catalogue. `time_words`: formats
-    the end of a hold for a sentence.
+    """Returns everything about a host that the viewer may see; None if the host is unknown. `exact`: the root service's answer to
+    `retention`, which then replaces the decisions from the catalogue. `time_words`: formats the end of a hold for a sentence.
     """
     row = host_row(source, host)
     if row is None:
@@ -226,7 +222,7 @@ def _damaged(source: RequestContext, host: str, backups: Sequence[BackupRow]) ->
 
 
 def _policy(source: RequestContext, row: HostRow, config: HostConfig | None) -> Retention | None:
-    """Returns the host's policy; for a copy, the replica's. None if there is none, or it is unknown."""
+    """Returns the host's policy; for a copy, the replica's. None if there is none, or if it is unknown."""
     if row.state != COPY:
         return config.retention if config else None
     replica = source.config.copies.get(copies_of(source.catalogue.get_fact(COPIES)).fetched.get(row.host, ""))

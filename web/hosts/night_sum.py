@@ -29,7 +29,7 @@ class Part:
     count: int
     """Number of hosts."""
     names: tuple[str, ...] = ()
-    """The first of them, if an administrator should check them."""
+    """The first hosts, if an administrator should check them."""
 
     @property
     def words(self) -> str:
@@ -89,7 +89,7 @@ class NightFacts:
     hosts: Mapping[str, HostConfig]
     """The hosts that the user may see, by name."""
     facts: Mapping[str, HostFacts]
-    """What the catalogue has about them."""
+    """The catalogue's data about them."""
     runs: Sequence[HostRuns]
     """Their runs since `since(...)`."""
     alive: frozenset[int]
@@ -99,20 +99,20 @@ class NightFacts:
     now: datetime
     """The moment."""
     began: Mapping[str, datetime] = field(default_factory=dict)
-    """Since when a host exists, if that is known."""
+    """Since when a host exists, if known."""
     unknown: Sequence[tuple[datetime, datetime]] = ()
     """Times in which runs may be missing."""
 
 
 def since(hosts: Iterable[HostConfig], zone: ZoneInfo, now: datetime) -> datetime:
-    """Returns the beginning of the period for which runs are needed."""
+    """Returns the start of the period for which runs are needed."""
     return boundaries(usual_window(hosts), zone, now, 2)[0]
 
 
 def runs_of_backups(
     facts: Mapping[str, HostFacts], runs: Iterable[HostRuns], unknown: Sequence[tuple[datetime, datetime]]
 ) -> list[HostRuns]:
-    """Returns the runs that must have made the newest complete backups, for the periods without known runs."""
+    """Returns the runs that must have made the newest complete backups, for the periods in which runs are unknown."""
     ended = {run.host: run.finished for run in runs if run.finished}
     return [
         HostRuns(
@@ -147,7 +147,7 @@ def nights_of(facts: NightFacts) -> tuple[NightSum, ...]:
 
 
 def night_sum(facts: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
-    """Returns the night that began then; None if no host was due yet and none was tried."""
+    """Returns the night that started then; None if no host was due yet and none was tried."""
     end = end_of(begin, window, facts.zone)
     runs = [run for run in facts.runs if begin <= run.started < end and run.host in facts.hosts]
     over = facts.now >= end
@@ -162,7 +162,7 @@ def night_sum(facts: NightFacts, begin: datetime, window: Window | None) -> Nigh
 
 
 def by_hand(facts: NightFacts, begin: datetime, window: Window | None) -> NightSum | None:
-    """Returns the runs since `begin` that belong to no night, or to none yet; None if there are none."""
+    """Returns the runs since `begin` that belong to no night, or not yet to one; None if there are none."""
     end = end_of(begin, window, facts.zone)
     runs = [run for run in facts.runs if begin <= run.started < end and run.host in facts.hosts]
     outcomes = _tried(facts, runs)
@@ -173,7 +173,9 @@ def by_hand(facts: NightFacts, begin: datetime, window: Window | None) -> NightS
 
 
 def _has_a_night(facts: NightFacts, runs: Sequence[HostRuns], begin: datetime, window: Window | None) -> bool:
-    """Returns True if a host was due or was backed up while the window was open; otherwise all runs since were made by hand."""
+    """Returns True if a host was due or was backed up while the window was open; otherwise all runs since then were started by
+    hand.
+    """
     if window is None:
         return True
     closed = last_chance(begin, window, facts.zone)
@@ -193,7 +195,7 @@ def _was_there(facts: NightFacts, name: str, moment: datetime) -> bool:
 
 
 def _is_a_night(runs: Sequence[HostRuns], hosts: Mapping[str, HostConfig]) -> bool:
-    """Returns True if these runs are more than a few hosts backed up by hand in the afternoon."""
+    """Returns True if these runs are more than those of a few hosts that were backed up by hand in the afternoon."""
     return any(run.night for run in runs) or 2 * len({run.host for run in runs}) >= len(hosts)
 
 
@@ -220,7 +222,7 @@ def _tried(facts: NightFacts, runs: Iterable[HostRuns]) -> dict[str, str]:
 
 
 def _is_busy(facts: NightFacts, runs: Iterable[HostRuns]) -> bool:
-    """Returns True if a host is being backed up, or one was some minutes ago."""
+    """Returns True if a host is being backed up, or was backed up some minutes ago."""
     return any(run.id in facts.alive or (run.finished and facts.now - run.finished < _PAUSE) for run in runs)
 
 

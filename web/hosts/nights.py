@@ -1,7 +1,6 @@
-"""Nights: where one ends and the next begins, and how each went for each host. Pure.
-
-A night begins when a host's window opens, and lasts until it opens again: what an administrator runs by hand the next afternoon
-still belongs to it. Without a window it begins at noon of the pool's zone, so that a job of the evening is not cut at midnight.
+"""Nights: where one ends and the next starts, and its outcome for each host. Pure. A night starts when a host's window opens, and
+lasts until it opens again: runs that an administrator starts in the next afternoon still belong to it. Without a window it starts
+at noon of the pool's zone, so that a job of the evening is not split at midnight.
 """
 
 from bisect import bisect_right
@@ -20,9 +19,8 @@ from btrkeep.units import parse_backup_name
 COUNT = 30
 NOON = Window(time(12), time(12))
 OUTCOMES = ("complete", "running", "suspect", "failed", "partial", "skipped", "none", "unknown", "before")
-"""The outcomes of a night, the best first: the best of its runs represents it.
-
-none: there was no run; unknown: the catalogue was lost; before: the host did not exist yet.
+"""The outcomes of a night, the best first: its best run counts. none: there was no run; unknown: the catalogue was lost; before:
+the host did not exist yet.
 """
 KEPT, EXPIRED, GONE = "kept", "expired", "gone"
 _RANK = {outcome: place for place, outcome in enumerate(OUTCOMES)}
@@ -47,8 +45,8 @@ class HostNight:
 
 
 def boundaries(window: Window | None, zone: ZoneInfo, now: datetime, count: int = COUNT) -> list[datetime]:
-    """Returns when the last `count` nights began, the one of `now` included, oldest first. Correct on days when the clock
-    changes too.
+    """Returns when the last `count` nights started, including that of `now`, oldest first. Also correct on days when the clock
+    changes.
     """
     shown = window or NOON
     begins = [_begin(shown, zone, now)]
@@ -64,17 +62,19 @@ def _begin(window: Window, zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def end_of(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
-    """Returns when the night that began then ends and the next begins."""
+    """Returns when the night that started then ends and the next one starts."""
     return period_after(begin, DAY, window or NOON, zone)
 
 
 def last_chance(begin: datetime, window: Window | None, zone: ZoneInfo) -> datetime:
-    """Returns the moment by which a host had to exist to get its turn in the night that began then."""
+    """Returns the time before which a host must have existed to be backed up in the night that started then."""
     return (window and window_end(window, zone, begin)) or begin + _HALF_A_DAY
 
 
 def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
-    """Returns the window of most enabled hosts, the earliest one of equally common ones: it defines "the night" of the pool."""
+    """Returns the most common window of the enabled hosts, the earliest one of equally common ones: it defines "the night" of the
+    pool.
+    """
     counts = Counter(host.window for host in hosts if host.enabled)
     if not counts:
         return None
@@ -84,22 +84,20 @@ def usual_window(hosts: Iterable[HostConfig]) -> Window | None:
 
 
 def outcome_of(run: HostRuns, *, alive: bool) -> str:
-    """Returns the outcome of a run; one without an end and without a process was killed, and its `.working` is continued:
+    """Returns the outcome of a run. A run without an end and without a process was killed, and its `.working` is continued:
     partial.
     """
     return run.outcome or ("running" if alive else "partial")
 
 
 def best(outcomes: Iterable[str]) -> str:
-    """Returns the outcome that represents a night; none without any."""
+    """Returns the outcome of a night with these runs; none without runs."""
     return min(outcomes, key=_RANK.__getitem__, default="none")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPeriod:
-    """How far back a host is known: since when it exists (None: unknown), the periods for which no run can be known, and its
-    window.
-    """
+    """What is known about a host: since when it exists (None: unknown), the periods for which runs are unknown, and its window."""
 
     since: datetime | None = None
     unknown: Sequence[tuple[datetime, datetime]] = ()
@@ -123,10 +121,8 @@ def strip(
     alive: frozenset[int],
     past: KnownPeriod = _NO_PAST,
 ) -> tuple[HostNight, ...]:
-    """Returns the nights of a host that began then, oldest first. `runs` and `backups` (by name) are the host's, `alive` are ids of
-    runs.
-
-    A backup without a known run counts as one.
+    """Returns the nights of a host that started then, oldest first. `runs` and `backups` (by name) are the host's, `alive` are ids
+    of runs. A backup without a known run counts as a run.
     """
     by_night: dict[int, list[tuple[str, str | None]]] = {}
     made: set[str | None] = set()
@@ -192,7 +188,7 @@ def words(nights: Sequence[HostNight]) -> str:
 
 
 def explained(window: Window | None) -> str:
-    """Explains a night to its reader: which 24 hours it covers, and that it includes the runs of the day."""
+    """Explains a night to the reader: which 24 hours it covers, and that it includes the runs of the day."""
     if window:
         return f"A night is the 24 hours from {window.start:%H:%M}, when the window opens, including manual runs of the next day."
     return "A night is the 24 hours from noon to noon, because there is no window."

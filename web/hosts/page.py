@@ -1,6 +1,5 @@
-"""The list of hosts, the page of one, and the actions of operators there: hold, release, accept, run now.
-
-Each action has a page that describes its effect, with a form; the root service carries it out.
+"""The list of hosts, the page of one, and the actions of administrators there: hold, release, accept, run now. Each action has a
+page that describes its effect, with a form; the root service carries it out.
 """
 
 from collections.abc import Mapping
@@ -72,7 +71,7 @@ def _time_words(moment: datetime) -> str:
 
 
 def _asked(name: str) -> tuple[list[Mapping[str, Any]] | None, str]:
-    """Returns the root service's answer, or the reason why it gives none."""
+    """Returns the root service's answer, or the reason for having none."""
     try:
         return root_service().ask("retention", host=name), ""
     except OperatorError as error:
@@ -96,17 +95,17 @@ class Action:
     title: str
     """Of its page."""
     button: str
-    """The text of its button."""
+    """The text of the button."""
     done: str
     """The message afterwards, with {host} and {backup}."""
     may: str = ""
-    """The field of a backup's row that permits it; "": it does not concern a backup."""
+    """The field of a backup's row that permits it; "": the action is not about a backup."""
     refused: str = ""
-    """Why it is not permitted."""
+    """Why the action is not permitted."""
     asks_why: bool = False
-    """True if it asks for a reason."""
+    """True if the form has a reason."""
     asks_until: bool = False
-    """True if it asks for an end."""
+    """True if the form has an end."""
 
 
 ACTIONS = {
@@ -158,7 +157,7 @@ def ask(host: str, verb: str) -> str:
 
 
 def _not_over(host: str) -> RequestedJob | None:
-    """Returns the requested backup of it that waits or runs; None too if the root service does not answer."""
+    """Returns the requested backup of the host that waits or runs; also None if the root service does not answer."""
     try:
         answer = root_service().ask("jobs", limit=_MOST_JOBS)
     except OperatorError:
@@ -172,7 +171,7 @@ def _not_over(host: str) -> RequestedJob | None:
 @blueprint.post(f"/hosts/<host>/<{_ACTION}:verb>")
 @operator_only
 def act(host: str, verb: str) -> Response:
-    """Asks the root service for the action; a refusal has a separate page (web.error_pages)."""
+    """Requests the action from the root service; a refusal has its own page (web.error_pages)."""
     require_visible_host(host)
     action = ACTIONS[verb]
     arguments: dict[str, Any] = {"host": host}
@@ -205,7 +204,7 @@ def _name_of_form() -> str:
 
 
 def _until() -> datetime | None:
-    """Returns the beginning of the given day, in the pool's zone; None without one."""
+    """Returns the start of the given day, in the pool's zone; None without a day."""
     text = request.form.get("until", "").strip()
     if not text:
         return None
@@ -216,7 +215,7 @@ def _until() -> datetime | None:
 
 
 def _after(host: str, answer: Any) -> str:
-    """Returns the address to continue at: the started job, if jobs have a page, or the host."""
+    """Returns the next address: the started job, if jobs have a page, or the host."""
     job = answer.get("job") if isinstance(answer, dict) else None
     if job and "jobs.job" in current_app.view_functions:
         return url_for("jobs.job", job=job)

@@ -1,6 +1,5 @@
-"""All jobs: nights, backups by hand, expiries, balances, dedupes, and activity of the kernel. Newest first.
-
-The root service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
+"""All jobs: nights, backups started by hand, expiries, balances, dedupes, and activity of the kernel. Newest first. The root
+service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
 """
 
 import re
@@ -131,7 +130,7 @@ class RequestedJob:
 
 
 def parse_id(text: str) -> tuple[str, int] | None:
-    """Parses the kind and number of a job of the catalogue; None if it is not such an id."""
+    """Parses the kind and number of a job of the catalogue; None if the id has another form."""
     match = _ID.fullmatch(text)
     return (match[1], int(match[2])) if match else None
 
@@ -139,7 +138,7 @@ def parse_id(text: str) -> tuple[str, int] | None:
 def jobs(
     catalogue: Catalogue, filesystem: str | None, now: datetime, days: int, kinds: Collection[str], goal: float
 ) -> tuple[JobRow, ...]:
-    """Returns all jobs of so many days, at most LIMIT of each kind. `goal`: see `night_row`."""
+    """Returns all jobs of that many days, at most LIMIT of each kind. `goal`: see `night_row`."""
     since = now - timedelta(days=days)
     wanted = tuple(kind for kind in KINDS if not kinds or kind in kinds)
     job_rows = [row for kind in wanted for row in _of_kind(kind, catalogue, filesystem, now, since, goal)]
@@ -164,12 +163,14 @@ def _of_kind(
 
 
 def _among(now: datetime, since: datetime) -> int:
-    """Returns how many runs to read to find the nights since then: enough for a pool of some thousand hosts, and one night more."""
+    """Returns how many runs to read to find the nights since then: enough for a pool of some thousand hosts, and for one more
+    night.
+    """
     return min(_MOST_RUNS, _RUNS_A_DAY * ((now - since).days + 1))
 
 
 def by_hand(catalogue: Catalogue, hosts: Collection[str] | None, now: datetime, since: datetime) -> Iterator[JobRow]:
-    """Backups of single hosts that were no part of a night; `hosts`: of these, None: all."""
+    """Returns the backups of single hosts that did not belong to a night. `hosts`: of these, None: all."""
     for run in catalogue.past_runs(PastRuns(hosts=hosts, since=since, night=False), LIMIT):
         yield run_row(log_run(run, now))
 
@@ -183,8 +184,8 @@ def run_row(run: LogRun) -> JobRow:
 
 
 def night_row(night: Night, now: datetime, goal: float) -> JobRow:
-    """Returns a night as a job. `goal`: the share of hosts that have to be complete, [notify] ping_goal; the others are then
-    few enough.
+    """Returns a night as a job. `goal`: the share of hosts that must be complete, [notify] ping_goal; the others are then few
+    enough.
     """
     heard = night.finished or now
     state = _night_state(night, goal, is_runs=bool(night.outcomes.get("")) and is_alive(night.pid, night.pid_started, heard, now))
@@ -241,7 +242,7 @@ def _dedupe(dedupe: Dedupe, now: datetime) -> JobRow:
 
 
 def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetime) -> Iterator[JobRow]:
-    """Yields the activity of the kernel in the samples that is not a job of ours: scrubs, a device being replaced."""
+    """Yields the activity of the kernel in the samples that is not a job of btrkeep: scrubs, a device being replaced."""
     samples = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
     for phase in phases((), samples, since, now):
         if phase.kind not in JOBS:
@@ -254,7 +255,7 @@ def _kernel(catalogue: Catalogue, filesystem: str, since: datetime, now: datetim
 
 
 def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int | None, goal: float) -> NightView | None:
-    """Returns the night that this run began; None if there is none."""
+    """Returns the night that this run started; None if there is none."""
     night = catalogue.night(first_run)
     if night is None:
         return None
@@ -265,7 +266,7 @@ def night_view(catalogue: Catalogue, first_run: int, now: datetime, before: int 
 
 
 def asked(job_fields: Mapping[str, Any]) -> RequestedJob:
-    """Converts a job from the root service's answer to `job` or to `jobs`."""
+    """Converts a job in the root service's answer to `job` or to `jobs`."""
     started, finished = _moment(job_fields.get("started")), _moment(job_fields.get("finished"))
     arguments = job_fields.get("arguments")
     given: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}

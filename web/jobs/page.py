@@ -40,7 +40,7 @@ def _rows(days: int, kinds: tuple[str, ...]) -> tuple[JobRow, ...]:
 
 
 def _asked_for() -> tuple[tuple[RequestedJob, ...], str]:
-    """Jobs that the root service started; or why it does not tell."""
+    """Jobs that the root service started; or the reason why they are unknown."""
     try:
         answer = root_service().ask("jobs")
     except OperatorError as error:

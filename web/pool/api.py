@@ -1,4 +1,4 @@
-"""The pool over time, balance and expiry: as their pages show them."""
+"""Endpoints for the pool over time, balance and expiry, with the data of their pages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ def pool(asked: ApiRequest) -> PoolNow:
 
 
 def trend(asked: ApiRequest) -> Trend:
-    """Returns the space over months. Shares the cache key of the page, like the following functions."""
+    """Returns the space over months. Like the following functions, it shares the cache key of the page."""
     here, of, days = asked.source, filesystem_of(asked), asked.given.days
     return here.cached(("trend", of, days), lambda: data.trend(here.catalogue, of, here.now, days))
 

@@ -157,7 +157,7 @@ def one_balance(catalogue: Catalogue, filesystem: str, balance_id: int, now: dat
 
 
 def sums(runs: Sequence[BalanceRun]) -> BalanceSums:
-    """Returns the totals of the runs, including stopped ones, because the block groups that they moved stay moved."""
+    """Returns the totals of the runs, including stopped ones, because the block groups that they moved remain moved."""
     balance_runs = [run for run in runs if run.written is not None]
     moved, written = (
         sum(balance_run.moved for balance_run in balance_runs),

@@ -1,4 +1,4 @@
-"""The pool: its newest sample, its space over months, a day of its disks, and its faults. The same data as `backupd trend`,
+"""The pool: its newest sample, its space over months, a day of its disks, and its faults. The same data as in `backupd trend`,
 `backupd forecast` and `backupd day`.
 """
 
@@ -18,7 +18,7 @@ from web.source import RequestContext, stale_after
 
 @dataclass(frozen=True, slots=True)
 class SpaceRow:
-    """The space of one type and profile, in bytes as files have them."""
+    """The space of one type and profile, in bytes of files."""
 
     name: str
     """Such as "data raid1"."""
@@ -77,7 +77,7 @@ def pool_now(catalogue: Catalogue, filesystem: str) -> PoolNow | None:
 
 
 def _now(sample: Sample, scored: FreeSpaceScore | None) -> PoolNow:
-    """Returns the sample with the newest score: a balance may have scored the free space since."""
+    """Returns the sample with the newest score: a balance may have scored the free space after the newest sample."""
     is_newer = scored and (sample.scored is None or scored.taken > sample.scored)
     return from_row(
         PoolNow,
@@ -162,7 +162,7 @@ class Trend:
 
 
 def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Trend:
-    """Returns the trend of so many days up to now."""
+    """Returns the trend of that many days until now."""
     since = now - timedelta(days=days)
     step = step_for(timedelta(days=days))
     marks = catalogue.sample_marks(filesystem, since, now + timedelta(seconds=1))
@@ -171,7 +171,9 @@ def trend(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Tr
 
 
 def shortest_span(trend_of: Callable[[int], Trend]) -> int:
-    """Returns the shortest of SPANS that holds all of the history, at most USUAL. `trend_of` gives the trend of so many days."""
+    """Returns the shortest of SPANS that contains all of the history, at most USUAL. `trend_of` returns the trend of that many
+    days.
+    """
     days = USUAL
     for shorter in sorted((span for span in SPANS if span < USUAL), reverse=True):
         whole_span = trend_of(days)
@@ -183,7 +185,7 @@ def shortest_span(trend_of: Callable[[int], Trend]) -> int:
 
 
 def _last_of_each(marks: Sequence[SampleMark], since: datetime, step: timedelta) -> list[int]:
-    """Ids of the last samples within each step: those that `points` takes out of all of them."""
+    """Returns the ids of the last samples within each step, which `points` would select from all samples."""
     return list({int((mark.taken - since) / step): mark.id for mark in marks}.values())
 
 
@@ -308,7 +310,7 @@ class PoolHealth:
     findings: tuple[Finding, ...] = ()
     """The problems."""
     unlooked: tuple[str, ...] = ()
-    """What could not be checked."""
+    """Checks that could not be made."""
     pool_looked: datetime | None = None
     """When the pool itself could be read last; null: not known."""
 

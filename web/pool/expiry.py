@@ -1,4 +1,4 @@
-"""Expiry: its runs, and how many deleted subvolumes waited for the kernel's cleaner."""
+"""Expiry: its runs, and the number of deleted subvolumes that waited for the kernel's cleaner."""
 
 from dataclasses import dataclass
 from datetime import datetime

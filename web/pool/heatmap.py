@@ -1,4 +1,4 @@
-"""The heatmap: a recorded state in full size, the addresses in it, its block groups, and all states one after the other."""
+"""The heatmap: a recorded state in full size, the addresses in it, its block groups, and all states in succession."""
 
 import gzip
 
@@ -31,7 +31,7 @@ def index() -> str:
 @blueprint.get("/timelapse")
 @needs_all_hosts
 def timelapse() -> str:
-    """Shows the pictures of all moments, one after the other and all at one scale."""
+    """Shows the pictures of all times in succession, all with the same scale."""
     return _page("pool/timelapse.html", wish_of(request.args, steady=True))
 
 
@@ -66,7 +66,7 @@ def _chosen() -> tuple[Gallery, int | None]:
 
 
 def _problem(recorded: RecordedState | None, wish: DrawingRequest) -> tuple[bool, str]:
-    """Returns whether it can be drawn this way, and the reason if not."""
+    """Returns whether it can be drawn in this way, and the reason if not."""
     if recorded is None:
         return False, ""
     try:
@@ -77,7 +77,7 @@ def _problem(recorded: RecordedState | None, wish: DrawingRequest) -> tuple[bool
 
 
 def _swatches(key: ColourKey) -> dict[str, object]:
-    """Returns the key's colours for a page: some of the ramp, and the others."""
+    """Returns the colours of the key for a page: some of the ramp, and the others."""
     steps = [tuple(key.ramp[at * (len(key.ramp) - 1) // (_RAMP - 1)].tolist()) for at in range(_RAMP)] if len(key.ramp) else []
     return {
         "title": key.title,
@@ -90,7 +90,7 @@ def _swatches(key: ColourKey) -> dict[str, object]:
 @blueprint.get("/heatmap/<id>.png")
 @needs_all_hosts
 def image(id: str) -> Response:  # noqa: A002  it is called so in the address
-    """Returns the picture of a moment. `steady=1`: at the scale of all."""
+    """Returns the picture of a time. `steady=1`: with the scale of all."""
     gallery, recorded = _recorded(id)
     return picture(painter(), gallery, recorded, _wish())
 

@@ -1,6 +1,5 @@
-"""The pool: its space over months, a day of its disks, and how its free space is scored.
-
-The distribution of scores and of the sizes of free extents is drawn as vertical bars, each with its label below.
+"""The pool: its space over months, a day of its disks, and the score of its free space. The distribution of scores and of the sizes
+of free extents is drawn as vertical bars, each with its label below.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +64,7 @@ def painter() -> Painter:
 @blueprint.get("")
 @needs_all_hosts
 def index() -> str:
-    """Shows space: now, over months, and when it is full."""
+    """Shows space: now, over months, and the forecast."""
     here, of = source(), filesystem()
     days = requested_days()
     return render_template(
@@ -82,19 +81,19 @@ def index() -> str:
 
 
 def requested_days() -> int:
-    """Returns how many days the query asks for; by default all of the history, at most half a year."""
+    """Returns the requested number of days; by default all of the history, at most half a year."""
     wanted = number("days", None, 36500)
     return min(SPANS, key=lambda days: abs(days - wanted)) if wanted else shortest_span(trend_of)
 
 
 def trend_of(days: int) -> Trend:
-    """Samples of so many days; kept between requests."""
+    """Returns samples of that many days; cached between requests."""
     here, of = source(), filesystem()
     return here.cached(("trend", of, days), lambda: trend(here.catalogue, of, here.now, days))
 
 
 def _some(points: tuple[TrendPoint, ...]) -> tuple[TrendPoint, ...]:
-    """Returns the rows of a table: the last point, and others at equal distances from it."""
+    """Returns the rows of a table: the last point, and others at equal distances before it."""
     step = -(-len(points) // _LINES)
     return points[::-1][:: step or 1][::-1]
 
@@ -200,12 +199,14 @@ def picture_latest() -> Response:
 
 
 def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
-    """Returns a chart for the background and the width that the request gives."""
+    """Returns a chart for the background and the width in the request."""
     return revalidated(draw(look_of(request.args)), "image/svg+xml")
 
 
 def picture(painter: Painter, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Response:
-    """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or be gone."""
+    """Returns a picture of a recorded state. Aborts with 404 if it cannot be drawn: it may have no scores, or may have been
+    deleted.
+    """
     try:
         return revalidated(painter.png(gallery, recorded, wish), "image/png")
     except OperatorError as error:
@@ -213,7 +214,7 @@ def picture(painter: Painter, gallery: Gallery, recorded: RecordedState, wish: D
 
 
 def revalidated(data: bytes, kind: str) -> Response:
-    """Adds cache headers: the browser revalidates each time, and downloads the picture only if it has changed."""
+    """Adds cache headers: the browser asks each time, and downloads the picture only if it has changed."""
     answer = Response(data, mimetype=kind)
     answer.headers["Cache-Control"] = "private, no-cache"
     answer.set_etag(blake2b(data, digest_size=12).hexdigest())
@@ -223,7 +224,7 @@ def revalidated(data: bytes, kind: str) -> Response:
 
 _HEIGHT, _TOP, _BOTTOM, _RIGHT = 190, 14, 24, 6
 _WIDEST = 90
-"""The maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
+"""Maximum width in pixels of a bar with its gap: three bars take less of the sheet than thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ class Bar:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
-    """Returns the bars as SVG. If not all labels have room, draws each second or third one."""
+    """Returns the bars as SVG. If not all labels fit, draws only every second or third one."""
     left = max(look.width_of(scale.words(mark)) for mark in scale.marks()) + 8
     right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
     sheet = Sheet(look, _HEIGHT)
@@ -260,7 +261,7 @@ def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyl
 
 
 def class_words(score_class: ScoreClass) -> str:
-    """Names a class of scores: "50 to 100", "250 and more"."""
+    """Returns the name of a class of scores: "50 to 100", "250 and more"."""
     return f"{score_class.least:g} and more" if score_class.most is None else f"{score_class.least:g} to {score_class.most:g}"
 
 
@@ -296,6 +297,6 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
 
 
 def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
-    """Bytes that are free, by the size of the free extents."""
+    """Free bytes by the size of the free extents."""
     bars = [Bar(size_short(size.least), size.bytes) for size in sizes]
     return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), look, "green")

@@ -1,5 +1,4 @@
-"""The recorded states of a pool: found, drawn, and their pixels mapped to addresses. Pictures are cached for all requests.
-
+"""The recorded states of a pool: finds and draws them, and maps their pixels to addresses. Pictures are cached for all requests.
 `btrfs-heatmap nightly` writes one state a night to STATE/pictures (heatmap/recorded.py describes its format). Files are found by
 listing their folder, never by name.
 """
@@ -44,7 +43,7 @@ class DrawingRequest:
     size: int = USUAL
     """The picture has 2**size lines."""
     steady: bool = False
-    """True if it has the scale of all states, so that each place keeps its position."""
+    """True if it has the scale of all states, so that each position has the same meaning in all."""
 
     def words(self) -> Mapping[str, str]:
         """Returns the query of a URL, without defaults."""
@@ -80,7 +79,7 @@ class RecordedState:
     """One recorded state."""
 
     id: str
-    """It identifies the state in URLs: the time it was taken, 2026-11-20T053000Z."""
+    """Its id in URLs: the time at which it was recorded, 2026-11-20T053000Z."""
     taken: datetime
     """When."""
     name: str
@@ -96,10 +95,10 @@ class Gallery:
     recorded: tuple[RecordedState, ...]
     """Oldest first."""
     left_out: tuple[str, ...]
-    """Why files are not among them, a line each."""
+    """Why some files are not among them, a line each."""
 
     def at(self, id: str | None) -> int | None:  # noqa: A002  it is called so
-        """Returns the index of the state with that id, without one the newest. None if it does not exist."""
+        """Returns the index of the state with that id, without an id the newest. None if it does not exist."""
         if id is None:
             return len(self.recorded) - 1 if self.recorded else None
         return next((place for place, recorded in enumerate(self.recorded) if recorded.id == id), None)
@@ -151,7 +150,7 @@ class RecordedStates:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """Returns the regular files of the folder that are named like recorded states, by name. Raises OSError."""
+    """Returns the regular files of the folder with names of recorded states, by name. Raises OSError."""
     stamps = {}
     try:
         for entry in os.scandir(folder):
@@ -170,7 +169,7 @@ _STATES = 64 << 20
 
 
 class Painter:
-    """Draws the states of a folder. Raises Unreadable for a file that is damaged, or went meanwhile."""
+    """Draws the states of a folder. Raises Unreadable for a file that is damaged, or was deleted meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self.states = RecordedStates(folder)
@@ -180,7 +179,7 @@ class Painter:
         self._loading = threading.Lock()
 
     def state(self, recorded: RecordedState) -> FilesystemState:
-        """Returns the state. Loads one at a time: each takes as much memory as all cached ones."""
+        """Returns the state. Loads one at a time, because each takes as much memory as all cached ones."""
 
         def alone() -> FilesystemState:
             with self._loading:
@@ -189,7 +188,7 @@ class Painter:
         return self._states.get((recorded.name, recorded.stamp), alone)
 
     def png(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
-        """Returns the picture. Raises OperatorError also if the state cannot be coloured this way: it may have no scores."""
+        """Returns the picture. Raises OperatorError also if the state cannot have these colours: it may have no scores."""
         return self._made("png", self._key(gallery, recorded, wish), lambda: _png(self._drawn(gallery, recorded, wish)))
 
     def map(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
@@ -206,7 +205,7 @@ class Painter:
         return choose(None, wish.size, wish.curve, total, OVERVIEW_GRANULARITY)
 
     def _made(self, kind: str, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Returns the cached picture or map, or a new one. Makes one at a time: each takes a whole processor."""
+        """Returns the cached picture or map, or a new one. Makes one at a time, because each uses one processor completely."""
 
         def alone() -> bytes:
             with self._drawing:

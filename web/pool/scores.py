@@ -85,14 +85,14 @@ def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> S
 
 
 def _thinned(samples: list[FreeSpaceScore], since: datetime, step: timedelta) -> list[FreeSpaceScore]:
-    """Returns the last one of each step."""
+    """Returns the last scoring of each step."""
     return list({int((free_space_score.taken - since) / step): free_space_score for free_space_score in samples}.values())
 
 
 BAD = SCORE_TOP / 4
-"""balancer.score.BAD, above which a block group of 1 GiB is bad: the scale of colours is made from it."""
+"""balancer.score.BAD, above which a block group of 1 GiB is bad: the scale of colours is based on it."""
 BOUNDS = (0.0, 10.0, 25.0, 50.0, 100.0, BAD)
-"""Where the classes of scores begin; the last one is open, and contains the block groups for balance."""
+"""The lowest scores of the classes; the last class is open, and contains the block groups for balance."""
 ORDERS = {"score": "worst score first", "used": "fullest first", "free": "most free first", "vaddr": "by virtual address"}
 PAGE = 100
 _NEAREST = 4
@@ -193,14 +193,14 @@ def _ranked(state: FilesystemState, order: str) -> Array:
 
 
 def one_group(state: FilesystemState, vaddr: int) -> BlockGroup | None:
-    """Returns the block group that begins there; None if there is none."""
+    """Returns the block group that starts there; None if there is none."""
     index = _index(state, vaddr)
     is_start = 0 <= index < len(state.bg_vaddr) and int(state.bg_vaddr[index]) == vaddr
     return _group(state, index) if is_start else None
 
 
 def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | None]:
-    """Returns the block groups before and after the one that begins there."""
+    """Returns the block groups before and after the one that starts there."""
     index, all_of_them = _index(state, vaddr), state.bg_vaddr
     before = int(all_of_them[index - 1]) if index else None
     after = index + (index < len(all_of_them) and int(all_of_them[index]) == vaddr)
@@ -208,7 +208,7 @@ def neighbours(state: FilesystemState, vaddr: int) -> tuple[int | None, int | No
 
 
 def nearest(state: FilesystemState, vaddr: int) -> tuple[int, ...]:
-    """Returns block groups near an address at which none begins; first the one that contains it, if any."""
+    """Returns block groups near an address at which none starts; first the one that contains it, if any."""
     index = _index(state, vaddr)
     near = sorted(state.bg_vaddr[max(0, index - _NEAREST) : index + _NEAREST].tolist(), key=lambda start: abs(start - vaddr))
     inside = [start for start in near if (group := one_group(state, start)) and start <= vaddr < start + group.length]

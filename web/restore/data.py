@@ -1,7 +1,6 @@
-"""A restore to a host, as it is requested, and its preview.
-
-A preview needs the network and the host's key, which the root service does not have: it starts a job that computes the preview, and
-waits for a while. If that takes longer, the job continues, and its result can be read later.
+"""The request of a restore to a host, and its preview. A preview needs the network and the host's key, which the root service does
+not have: it starts a job that computes the preview, and waits for a while. If that takes longer, the job continues, and its result
+can be read later.
 """
 
 import re
@@ -56,8 +55,8 @@ class RestoreForm:
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """The commands to type by hand. `file` and `line`: the file that admits the host's key, and the beginning of its line while the
-    key may write; `server`: the command of the backup server that restores the same files without the host's help.
+    """The commands to type by hand. `file` and `line`: the file that allows the host's key, and the start of its line while the key
+    may write; `server`: the command of the backup server that restores the same files without the host's help.
     """
 
     file: str
@@ -66,7 +65,7 @@ class ByHand:
 
 
 def by_hand(wish: RestoreForm, address: str, program: str) -> ByHand:
-    """Returns the commands for a host that ssh reaches at that address. `program`: how `backupd` is called."""
+    """Returns the commands for a host with that address for ssh. `program`: the command line of `backupd`."""
     user = address.rpartition("@")[0] or "root"
     rrsync = "rrsync /" if user == "root" else "sudo -n rrsync /"
     paths = [_word(path) for path in wish.paths[:_SHOWN]] + ["PATH..."] * (len(wish.paths) > _SHOWN)
@@ -78,7 +77,7 @@ def by_hand(wish: RestoreForm, address: str, program: str) -> ByHand:
 
 
 def _word(path: bytes) -> str:
-    """Quotes a path for a shell, with any bytes: bash, zsh and others read $'...'."""
+    """Quotes a path of any bytes for a shell: bash, zsh and others read $'...'."""
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable():
         return shlex.quote(text)
@@ -87,7 +86,7 @@ def _word(path: bytes) -> str:
 
 
 def may_go_elsewhere(agent: Asks) -> bool:
-    """Returns True if the root service permits a restore to another folder of the host. False if it does not answer."""
+    """Returns True if the root service permits a restore to another folder of the host. False if the service does not answer."""
     try:
         return agent.ask("hello").get("elsewhere") is True
     except OperatorError:
@@ -147,8 +146,8 @@ class PreviewState:
 
 
 def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
-    """Returns the effect of a restore; or the name of the job that computes it if that takes long. Raises the agent's
-    exceptions.
+    """Returns the effect of a restore; or the name of the job that computes it if that takes long. Raises the exceptions of the
+    root service.
     """
     try:
         return _preview(asks.ask("preview", **wish.arguments()))
@@ -159,7 +158,7 @@ def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
 
 
 def look(asks: Asks, job: str) -> PreviewState | None:
-    """Returns the progress of such a job; None if the job is of another kind. Raises the agent's exceptions."""
+    """Returns the progress of such a job; None if the job is of another kind. Raises the exceptions of the root service."""
     fields = asks.ask("job", job=job, lines=1)
     if fields["verb"] != "preview":
         return None
@@ -169,7 +168,7 @@ def look(asks: Asks, job: str) -> PreviewState | None:
 
 
 def start(asks: Asks, wish: RestoreForm) -> str:
-    """Starts the restore; returns the name of the job. Raises the agent's exceptions."""
+    """Starts the restore; returns the name of the job. Raises the exceptions of the root service."""
     return str(asks.ask("restore", **wish.arguments())["job"])
 
 

@@ -1,6 +1,5 @@
-"""Restore to a host: choose paths, say where to, see what would happen, confirm. The work is a job of the root service's.
-
-Every form carries everything, so nothing is kept between the steps and several restores may be prepared side by side.
+"""Restore to a host: choose paths and a destination, see what would happen, confirm. The restore is a job of the root service.
+Every form contains all values, so nothing is stored between the steps and several restores may be prepared at the same time.
 """
 
 from collections.abc import Callable
@@ -23,7 +22,7 @@ blueprint = Blueprint("restore", __name__)
 add_handlers(blueprint)
 
 MOST = 1000
-"""Paths at once; the root service has the same limit."""
+"""Maximum number of paths; the root service has the same limit."""
 _LONGEST_FOLDER = 900
 Page = str | Response | tuple[str, int]
 
@@ -38,7 +37,9 @@ def form(host: str) -> Page:
 @blueprint.post("/restore/<host>")
 @operator_only
 def choose(host: str) -> Page:
-    """Shows the form for the paths chosen in a folder; for the folder if none was chosen. Also the way back from a preview."""
+    """Shows the form for the paths chosen in a folder; for the folder if none was chosen. Also used for the way back from a
+    preview.
+    """
     return _form(_wish(require_visible_host(host), paths_of_form() or paths_of_form("folder")))
 
 
@@ -59,7 +60,7 @@ def preview(host: str) -> Page:
 @blueprint.get("/restore/<host>/preview/<job>")
 @operator_only
 def look(host: str, job: str) -> Page:
-    """Shows the effect of the restore as soon as it is known."""
+    """Shows the effect of the restore when it is known."""
     preview_state = data.look(root_service(), job) if require_visible_host(host) else None
     if preview_state is None or preview_state.wish.host != host:
         abort(404, "there is no such preview")
