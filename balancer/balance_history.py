@@ -5,37 +5,29 @@ modules for configuration and catalogue takes longer than scanning a whole files
 Recorder is a sink of a run's progress. An error of the catalogue does not stop the run: it is reported once, and recording ends.
 """
 
+import logging
 import os
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, PlannedBlockGroup, Report, StepDone, StopReason
-from btrkeep.errors import OperatorError
-from btrkeep.process.proc import start_time
-
-if TYPE_CHECKING:
-    from btrkeep.catalogue import BalanceStep, Catalogue
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, PlannedBlockGroup, Report, StepDone, StopReason
 from balancer.score import BAD
 from balancer.survey import Survey, identity
-from btrkeep.errors import ConfigError, UsageError
+from btrkeep.errors import ConfigError, OperatorError, UsageError
 from btrkeep.pool.mounts import open_btrfs
+from btrkeep.process.proc import start_time
 from btrkeep.units import printable, show_times_in
 
 if TYPE_CHECKING:
     from balancer.cost_model import MeasuredBalance
-    from btrkeep.catalogue import Balance, Catalogue, FreeSpaceScore
+    from btrkeep.catalogue import Balance, BalanceStep, Catalogue, FreeSpaceScore
     from btrkeep.config import Config
 
 

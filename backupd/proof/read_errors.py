@@ -12,42 +12,34 @@ names, both by searches in trees. Neighbouring unreadable blocks become one row.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from backupd.files.tree import Tree
 from backupd.repo.backup_json import DATA
 from backupd.repo.pool_context import PoolContext
+from backupd.repo.pool_files import hosts_of
+from backupd.repo.verification_files import enter_damages
 from btrkeep.catalogue import Damage
+from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
+from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import address
-from btrkeep.treescan.links import InodeNames, Owners, Reference
-
-if TYPE_CHECKING:
-    from btrkeep.pool.kernel_log import ReadFailure
-    from btrkeep.pool.marker import Pool
-from collections.abc import Callable
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING
-
-from backupd.repo.pool_files import hosts_of
-from backupd.repo.verification_files import enter_damages
-from btrkeep.decisions.scrub import SeenErrors, forget_own, forget_unnamed, grown, note_seen, read_seen, seen_now
-from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.kernel_log import SPAN, KernelLog, ReadFailure, TreeBlock, filesystem_devices, read_failures
 from btrkeep.pool.space_by_profile import DEVICE_ERRORS
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import boot_id
+from btrkeep.treescan.links import InodeNames, Owners, Reference
 
 if TYPE_CHECKING:
     from backupd.proof.scrub import ScrubResult
+    from btrkeep.pool.marker import Pool
 
 
 _PREFIX = os.fsencode(DATA) + b"/"

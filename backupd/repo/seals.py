@@ -33,10 +33,11 @@ from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened
 from btrkeep.treescan import ChangedInode, changed_inodes
 from btrkeep.treescan.links import InodeNames
+from btrkeep.units import format_time
 
 if TYPE_CHECKING:  # commands that read backups need no catalogue, whose import takes as long as Python's start
     from btrkeep.catalogue import Backup
-from btrkeep.units import format_time
+
 
 SEALS = "seals.json"
 SEALED_AT = "sealed"  # a key of ALTERED_NOTE: the time of the seal, in nanoseconds

@@ -3,19 +3,6 @@ starts, and whether it met its goal. At the end of a night, a rolling share of t
 host. That does not affect a host's result: errors are reported, and the next night continues.
 """
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-from backupd.alarms.dead_man_switch import NightVerdict, judge_night
-from backupd.run.run_context import RunContext
-from btrkeep.config import Config
-from btrkeep.decisions.copy_status import COPIES, copies_of
-from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import host_statuses
-from btrkeep.errors import OperatorError
-
-if TYPE_CHECKING:
-    from backupd.alarms.dead_man_switch import Ping
 import asyncio
 import os
 import signal
@@ -25,7 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
+from backupd.alarms.dead_man_switch import NightVerdict, judge_night
 from backupd.expire.trust import check_trust
 from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
@@ -39,19 +29,25 @@ from backupd.rsync.command import rsync_version
 from backupd.rsync.confined import confinement, require_harmless
 from backupd.run.host_order import PlannedHost
 from backupd.run.night import NightRunner
-from backupd.run.run_context import BestEffortCatalogue, HostResult, NightEnded, NightEvent
+from backupd.run.run_context import BestEffortCatalogue, HostResult, NightEnded, NightEvent, RunContext
 from btrkeep.backup_states import COMPLETE, Cause, CauseCode
 from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
-from btrkeep.config import HostConfig
+from btrkeep.config import Config, HostConfig
 from btrkeep.config.values import FileSample
-from btrkeep.decisions.due import window_end
+from btrkeep.decisions.copy_status import COPIES, copies_of
+from btrkeep.decisions.due import latest, window_end
+from btrkeep.decisions.host_state import host_statuses
 from btrkeep.decisions.schedule import CALLERS_FACT, with_call
-from btrkeep.errors import PoolUnusable
+from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.proc import become_reaper, caller
 from btrkeep.process.progress import Cancellation, ProgressSinks, ending_signals, signal_status
 from btrkeep.units import counted, format_time
+
+if TYPE_CHECKING:
+    from backupd.alarms.dead_man_switch import Ping
+
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from btrkeep.catalogue.session import CatalogueSession
+from btrkeep.catalogue.sqlite import Session
 from btrkeep.units import format_time, parse_time
 
 if TYPE_CHECKING:  # few commands take the history out, or put it back
     from btrkeep.catalogue.history import Alive, Row
-from btrkeep.catalogue.session import CatalogueSession
-from btrkeep.catalogue.sqlite import Session
+
 
 POOL_ID = "pool_id"
 
