@@ -9,6 +9,8 @@ from pathlib import Path
 
 from btrkeep.hung_storage import is_remote
 
+WEB_USER = "btrkeep"
+"""The dashboard's user and its group, which may read the copy of the catalogue and ask the root service."""
 _MOST_LINKS = 40
 MOVE_STATE = "set `state` in [pool] to a folder that belongs to root, such as /var/lib/btrkeep, then: `backupd rebuild`"
 _MOVE_CONFIGURATION = "move the configuration to a folder that belongs to root, such as /etc/btrkeep"

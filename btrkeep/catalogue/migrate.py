@@ -22,12 +22,10 @@ from btrkeep.catalogue.sqlite import BUSY_TIMEOUT, CatalogueUnusable, Session, m
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
-from btrkeep.trusted_path import MOVE_STATE, remedy, untrusted_state
+from btrkeep.trusted_path import MOVE_STATE, WEB_USER, remedy, untrusted_state
 
 FILE = "catalogue.sqlite"
 SCHEMA = Path(__file__).parent / "schema"
-READERS = "btrkeep"
-"""The group that may read the copy of the catalogue: the dashboard's."""
 _LOCK = "catalogue.lock"
 _BESIDE = "rebuilding"
 
@@ -151,7 +149,7 @@ def _set_modes(path: Path) -> None:
 
 def _readers() -> int | None:
     try:
-        return grp.getgrnam(READERS).gr_gid
+        return grp.getgrnam(WEB_USER).gr_gid
     except KeyError:
         return None
 

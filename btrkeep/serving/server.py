@@ -21,10 +21,10 @@ from pathlib import Path
 
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_REQUEST, Request, RequestRefused, error_line, read_request
+from btrkeep.trusted_path import WEB_USER
 
 log = logging.getLogger("btrkeep.serving")
 
-WEB_USER = "btrkeep"
 AT_ONCE = 16
 """Connections; further ones get the answer that it is busy."""
 _LOOK = 0.5

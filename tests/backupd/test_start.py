@@ -46,3 +46,9 @@ def test_what_reads_backups_begins_without_the_catalogue(module: str) -> None:
     """Its classes took a fifth of the time before the first byte of a tar."""
     look = f"import sys, backupd.files.cli.{module}; print('btrkeep.catalogue' in sys.modules, 'sqlite3' in sys.modules)"
     assert work(sys.executable, "-c", look, cwd=TOP).stdout.split() == ["False", "False"]
+
+
+def test_the_commands_about_users_begin_without_the_catalogue() -> None:
+    """It was imported for the name of a group, and took a third of their start."""
+    look = "import sys, web.cli.user; print('btrkeep.catalogue' in sys.modules, 'btrkeep.config' in sys.modules)"
+    assert work(sys.executable, "-c", look, cwd=TOP).stdout.split() == ["False", "False"]

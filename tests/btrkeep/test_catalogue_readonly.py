@@ -121,7 +121,7 @@ def test_a_job_that_may_change_nothing_of_the_folder_opens_the_catalogue_all_the
 def test_the_folder_is_given_to_the_dashboards_group_unless_somebody_chose_another(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(migrate, "READERS", "daemon")
+    monkeypatch.setattr(migrate, "WEB_USER", "daemon")
     os.chown(state, 0, 0)
     state.chmod(0o700)
     Catalogue.open(state).close()

@@ -77,7 +77,7 @@ def shape(file: Path) -> dict[str, object]:
 
 
 def test_a_missing_catalogue_is_made_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "READERS", "no-such-group")  # this machine may have a dashboard
+    monkeypatch.setattr(migrate, "WEB_USER", "no-such-group")  # this machine may have a dashboard
     state = tmp_path / "deep" / "state"
     with Catalogue.open(state) as catalogue:
         catalogue.put_backup(BACKUP)

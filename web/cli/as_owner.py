@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from btrkeep.catalogue.migrate import READERS
 from btrkeep.errors import OperatorError
+from btrkeep.trusted_path import WEB_USER
 from web.auth.store import Store
 from web.settings import DATA, LOGIN_USER, USERS, GlobalOptions
 
@@ -46,7 +46,7 @@ def become_owner(data: Path) -> None:
     """Changes from root to the owner of the folder, for good; remains root for a folder that only root can change. Makes missing
     default folders for their users. Raises OperatorError if another user could replace the folder meanwhile.
     """
-    for usual, name in ((DATA, READERS), (USERS, LOGIN_USER)):
+    for usual, name in ((DATA, WEB_USER), (USERS, LOGIN_USER)):
         if data.parent == usual and not os.path.lexists(usual):
             _make_usual_place(usual, name)
     uid, gid = _owner(data.absolute())
