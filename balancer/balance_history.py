@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from balancer.cost_model import MeasuredBalance
 from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, PlannedBlockGroup, Report, StepDone, StopReason
 from balancer.score import BAD
 from balancer.survey import Survey, identity
@@ -26,7 +27,6 @@ from btrkeep.process.proc import start_time
 from btrkeep.units import printable, show_times_in
 
 if TYPE_CHECKING:
-    from balancer.cost_model import MeasuredBalance
     from btrkeep.catalogue import Balance, BalanceStep, Catalogue, FreeSpaceScore
     from btrkeep.config import Config
 
@@ -160,10 +160,8 @@ def record_sample(state: Path, sample: "FreeSpaceScore") -> None:
         catalogue.add_score(sample)
 
 
-def measured(state: Path, filesystem: str) -> "list[MeasuredBalance]":
+def measured(state: Path, filesystem: str) -> list[MeasuredBalance]:
     """Returns the costs of the last balanced block groups of a filesystem, newest first. Raises OperatorError."""
-    from balancer.cost_model import MeasuredBalance
-
     with catalogue_with_history(state) as catalogue:
         steps = catalogue.measured(filesystem) if catalogue else []
     return [

@@ -24,7 +24,7 @@ from btrkeep.treescan.block_groups import (
     has_block_group_tree,
     used_from_free_space,
 )
-from btrkeep.treescan.extents import SHARED, Extents, extents
+from btrkeep.treescan.extents import SHARED, Extents, extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 from heatmap.filesystem_state import DATA, Array, FilesystemState
 from heatmap.grid import Canvas, choose
@@ -108,7 +108,6 @@ def _add(sums: Array, vaddr: Array, end: Array, at: Array, length: Array) -> Non
 
 def _scores(fd: int, group: BlockGroups) -> Array:
     from balancer.score import FreeSpaceTally
-    from btrkeep.treescan.extents import gaps
 
     is_data = group.flags & np.uint64(DATA) != 0
     vaddr, length = group.vaddr[is_data], group.length[is_data]
@@ -125,8 +124,6 @@ def _scores(fd: int, group: BlockGroups) -> Array:
 
 
 def _generations(fd: int, group: BlockGroups, progress: Callable[[float], None] | None) -> Array:
-    from btrkeep.treescan.extents import extents
-
     count = len(group.vaddr)
     size, weighted = np.zeros(count), np.zeros(count)
     for batch in extents(fd):

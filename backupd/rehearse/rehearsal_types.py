@@ -4,6 +4,7 @@ times seconds.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 from typing import Any
 
 from btrkeep.config import HostConfig
@@ -61,8 +62,6 @@ class HostModel:
 
 def _raised(sigma: float, bias: float) -> float:
     """Returns the factor by which the mean of a log-normal distribution grows if values are drawn by value to the power `bias`."""
-    from math import exp
-
     return exp(bias * sigma * sigma)
 
 

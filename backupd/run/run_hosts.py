@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from backupd.alarms.dead_man_switch import NightVerdict, judge_night
+from backupd.alarms.dead_man_switch import NightVerdict, Ping, judge_night
 from backupd.expire.trust import check_trust
 from backupd.proof.after_crash import read_last_written
 from backupd.proof.against_source import SourceComparison, SourceScope
@@ -44,10 +44,6 @@ from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.proc import become_reaper, caller
 from btrkeep.process.progress import Cancellation, ProgressSinks, ending_signals, signal_status
 from btrkeep.units import counted, format_time
-
-if TYPE_CHECKING:
-    from backupd.alarms.dead_man_switch import Ping
-
 
 _AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
 
@@ -269,8 +265,6 @@ class Reporting:
         url = context.config.notify.ping
         if url is None or not context.night or context.clock.start is not None:
             return
-        from backupd.alarms.dead_man_switch import Ping  # only who pings pays for it
-
         self._ping = Ping(url)
         self._ping.start()
 
@@ -300,8 +294,6 @@ def report_unstarted(config: Config, text: str) -> None:
     """Reports to the dead man's switch that a night could not start."""
     if config.notify.ping is None:
         return
-    from backupd.alarms.dead_man_switch import Ping
-
     ping = Ping(config.notify.ping)
     ping.start()
     ping.end(met=False, text=f"the night could not start: {text}")

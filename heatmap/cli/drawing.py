@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from btrkeep.cli.arguments import show_times_of_pool_on
+from btrkeep.cli.output import ProgressLine
 from btrkeep.errors import OperatorError
 from btrkeep.pool.mounts import open_btrfs
 from btrkeep.treescan.block_groups import chunks, filesystem
@@ -16,8 +17,8 @@ from btrkeep.units import format_size, printable
 from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.filesystem_state import DATA, METADATA, PROFILES, SYSTEM, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS, Grid
-from heatmap.overview import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, usage
-from heatmap.picture import image_of, name_parts, output_name, save
+from heatmap.overview import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, save_pixel_map, usage
+from heatmap.picture import image_of, name_parts, output_name, save, show
 from heatmap.state_reader import by_tree, draw_extents, read_state
 
 
@@ -39,8 +40,6 @@ def _draw_filesystem(request: PictureRequest) -> None:
 def _read(fd: int, scores: bool, generations: bool) -> FilesystemState:
     if not generations:
         return read_state(fd, scores=scores)
-    from btrkeep.cli.output import ProgressLine
-
     with ProgressLine() as line:
         return read_state(
             fd, scores=scores, generations=True, progress=lambda share: line.go_on(lambda: f"reading extents: {share:4.0%}")
@@ -117,19 +116,15 @@ def _one(vaddr: Array, length: Array, wanted: int) -> slice:
 def _save(
     request: PictureRequest, drawn: Drawing, parts: list[str], taken: datetime, fsid: str, state: FilesystemState | None = None
 ) -> None:
-    """Writes the picture and its extra files; modules that few pictures need are imported only here."""
+    """Writes the picture and its extra files."""
     show_times_of_pool_on(fsid)
     extras, image = request.extras, image_of(drawn.runs, drawn.grid)
     name = None if extras.show and request.output is None else output_name(request.output, parts, taken, request.form)
     if extras.show:
-        from heatmap.picture import show
-
         show(image)
     if state is not None and extras.record:
         _record(request, name, parts, state)
     if state is not None and extras.map is not None:
-        from heatmap.overview import save_pixel_map
-
         save_pixel_map(state, drawn, extras.map)
         _say_written(request, "mapfile", extras.map)
     if name is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from backupd.rehearse.pool import Place
 from backupd.rehearse.rehearsal_types import NightReading, RehearsalPlan, RehearsedRun, VariantSettings
@@ -215,8 +216,6 @@ def _better_and_worse(
 
 def medians(runs: Sequence[RehearsedRun], variant: str, of: Callable[[NightReading], float]) -> list[float]:
     """Returns for each night the median over the seeds of a variant, up to the last night that all seeds reached."""
-    from statistics import median
-
     night_lists = [run.nights for run in runs if run.variant == variant and run.nights]
     return [median(of(night) for night in together) for together in zip(*night_lists, strict=False)]
 

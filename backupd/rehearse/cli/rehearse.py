@@ -1,5 +1,6 @@
 """`backupd rehearse`: runs nights on a throwaway pool, with two or more settings side by side."""
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.cli.command_context import load_config
-from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS
+from backupd.rehearse.variants import CONFIGURED, KEYS, QUESTIONS, judged, variants_of
 from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, ParsedType, from_options
+from btrkeep.cli.output import notices_on_stderr, print_wrapped
 from btrkeep.errors import Exit, UsageError
+from btrkeep.process.progress import Cancellation, ProgressSinks
 from btrkeep.units import parse_size
 
 if TYPE_CHECKING:
@@ -111,7 +114,6 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     from backupd.rehearse.pool import place_at, require_room
     from backupd.rehearse.server_facts import RehearsalScope, make_plan, server_facts
-    from backupd.rehearse.variants import variants_of
 
     given, config = from_options(RehearseOptions, options), load_config(ctx)
     if not any(host.enabled for host in config.hosts.values()):
@@ -140,15 +142,10 @@ def _show_plan(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", *, a
 
 
 def _rehearse(plan: "RehearsalPlan", place: "Place", facts: "ServerFacts", question: str | None) -> "tuple[RehearsalResult, int]":
-    import time
-
     from backupd.rehearse.cli.rehearsal_words import RehearsalResult
     from backupd.rehearse.cli.view import RehearsalMeter
     from backupd.rehearse.pool import BASES, remove_left, workspace
     from backupd.rehearse.rehearsal_nights import NightDone, Rehearsal
-    from backupd.rehearse.variants import judged
-    from btrkeep.cli.output import notices_on_stderr, print_wrapped
-    from btrkeep.process.progress import Cancellation, ProgressSinks
 
     for left in remove_left({*BASES, place.folder}):
         print_wrapped(f"removed the remains of a killed rehearsal: {left}", err=True)

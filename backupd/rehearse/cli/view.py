@@ -1,6 +1,7 @@
 """A rehearsal as text and numbers: its plan, its progress, and which settings are better."""
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -160,8 +161,6 @@ def _of_nights(runs: Sequence[RehearsedRun], name: str) -> list[tuple[int, int, 
 
 def wrapped(text: str) -> list[str]:
     """Returns lines as wide as the terminal, at most 100 columns."""
-    import textwrap
-
     return textwrap.wrap(text, min(width(), 100)) if sys.stdout.isatty() else [text]
 
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, restorable
+from backupd.files.entry_words import backup_object, entry_object, named_entry_object
 from backupd.files.sameness import TimeBudgetUsedUp
-from backupd.files.suggestions import entry_at
+from backupd.files.suggestions import entry_at, missing
 from backupd.files.tree import Entry, Tree
 from backupd.serve.service_context import Call
 from btrkeep.descriptors import ClosingFd
@@ -81,7 +82,6 @@ def _entry(call: Call, backup: Restorable, tree: Tree) -> Entry:
 
 def browse(call: Call) -> dict[str, Any]:
     """Returns an entry, and for a folder a page of its contents."""
-    from backupd.files.entry_words import backup_object, entry_object, named_entry_object
     from backupd.files.listing import Page, page
 
     order, size = (call["sort"], call["descending"]), AnswerSize()
@@ -108,7 +108,6 @@ def browse(call: Call) -> dict[str, Any]:
 
 def versions(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd versions --json` for as many backups as time allowed."""
-    from backupd.files.suggestions import missing
     from backupd.files.versions import history_answer
     from backupd.files.versions import versions as history_of
 
@@ -147,7 +146,6 @@ def _next(call: Call, history: "PathHistory") -> str | None:
 def compare(call: Call) -> dict[str, Any]:
     """Returns a limited number of differences below a path; for a text file also its lines."""
     from backupd.files.backup_differences import compare as differences_of
-    from backupd.files.entry_words import backup_object
 
     with opened(call, call["before"], call["after"]) as [(old, before), (new, after)]:
         pulse = _Pulse(call)
