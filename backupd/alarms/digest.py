@@ -12,7 +12,7 @@ from btrkeep.catalogue.model_alarm import CONDITION, HOST_KEY
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.due import latest
-from btrkeep.decisions.host_state import COPY, STATES, HostStatus
+from btrkeep.decisions.host_state import COPY, STATES, UNKNOWN, HostStatus
 from btrkeep.decisions.repeated import dedupe_words
 from btrkeep.units import counted, format_duration, format_share, format_size, local_time
 
@@ -84,11 +84,16 @@ def _host_line(status: HostStatus, alarm_since: datetime | None, call: str) -> s
     since = f"; since {local_time(alarm_since)}" if alarm_since else ""
     since += f"; last complete backup {local_time(status.last_complete)}" if status.last_complete else ""
     command = f"{call} {'list' if status.state == 'suspect' else 'log'} {status.host}"
-    return f"{harmless(f'{status.host}: {_why(status.error, status.age)}')}{since}; {command}"
+    return f"{harmless(f'{status.host}: {_why(_error(status), status.age)}')}{since}; {command}"
 
 
 def _reason(status: HostStatus) -> str | None:
-    return without_host(status.error, status.host) if status.error else None
+    error = _error(status)
+    return without_host(error, status.host) if error else None
+
+
+def _error(status: HostStatus) -> str | None:
+    return status.warnings[0] if status.state == UNKNOWN else status.error
 
 
 def _hosts_words(same: Sequence[HostStatus], since: Mapping[str, datetime], call: str) -> str:
@@ -98,7 +103,7 @@ def _hosts_words(same: Sequence[HostStatus], since: Mapping[str, datetime], call
         return _host_line(first, since.get(first.host), call)
     times = [since[status.host] for status in same if status.host in since]
     begun = f"; since {local_time(min(times))}" if times else ""
-    text = harmless(f"{counted(len(same), 'host')}: {_why(first.error, first.age)}")
+    text = harmless(f"{counted(len(same), 'host')}: {_why(_error(first), first.age)}")
     return f"{text}{begun}; {call} status --state {shlex.quote(first.state)}"
 
 
