@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from btrkeep.catalogue import HostFacts
 from btrkeep.config import HostConfig
 from btrkeep.decisions.host_state import STATES, HostStatus, host_status
+from btrkeep.units import local_time
 from tests.backupd.facts import NOTHING, NOW, ago, facts
 
 DAILY = HostConfig("web1", every=86400.0)
@@ -46,6 +47,26 @@ def status(host_facts: HostFacts | None, host: HostConfig = DAILY) -> HostStatus
 def test_the_state_is_the_first_that_fits(host_facts: HostFacts | None, state: str, error: str | None) -> None:
     result = status(host_facts)
     assert (result.state, result.error) == (state, error)
+
+
+@pytest.mark.parametrize(
+    ("host_facts", "state"),
+    [
+        (facts(complete=30), "unknown"),
+        (facts(complete=30, run=10, outcome="skipped", error="not there"), "unknown"),
+        (facts(complete=22), "ok"),  # it was not due until the runs were recorded again
+        (facts(complete=30, run=2, outcome="skipped", error="not there"), "ok"),
+        (facts(complete=30, run=10, outcome="failed", error="no way"), "failing"),
+        (facts(complete=40), "late"),
+        (None, "never"),
+    ],
+)
+def test_a_host_that_was_due_when_no_runs_were_recorded_is_unknown(host_facts: HostFacts | None, state: str) -> None:
+    unknown = [(ago(200), ago(100)), (ago(20), ago(3))]
+    result = host_status(DAILY, host_facts, UTC_ZONE, NOW, unknown)
+    assert result.state == state
+    assert (state == "unknown") == any(f"due before {local_time(ago(3))}" in warning for warning in result.warnings)
+    assert host_status(HostConfig("old", every=86400.0, enabled=False), facts(complete=30), UTC_ZONE, NOW, unknown).state == "ok"
 
 
 def test_absent_laptops_and_disabled_hosts_are_not_late() -> None:
