@@ -109,11 +109,11 @@ class AlarmStore(CatalogueSession):
     """Alarms that stand, and those that went and are still remembered."""
 
     def alarms(self) -> list[StoredAlarm]:
-        """All of them, by event and subject."""
+        """Returns all alarms, by event and subject."""
         return alarm.find(self._reader, "ORDER BY what, subject")
 
     def put_alarms(self, changed: Iterable[StoredAlarm], gone: Iterable[tuple[str, str]] = ()) -> None:
-        """In one transaction: insert or replace the ones, forget the others, by event and subject."""
+        """In one transaction: inserts or replaces some alarms and deletes others, by event and subject."""
         rows = list(changed)
         with self._writing("alarms written") as session:
             session.run_many(_DROP, [{"what": event, "subject": subject} for event, subject in (*(row.key for row in rows), *gone)])

@@ -1,7 +1,6 @@
-"""Rows of backups with the details recorded for each; their states, all at once and changed by the thousand.
-
-`rebuild` collects backups in an unnamed temporary file first: it reads every backup.json of the pool, which takes minutes. Nothing
-may wait that long for the catalogue, and 96,000 backups with their details are hundreds of megabytes.
+"""Rows of backups with the recorded details; their states, all at the same time and changed by the thousand. `rebuild` first
+collects backups in an unnamed temporary file: it reads every backup.json of the pool, which takes minutes. Nothing may wait that
+long for the catalogue, and 96,000 backups with their details are hundreds of megabytes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,7 +48,7 @@ class BackupStore(AboutStore):
     """Each method that changes rows does so in one transaction."""
 
     def put_backup(self, backup: Backup) -> None:
-        """Insert the backup, or replace the one of the same host and name; with no name, the host's `.working`."""
+        """Inserts the backup, or replaces the one with the same host and name; without a name, the host's `.working`."""
         with self._writing("backup row written") as session:
             if backup.host not in self._known:
                 hosts.know(session, backup.host)
@@ -85,25 +84,23 @@ class BackupStore(AboutStore):
         return count
 
     def backups(self, host: str | None = None, with_detail: bool = False) -> Iterator[Backup]:
-        """Backups of one host or of all, by host and start, read as they are asked for: as they were when the first was."""
+        """Yields the backups of one host or of all, by host and start, as they were when the first one was read."""
         query = f"{_DETAILED if with_detail else _SELECT}{_OF_HOST if host is not None else ''}{_ORDER}"
         return (Backup(*row) for row in self._reader.stream(query, {"host": host}))
 
     def names(self) -> Iterator[tuple[str, str | None]]:
-        """Host and name of every backup, without the rest; None for a `.working`."""
+        """Yields host and name of every backup; None for a `.working`."""
         for host, joined_names in self._reader.stream(_NAMES):
             for name in joined_names.split("\n"):
                 yield host, name or None
 
     def newest_backups(self, latest: datetime) -> list[Backup]:
-        """The newest backup of each host, whatever its state, by host: one stamped after `latest` when it has no other."""
+        """Returns the newest backup of each host, in any state, by host; one with a time after `latest` if it has no other."""
         return [Backup(*row) for row in self._reader.all(_NEWEST, {"latest": latest}) if row[0] is not None]
 
 
 def put_final(session: Session, row: Backup) -> None:
-    """Inserts or replaces a backup and deletes the row of the host's `.working`. The host's row exists, because a run of it has
-    begun.
-    """
+    """Inserts or replaces a backup and deletes the row of the host's `.working`. The host's row exists, because it has a run."""
     session.run(_DROP_WITH_WORKING, {"host": row.host, "name": row.name})
     _insert(session, [row])
 
@@ -139,16 +136,16 @@ class BackupStateStore(CatalogueSession):
     """Changes the state of backups. Each method does so in one transaction: all changes or none."""
 
     def states(self) -> Iterator[BackupState]:
-        """Returns every backup by host and start, without what retention need not know: 95,000 in a third of a second."""
+        """Returns every backup by host and start, with only the fields for the retention: 95,000 in a third of a second."""
         make = tuple.__new__  # half the time of BackupState(*row)
         return (make(BackupState, row) for row in self._reader.stream(_STATES))
 
     def states_from_notes(self) -> list[StateFromNotes]:
-        """Backups whose rows say that they are held, marked, going, or once were suspect."""
+        """Returns the backups whose rows show that they are held, marked, being deleted, or were suspect."""
         return [StateFromNotes._make(row) for row in self._reader.all(_NOTED)]
 
     def altered_backups(self) -> list[tuple[str, str]]:
-        """Returns host and name of the backups that were changed after they were final, without those that are to be deleted."""
+        """Returns host and name of the backups that were changed after they became final, without those that will be deleted."""
         return [(host, name) for host, name in self._reader.all(_ALTERED)]
 
     def set_states(self, changes: Iterable[tuple[str, str | None, str, datetime | None]]) -> int:
@@ -166,7 +163,7 @@ class BackupStateStore(CatalogueSession):
             session.run_many(_SEAL, [{"host": host, "name": name, "sealed": sealed} for host, name, sealed in seals])
 
     def mark_deleting(self, which: Iterable[tuple[str, str | None]]) -> int:
-        """These backups, by host and name, are about to be deleted; how many of them are there."""
+        """Records that these backups, by host and name, will be deleted; returns how many of them exist."""
         with self._writing("backups marked as deleting") as session:
             return session.run_many(_MARK_DELETING, _named(which))
 
@@ -182,19 +179,19 @@ class BackupStateStore(CatalogueSession):
             return session.run_many(_DROP, rows)
 
     def drop_host(self, name: str) -> int:
-        """Forget all backups of a host, its `.working` too; how many there were. The history of its runs stays."""
+        """Deletes the rows of all backups of a host, including its `.working`; returns their number. The history of its runs
+        remains.
+        """
         with self._writing("rows of the host dropped") as session:
             for statement in _DROP_NOTED_OF_HOST:
                 session.run(statement, {"host": name})
             return session.run(_DROP_HOST, {"host": name}).rowcount
 
     def rename_host(self, old: str, new: str) -> int:
-        """Renames a host in backups, runs and progress, including the paths of the backups. Returns the number of backups.
-
-        A backup's row is copied to the new name before its details move and the old row is deleted, because each detail refers to
-        its backup by host and name at all times. The old host's row stays, because running programs may rely on it.
-
-        Raises OperatorError if there are already backups or runs of `new`; nothing is changed then.
+        """Renames a host in backups, runs and progress, including the paths of the backups. Returns the number of backups. A
+        backup's row is copied to the new name before its details move and the old row is deleted, because each detail refers to its
+        backup by host and name at all times. The old host's row remains, because running programs may need it. Raises OperatorError
+        if `new` already has backups or runs; then nothing is changed.
         """
         names = {"host": old, "new": new}
         with self._writing("rows of the host renamed") as session:
@@ -208,7 +205,7 @@ class BackupStateStore(CatalogueSession):
         return len(moved)
 
     def move_runs(self, old: str, new: str) -> int:
-        """Gives the history of a host's runs to another one, which may have runs. Returns the number of runs."""
+        """Moves the history of a host's runs to another one, which may have runs. Returns the number of runs."""
         with self._writing("runs of the host moved") as session:
             hosts.know(session, new)
             return session.run(_MOVE_RUNS, {"host": old, "new": new}).rowcount
@@ -232,7 +229,7 @@ _VALUES = attrgetter(*(field.name for field in fields(Backup)))  # tuples pickle
 
 @contextmanager
 def _spooled(backups: Iterable[Backup], folder: Path) -> Iterator[Iterator[list[Backup]]]:
-    """All of `backups` read to their end; then given back in lists, in the same order."""
+    """Reads all of `backups`; then yields them in lists, in the same order."""
     import pickle  # which only `rebuild` needs, and tempfile
     import tempfile
 

@@ -1,12 +1,11 @@
 """The copy of the catalogue for programs without root's rights: the dashboard. See docs/decisions/0075.
 
-A user who may open the live file for reading can hold SQLite's locks by fcntl read locks, and so stop all writers. So the live
-file, its -wal and its -shm are root's alone (0600), and the dashboard reads `dashboard.sqlite` beside it: a complete database
-without a journal, which never changes. A newer copy replaces it by a rename, so a reader that keeps the old one open blocks no
-writer.
+A user who may open the live file for reading can hold SQLite's locks by fcntl read locks, and so stop all writers. So only root can
+open the live file, its -wal and its -shm (0600), and the dashboard reads `dashboard.sqlite` beside it: a complete database without
+a journal, which never changes. A newer copy replaces it by a rename, so a reader that keeps the old one open blocks no writer.
 
-The copy is renewed by who wrote: when a catalogue is closed after writing, and while it stays open after a commit, at intervals
-that grow with its size. A failure to renew it fails nothing else. The copy has the time at which it was made.
+The programs that write also renew the copy: when a catalogue is closed after writing, and while it is open after a commit, at
+intervals that increase with its size. A failure to renew it affects nothing else. The copy contains the time at which it was made.
 """
 
 import errno
@@ -32,9 +31,9 @@ log = logging.getLogger(__name__)
 
 FILE = "dashboard.sqlite"
 COPIED = "dashboard_copied"
-"""The fact, in the copy alone, of when it was made."""
+"""The fact, only in the copy, of when it was made."""
 PROBLEM = "catalogue_trouble"
-"""The fact, in the copy alone, of why the catalogue cannot be used, after the time since when. The next copy has none."""
+"""The fact, only in the copy, of why the catalogue cannot be used, after the time since when. The next copy does not have it."""
 _MARK = "dashboard_copied_of"
 _LOCK = "dashboard.lock"
 _RATE = 84 << 10  # bytes a second: 7.4 GB a day; 96,000 backups are 133 MB, so a copy each 27 minutes
@@ -49,7 +48,7 @@ _SPARE = 16 << 20  # bytes that a copy leaves free: the live file comes first
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 Mark = list[int]
-"""Tells one state of the live files from another: inode, size and time of the file, size and time of its -wal."""
+"""Distinguishes two states of the live files: inode, size and time of the file, size and time of its -wal."""
 
 
 def interval(size: int) -> float:
@@ -58,17 +57,17 @@ def interval(size: int) -> float:
 
 
 def seldom_interval(size: int) -> float:
-    """Returns the same for programs that a timer starts all day long."""
+    """Returns the same for programs that a timer starts throughout the day."""
     return interval(size) if size <= _SMALL else size / _SELDOM_RATE
 
 
 def old_after(size: int) -> float:
-    """Returns the seconds after which a copy of `size` bytes is older than it should be: an hour, or more if it is seldom made."""
+    """Returns the age in seconds from which on a copy of `size` bytes is too old: an hour, or more if it is rarely made."""
     return max(_HOUR, seldom_interval(size) + _LATE)
 
 
 def is_small(path: Path) -> bool:
-    """Returns True if the catalogue `path` is so small that a copy after each sample costs little."""
+    """Returns True if the catalogue `path` is so small that a copy after each sample takes little time."""
     return size_of(path) <= _SMALL
 
 
@@ -81,10 +80,8 @@ def size_of(path: Path) -> int:
 
 
 def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interval) -> bool:
-    """Makes a new copy of the catalogue `path`, if it is not that of the present state; returns True if it did.
-
-    Unless `is_urgent`, a copy that is younger than its interval, which `every` returns, is good enough. Logs errors, and raises
-    none.
+    """Makes a new copy of the catalogue `path`, if there is none of the present state; returns True if it did. Unless `is_urgent`,
+    a copy that is younger than its interval, which `every` returns, is used further. Logs errors, and raises none.
     """
     try:
         if not _is_due(path, every, is_urgent=is_urgent):
@@ -102,9 +99,9 @@ def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interv
 
 
 def report_problem(state: Path, reason: str, now: datetime) -> None:
-    """Writes into the copy why the catalogue in `state` cannot be used: the dashboard cannot see that. Logs errors, raises none.
-
-    To be called again and again while it is so. The next copy, which has no such fact, is made as soon as one can be made.
+    """Writes into the copy why the catalogue in `state` cannot be used, because the dashboard cannot see that. Logs errors, raises
+    none. To be called repeatedly as long as this is so. The next copy, which does not have this fact, is made when the catalogue
+    can be read again.
     """
     copy = state / FILE
     if not answers(state):
@@ -149,7 +146,7 @@ def _mark_of(path: Path) -> Mark:
 
 
 def _recorded_mark(copy: Path) -> Mark | None:
-    """Returns the mark of the live files that the copy was made of; None if it has to be made in any case."""
+    """Returns the mark of the live files of which the copy was made; None if a copy must be made in any case."""
     if not is_plain(copy):
         return None
     try:
@@ -165,7 +162,7 @@ def _recorded_mark(copy: Path) -> Mark | None:
 
 
 def is_plain(copy: Path) -> bool:
-    """Returns True if that is a file, and no symlink to one or a FIFO, which who may write to the folder can put there."""
+    """Returns True if that is a regular file, and not a symlink or a FIFO, which a user who can write to the folder could make."""
     try:
         return stat.S_ISREG(copy.lstat().st_mode)
     except FileNotFoundError:
@@ -173,12 +170,12 @@ def is_plain(copy: Path) -> bool:
 
 
 def uri_of(copy: Path) -> str:
-    """Returns the address by which SQLite opens a copy: as a file that never changes, without looking for a journal."""
+    """Returns the address with which SQLite opens a copy: as a file that never changes, without searching for a journal."""
     return f"file:{quote(str(copy))}?mode=ro&immutable=1"
 
 
 def _copy(address: str, copy: Path, facts: Mapping[str, str]) -> None:
-    """The copy appears under its name when it is complete, readable for the folder's group and on the disk."""
+    """The copy gets its name when it is complete, readable for the folder's group and on the disk."""
     unfinished = copy.with_name(f"{copy.name}.tmp")
     unfinished.unlink(missing_ok=True)
     try:
@@ -202,7 +199,9 @@ def _copy(address: str, copy: Path, facts: Mapping[str, str]) -> None:
 
 
 def _give_up_after(seconds: float) -> Callable[[int, int, int], None]:
-    """Returns what `backup` calls after each step: without it, it waits for ever for who holds the catalogue."""
+    """Returns what `backup` calls after each step: without it, `backup` would wait for ever for a program that locks
+    the catalogue.
+    """
     deadline = time.monotonic() + seconds
 
     def check(status: int, _remaining: int, _total: int) -> None:
@@ -221,7 +220,9 @@ def _require_space(path: Path) -> None:
 
 
 def _let_read(fd: int, folder: Path) -> None:
-    """Lets the folder's group read the file, if it may enter the folder. Within a setgid folder the file has its group already."""
+    """Makes the file readable for the folder's group, if the group may enter the folder. In a setgid folder the file already has
+    its group.
+    """
     status = folder.stat()
     if status.st_gid and status.st_mode & stat.S_IXGRP:
         if os.fstat(fd).st_gid != status.st_gid:

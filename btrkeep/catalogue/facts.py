@@ -1,4 +1,4 @@
-"""Single facts by name, in the table `about`; and the copy of the history, with the time from which on it is complete."""
+"""Single facts by name, in the table `about`; and the copy of the history, with the time from which it is complete."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ class AboutStore(CatalogueSession):
         return value
 
     def facts(self, beginning: str) -> dict[str, str]:
-        """All facts whose names begin so, by name."""
+        """Returns all facts whose names start with that, by name."""
         query = "SELECT name, value FROM about WHERE substr(name, 1, :length) = :beginning ORDER BY name"
         return {row[0]: row[1] for row in self._reader.all(query, {"beginning": beginning, "length": len(beginning)})}
 
     def set_fact(self, name: str, value: str | None) -> None:
-        """Keep one fact by its name; None forgets it."""
+        """Stores a fact by its name; None deletes it."""
         with self._writing("fact written") as session:
             self._put_fact(session, name, value)
 
@@ -39,7 +39,7 @@ class AboutStore(CatalogueSession):
         return self.get_fact(POOL_ID)
 
     def set_pool_id(self, pool_id: str) -> None:
-        """Say whose backups these are."""
+        """Records to which pool the backups belong."""
         self.set_fact(POOL_ID, pool_id)
 
     def _put_fact(self, session: Session, name: str, value: str | None) -> None:
@@ -64,26 +64,24 @@ class HistoryStore(AboutStore):
         return self._reader.value(_ANYTHING[0]) is not None
 
     def history_rows(self) -> "Iterator[tuple[str, Row]]":
-        """Yields table and values of each row that only the catalogue knows, the newest of each table first."""
+        """Yields table and values of each row that exists only in the catalogue, the newest of each table first."""
         from btrkeep.catalogue import history
 
         return history.rows(self._reader)
 
     def history_copy(self) -> str | None:
-        """The id of the copy that this history was written to, or taken from, last."""
+        """Returns the id of the copy to which this history was last written, or from which it was read."""
         return self.get_fact(_COPY)
 
     def set_history_copy(self, copy: str) -> None:
-        """Notes that this copy contains the whole history."""
+        """Records that this copy contains the whole history."""
         self.set_fact(_COPY, copy)
 
     def put_history(
         self, copy: str, rows: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
     ) -> dict[str, int]:
         """Adds the rows of a copy that are missing, and the spans that the copy did not know. Returns the number of rows added by
-        table.
-
-        Raises HistoryInUse if a running job began after the oldest of them; nothing is changed then.
+        table. Raises HistoryInUse if a running job started after the oldest of them; then nothing is changed.
         """
         from btrkeep.catalogue import history
 
@@ -95,24 +93,24 @@ class HistoryStore(AboutStore):
         return counts
 
     def unknown_spans(self) -> tuple[Span, ...]:
-        """Times of whose runs the catalogue cannot know: before it was made, or lost."""
+        """Periods whose runs the catalogue cannot know: before it was made, or when it was lost."""
         return _spans(self.get_fact(_UNKNOWN))
 
     def know_since(self, moment: datetime) -> None:
-        """Records `moment` as the time from which on a new catalogue knows everything. Does nothing if one is recorded already."""
+        """Records `moment` as the time from which a new catalogue knows everything. Does nothing if a time is already recorded."""
         if self.get_fact(_UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
             self.set_fact(_UNKNOWN, spans_text([(BEGINNING, moment)]))
 
 
 def overlap(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
-    """The times that are in both, in order. Pure."""
+    """Returns the times that are in both, in order. Pure."""
     every = list(others)
     overlaps = [(max(own_span[0], other[0]), min(own_span[1], other[1])) for own_span in spans for other in every]
     return sorted(span for span in overlaps if span[0] < span[1])[-_MOST:]
 
 
 def spans_text(spans: Iterable[Span]) -> str:
-    """Encodes spans as they are stored in a fact or a copy."""
+    """Encodes spans as in a fact or a copy."""
     return json.dumps([[format_time(start), format_time(end)] for start, end in spans])
 
 

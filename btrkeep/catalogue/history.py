@@ -1,8 +1,6 @@
-"""Exports and imports what only the catalogue knows: runs, expiries, dedupes, balances, scores, samples, alarms.
-
-Rows are exported as text and numbers, so that they can be written as JSON. Imported rows come from a file, so the type, range and
-allowed words of each value are checked. Rows that are inserted between others get new ids, because a later run must have a higher
-id.
+"""Exports and imports data that exists only in the catalogue: runs, expiries, dedupes, balances, scores, samples, alarms. Rows are
+exported as text and numbers, so that they can be written as JSON. Imported rows come from a file, so the type, range and allowed
+words of each value are checked. Rows that are inserted between others get new ids, because a later run must have a higher id.
 """
 
 import json
@@ -23,7 +21,7 @@ from btrkeep.errors import OperatorError
 
 Row = Sequence[Any]
 Alive = Callable[[int, str | None], bool]
-"""Whether the process of that pid and start time runs."""
+"""Returns True if the process with that pid and start time is running."""
 
 _AT_A_TIME = 1000
 _LARGEST = (1 << 63) - 1
@@ -70,20 +68,19 @@ _KINDS = (
     _Kind(tables.run, ("host", "started", "pid"), "started", 200_000, in_order=True),
 )
 COLUMNS: Mapping[str, tuple[str, ...]] = {kind.name: kind.table.columns for kind in _KINDS}
-"""The columns of each table that is given out, in the order in which `rows` has their values."""
+"""The columns of each exported table, in the order of the values in `rows`."""
 MOST_ROWS = sum(kind.most for kind in _KINDS)
-"""More than that no copy has."""
+"""Maximum number of rows in a copy."""
 _TYPES = {kind.name: {field.name: field.type for field in fields(kind.table.row)} for kind in _KINDS}
 
 
 class HistoryInUse(OperatorError):
-    """A running job has an id that the import would have to change."""
+    """The import would have to change the id of a running job."""
 
 
 def rows(session: Session) -> Iterator[tuple[str, Row]]:
-    """The table and the values of each row, the newest of each table first: JSON as text, moments as text.
-
-    Runs without an end are left out: they are running, or the next run ends them.
+    """Yields the table and the values of each row, the newest of each table first: JSON as text, times as text. Runs without an end
+    are left out: they are running, or the next run ends them.
     """
     for kind in _KINDS:
         order = ", ".join(f"{name} DESC" for name in ("id", "balance", "number", kind.moment) if name in kind.table.columns)
@@ -96,7 +93,7 @@ def rows(session: Session) -> Iterator[tuple[str, Row]]:
 
 
 def values_of(table: str, columns: Sequence[str], row: Row) -> dict[str, Any]:
-    """Returns the values of an imported row by the present columns. Raises ValueError for invalid ones."""
+    """Returns the values of an imported row for the present columns. Raises ValueError for invalid ones."""
     if len(row) != len(columns):
         raise ValueError(f"a row of {table} has {len(columns)} values, not {len(row)}")
     given = dict(zip(columns, row, strict=True))
@@ -159,9 +156,8 @@ _IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart withou
 
 
 def put_back(session: Session, missing_rows: Mapping[str, Sequence[dict[str, Any]]], is_alive: Alive) -> dict[str, int]:
-    """Insert those rows, by table as `values_of` gives them, that are not there yet; how many of each table.
-
-    Raises HistoryInUse when a job that runs would have to have another id, OperatorError for rows that the tables refuse.
+    """Inserts those rows, by table and in the form of `values_of`, that are missing; returns their number by table. Raises
+    HistoryInUse if a running job would need another id, OperatorError for rows that the tables refuse.
     """
     counts: dict[str, int] = {}
     new_ids: dict[int, int] = {}
@@ -201,8 +197,8 @@ def _missing(session: Session, kind: _Kind, given: Iterable[dict[str, Any]]) -> 
 
 
 def _make_place(session: Session, kind: _Kind, missing: Sequence[dict[str, Any]], is_alive: Alive) -> int:
-    """Returns the first of as many free ids as there are rows, after the ids of all older rows. Younger rows are moved to higher
-    ids.
+    """Returns the first of as many free ids as there are rows, after the ids of all older rows. Later rows are moved to
+    higher ids.
     """
     name, up = kind.name, _highest(session, kind.name) + len(missing)
     values = {"moment": min(row[kind.moment] for row in missing), "up": up}

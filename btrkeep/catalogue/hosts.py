@@ -1,4 +1,4 @@
-"""The hosts that the catalogue knows, and what `status` and `due` ask about all of them at once."""
+"""The hosts in the catalogue, and the facts that `status` and `due` need about all of them at the same time."""
 
 from datetime import datetime
 
@@ -40,13 +40,13 @@ _FACTS = f"""
 
 
 def know(session: Session, name: str) -> None:
-    """Make sure that `host` has its row, which the rows of backups and runs refer to."""
+    """Makes the row of `host` if it is missing; the rows of backups and runs refer to it."""
     if session.first(_KNOWN, {"host": name}) is None:
         session.run(_KNOW, {"host": name})
 
 
 def know_all(session: Session, names: set[str]) -> None:
-    """`know` for many at once."""
+    """Does the same for many hosts."""
     for name in sorted(names):
         know(session, name)
 
@@ -59,9 +59,8 @@ class HostStore(CatalogueSession):
         return [name for (name,) in self._reader.all(_HOSTS)]
 
     def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
-        """Returns the facts about each host that `status` and `due` need. A host without a backup or a run is absent.
-
-        Times after `latest` lie in the future: a clock was wrong.
+        """Returns the facts about each host that `status` and `due` need. A host without a backup or a run is missing. Times after
+        `latest` are in the future, because a clock was wrong.
         """
         by_host = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
         self._known.update(by_host)

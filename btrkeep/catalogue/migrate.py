@@ -1,9 +1,8 @@
-"""Creates the catalogue and migrates an older one to the newest schema. See docs/decisions/0079.
-
-The folder schema/ has a numbered SQL file for each version. `PRAGMA user_version` is the number of the last file that was run, and
-`PRAGMA application_id` marks the file as a catalogue. The files are run under a lock, so that of several programs that start at the
-same time one copies the old file and migrates it while the others wait. They run in one transaction, together with the change of
-the number, so that a kill or a power cut leaves the old schema or the new one. The copy stays beside the new file.
+"""Makes the catalogue and migrates an older one to the newest schema. See docs/decisions/0079. The folder schema/ has a numbered
+SQL file for each version. `PRAGMA user_version` is the number of the last file that was run, and `PRAGMA application_id` marks the
+file as a catalogue. The files are run under a lock, so that of several programs that start at the same time one copies the old file
+and migrates it while the others wait. They run in one transaction, together with the change of the number, so that a kill or a
+power cut leaves the old schema or the new one. The copy remains beside the new file.
 """
 
 import errno
@@ -31,10 +30,8 @@ _BESIDE = "rebuilding"
 
 
 def prepared(state: Path) -> Path:
-    """Returns the path of the catalogue in `state`, which is created or migrated if necessary.
-
-    Raises OperatorError when the file is not a catalogue, damaged, newer than this code, or cannot be written, and when users other
-    than root could replace it.
+    """Returns the path of the catalogue in `state`, which is made or migrated if necessary. Raises OperatorError if the file is not
+    a catalogue, damaged, newer than this code, or cannot be written, and if users other than root could replace it.
     """
     path = state / FILE
     if not (answers(state) and answers(path)):
@@ -65,8 +62,8 @@ def unanswered(path: Path) -> str:
 
 @contextmanager
 def made_beside(state: Path) -> Iterator[Path]:
-    """Yields a folder for a new catalogue on the same filesystem, and removes it at the end. Removes what a killed `rebuild` left
-    there first.
+    """Yields a folder for a new catalogue on the same filesystem, and removes it at the end. First removes what a killed `rebuild`
+    left there.
     """
     folder = state / _BESIDE
     shutil.rmtree(folder, ignore_errors=True)
@@ -77,10 +74,9 @@ def made_beside(state: Path) -> Iterator[Path]:
 
 
 def put_in_place(made: Path, state: Path) -> Path | None:
-    """Replaces the catalogue in `state` with the closed one in `made`. Returns where the old one is now, or None if there was none.
-
-    Used by `rebuild`. A program that still has the old catalogue open would go on writing to the renamed file, so no other program
-    may be running.
+    """Replaces the catalogue in `state` with the closed one in `made`. Returns the new path of the old one, or None if there was
+    none. Used by `rebuild`. A program that has the old catalogue open would continue to write to the renamed file, so no other
+    program may be running.
     """
     with _alone(state):
         aside = _set_aside(state / FILE)
@@ -89,7 +85,7 @@ def put_in_place(made: Path, state: Path) -> Path | None:
 
 
 def _set_aside(path: Path) -> Path | None:
-    """Rename it and its journal out of the way, damaged or not."""
+    """Renames the catalogue and its journal, damaged or not."""
     if not path.exists():
         return None
     aside = next(free for n in range(1, 10**6) if not (free := path.with_name(f"{FILE}.aside-{n}")).exists())
@@ -116,12 +112,10 @@ def _make_file(path: Path) -> None:
 
 
 def _set_modes(path: Path) -> None:
-    """Makes the live files root's alone, and lets the dashboard's group enter the folder, where its copy is.
-
-    A user who can open the live file for reading can hold its locks. The folder gets the group if that exists and no other was
-    chosen, and the setgid bit, so that a copy belongs to the group whatever job makes it, even without the right to change
-    owners. SQLite gives -wal and -shm the mode of the database. Attributes that a job may not change have been set by another
-    program, or will be.
+    """Makes the live files accessible only to root, and lets the dashboard's group enter the folder, where its copy is. A user who
+    can open the live file for reading can hold its locks. The folder gets the group if that exists and no other was chosen, and the
+    setgid bit, so that a copy belongs to the group whatever job makes it, even without the right to change owners. SQLite gives
+    -wal and -shm the mode of the database. Attributes that this job may not change were set by another program, or will be.
     """
     if os.geteuid() != 0:
         return
@@ -229,7 +223,7 @@ def _upgrade(path: Path, version: int) -> None:
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """A consistent copy, journal included; it appears under its name when it is whole and on disk."""
+    """Makes a consistent copy, including the journal; it gets its name when it is complete and on disk."""
     unfinished = copy.with_name(copy.name + ".tmp")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

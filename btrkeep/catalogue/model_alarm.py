@@ -8,16 +8,15 @@ from btrkeep.choices import ALARM_EVENTS
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = ALARM_EVENTS
 """Events, as in [notify] on."""
 SERVICE = "service"
-"""The event of rows that remember which services do not work, so that the log says it once."""
+"""The event of rows that remember which services do not work, so that the log reports it only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectKind:
-    """A kind of subject that an alarm can have, and what follows from it.
-
-    `named`: there are several of the kind, each with a name or a number. `of_host`: it is a present state of a host, and ends when
-    that is no longer configured. `of_copy`: it is a configured copy. `of_job`: it is a job, not a host, a copy or the pool.
-    `without_catalogue`: it is checked without a catalogue, too. `has_command`: its text has a command, which must not be cut.
+    """A kind of alarm subject, and its properties. `named`: there are several of the kind, each with a name or a number. `of_host`:
+    it is a present state of a host, and ends when that is no longer configured. `of_copy`: it is a configured copy. `of_job`: it is
+    a job, not a host, a copy or the pool. `without_catalogue`: it is also checked without a catalogue. `has_command`: its text has
+    a command, which must not be truncated.
     """
 
     named: bool = False
@@ -29,7 +28,7 @@ class SubjectKind:
 
 
 KINDS: dict[str, SubjectKind] = {}
-"""By the word that the catalogue stores. What to do about each, and an example: TABLE of btrkeep.decisions.alarm_advice."""
+"""By the word in the catalogue. What to do about each, and an example: TABLE of btrkeep.decisions.alarm_advice."""
 
 
 def _kind(word: str, **traits: bool) -> str:
@@ -83,7 +82,7 @@ class AlarmSubject:
 
     @property
     def traits(self) -> SubjectKind:
-        """Returns what follows from the kind; nothing for a word of another version."""
+        """Returns the properties of the kind; none for a word of another version."""
         return KINDS.get(self.kind, SubjectKind())
 
     def __str__(self) -> str:
@@ -102,19 +101,19 @@ class StoredAlarm:
     subject: str
     """What it is about: "host web1", "unit btrkeep-backup@main.service", "pool", ..."""
     text: str
-    """It in words, as it was seen last."""
+    """The problem in words, as last seen."""
     grade: int
-    """How bad it was when it was told; an alarm whose grade has grown is told again."""
+    """The grade when it was notified; an alarm whose grade has risen is notified again."""
     since: datetime
-    """When it came, the last time that it came."""
+    """When it came, the last time."""
     times: int
-    """How often it came since its recovery was told last."""
+    """How often it came since its end was last notified."""
     told: datetime | None
-    """When people were told of it last; None: never."""
+    """When it was last notified; None: never."""
     recovered: datetime | None
     """When it was first seen gone; None: it is active."""
     cleared: datetime | None
-    """When people were told last that it is gone; None: never."""
+    """When its end was last notified; None: never."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -13,10 +13,11 @@ from btrkeep.backup_states import Cause, Condition
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"
-"""What `Run.meaning` says of a run whose process was gone when the next one came: how rsync ended is unknown."""
+"""`Run.meaning` of a run whose process had ended when the next one came: how rsync ended is unknown."""
 EXPIRY_OUTCOMES = ("complete", "partial", "stopped", "failed", "killed")
-"""complete: all that was due is gone. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
-failed: an error ended it. killed: its process was gone when the next one came."""
+"""complete: everything due was deleted. partial: hosts were left out, or a limit was reached. stopped: by a guard, or a signal.
+failed: an error ended it. killed: its process had ended without a result when the next one came.
+"""
 DEDUPE_OUTCOMES = ("complete", "stopped", "failed", "killed")
 """stopped: by a signal, or because its time was over."""
 
@@ -30,15 +31,15 @@ class Backup:
     name: str | None
     """The folder's name, 2026-11-20T220003Z; None while it is still in `.working`."""
     path: str
-    """Relative to the pool's folder."""
+    """Relative to the folder of the pool."""
     state: str
     """One of BACKUP_STATES."""
     started: datetime
-    """When the run that made it began."""
+    """When its run started."""
     finished: datetime | None
-    """When that run ended; None: it has not, or it was killed."""
+    """When its run ended; None: it has not, or it was killed."""
     duration: float | None
-    """Seconds that the run took; None: not known."""
+    """Duration of the run in seconds; None: unknown."""
     files: int | None
     """Number of regular files."""
     bytes: int | None
@@ -50,19 +51,19 @@ class Backup:
     warnings: tuple[str, ...] = ()
     """What is missing or unusual in a backup, one line each."""
     base: str | None = None
-    """The name of the backup whose snapshot it began with; None for a first copy."""
+    """The name of the backup of which it started as a snapshot; None for a first copy."""
     subvolume_id: int | None = None
     """The subvolume's number in the pool's filesystem."""
     uuid: str | None = None
-    """The backup's identity, which its copies in other pools share."""
+    """The backup's id, which its copies in other pools share."""
     outcome: str | None = None
     """Its state apart from its expiry: complete, suspect, failed or altered. None until it is final."""
     held_until: datetime | None = None
     """When its hold ends; None: the hold has no end, or there is none."""
     held_why: str | None = None
-    """The reason of its hold, as the operator wrote it; None: it is not held."""
+    """The reason of its hold, as the administrator wrote it; None: it is not held."""
     expired: datetime | None = None
-    """When retention marked it for deletion; None: it is not marked."""
+    """When expiry marked it for deletion; None: it is not marked."""
     cause: Cause | None = None
     """`error` as data; None if it has only a text, such as that of a hook."""
     shared_bytes: int | None = None
@@ -74,7 +75,7 @@ class Backup:
 
 
 class BackupState(NamedTuple):
-    """The part of a backup's row that retention needs. A tuple, because there are 95,000 of them and a dataclass takes three times
+    """The fields of a backup's row for the retention. A tuple, because there are 95,000 of them and a dataclass takes three times
     as long.
     """
 
@@ -96,7 +97,7 @@ class BackupState(NamedTuple):
 
 
 class StateFromNotes(NamedTuple):
-    """The part of a backup's row that comes from its host's notes."""
+    """The fields of a backup's row that come from its host's notes."""
 
     host: str
     name: str | None
@@ -112,7 +113,7 @@ class Run:
     """One attempt to back up one host, with rsync's numbers. Runs are history: they outlive the backup."""
 
     id: int
-    """A run that began later has a higher one."""
+    """A run that started later has a higher one."""
     host: str
     """The host's name in the configuration."""
     started: datetime
@@ -126,9 +127,9 @@ class Run:
     attempts: int
     """Number of attempts of the transfer."""
     exit_code: int | None
-    """rsync's; negative for a signal."""
+    """rsync's exit status; negative for a signal."""
     meaning: str | None
-    """What `exit_code` means: an ExitCause; without one KILLED, or nothing."""
+    """The meaning of `exit_code`: an ExitCause; without one KILLED, or nothing."""
     error: str | None
     """Why the run did not make a complete backup; None if it did."""
     last_lines: tuple[str, ...]
@@ -146,17 +147,17 @@ class Run:
     pid: int
     """The process that made the run."""
     pid_started: str | None
-    """Its start time, which distinguishes it from a later process with the same number; None: not known."""
+    """Its start time, which distinguishes it from a later process with the same number; None: unknown."""
     night: bool
     """True if it belongs to a run over all hosts, False if the host was named."""
     cause: Cause | None = None
     """`error` as data; None if it has only a text."""
     shared_bytes: int | None = None
-    """As in the backup that it made."""
+    """The same field as in the backup that it made."""
 
     @property
     def killed(self) -> bool:
-        """True if the run was killed; its outcome is "failed" then, and `finished` is when it was last heard of."""
+        """True if the run was killed; then its outcome is "failed", and `finished` is its last sign of life."""
         return self.exit_code is None and self.meaning == KILLED
 
 
@@ -183,7 +184,7 @@ class Progress:
     rate: float | None
     """Bytes per second."""
     share: float | None
-    """The part of the transfer that is done, 0 to 1; None: not known yet."""
+    """The finished share of the transfer, 0 to 1; None: still unknown."""
     updated: datetime
     """When this was written."""
 
@@ -217,13 +218,15 @@ class Expiry(PoolJob):
     marked: int
     """Number of backups that it marked for deletion."""
     revived: int
-    """Number of marked backups that are kept after all, because the policy changed or they were held."""
+    """Number of marked backups that are no longer marked, because the policy changed or they were held."""
     deleted: int
     """Number of backups deleted so far."""
     left_out: int
     """Number of hosts that it skipped because of an error or a safety limit."""
     waiting: int | None
-    """Deleted subvolumes that wait for the kernel's cleaner now, other programs' included; None: not known, as below."""
+    """Deleted subvolumes that wait for the kernel's cleaner now, including those of other programs; None: unknown, also for the
+    following fields.
+    """
     most_waiting: int | None
     """The highest `waiting` of the run."""
     rate: float | None
@@ -246,45 +249,44 @@ class Expiry(PoolJob):
 
 @dataclass(frozen=True, slots=True)
 class Dedupe(PoolJob):
-    """One run of `dedupe`; while it has no end, how far it is. `outcome`: one of DEDUPE_OUTCOMES."""
+    """One run of `dedupe`; without an end, its progress. `outcome`: one of DEDUPE_OUTCOMES."""
 
     backups: int
     """Number of backups that it has finished."""
     files: int
-    """Number of files that share data since then, counted in each backup that has them."""
+    """Number of files that now share data, counted in each backup that has them."""
     shared_bytes: int
     """The size of those files."""
     read_bytes: int
     """Bytes of files that it read to compare them."""
     left_out: int
-    """Number of backups that it skipped, in part or as a whole."""
+    """Number of backups that it skipped, partly or completely."""
     data_saved: int | None
-    """How much less data the filesystem used at the end, with all that other programs wrote; None: it did not finish."""
+    """Decrease of the filesystem's used data until the end, including the writes of other programs; None: it did not finish."""
     metadata_added: int | None
-    """How much more metadata the filesystem used at the end; None: it did not finish."""
+    """Increase of the filesystem's used metadata until the end; None: it did not finish."""
     updated: datetime
     """When this was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts about a host that `status` and `due` need.
-
-    Backups with a time in the future are ignored, except by `ahead`: a clock was wrong, and their real time is unknown. `newest_*`
-    is the newest backup in any state, including `.working`. `last_run_*` is the newest run that has ended: a run in progress, or
-    one that was killed and not yet cleaned up, does not hide the outcome of the one before.
+    """Facts about a host that `status` and `due` need. Backups with a time in the future are ignored, except by `ahead`: a clock
+    was wrong, and their real time is unknown. `newest_*` is the newest backup in any state, including `.working`. `last_run_*` is
+    the newest run that has ended: a run in progress, or one that was killed and not yet cleaned up, does not hide the outcome of
+    the one before.
     """
 
     last_complete: datetime | None
     """When the newest complete backup started."""
     last_complete_finished: datetime | None
-    """When the run ended that made it."""
+    """When the run that made it ended."""
     last_complete_files: int | None
     """Its number of regular files."""
     last_complete_bytes: int | None
     """The size of its files on the host."""
     last_complete_new_bytes: int | None
-    """Bytes of new data that it brought."""
+    """Bytes of its new data."""
     newest_state: str | None
     """One of BACKUP_STATES; None: the host has no backup."""
     newest_error: str | None
@@ -300,13 +302,15 @@ class HostFacts:
     last_run_error: str | None
     """Why it did not make a complete backup."""
     ahead: datetime | None = None
-    """The latest time of a backup that lies in the future; None: there is none."""
+    """The latest time of a backup in the future; None: none."""
     newest_cause: Cause | None = None
     """`newest_error` as data; None if it has only a text."""
     last_run_cause: Cause | None = None
     """`last_run_error` as data; None if it has only a text."""
     lasting: tuple[Condition, ...] = ()
-    """What the newest complete backup could not fetch or delete, each with the first of the successive backups with it."""
+    """The files that the newest complete backup could not fetch or delete, each with the first of the successive backups with that
+    problem.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +318,7 @@ class Night:
     """One process of `backupd run` over all hosts. Counts only the rows that are still in the catalogue."""
 
     first_run: int
-    """The `id` of its first run. Runs of other processes may lie between this one and `last_run`."""
+    """The `id` of its first run. Runs of other processes may be between this one and `last_run`."""
     last_run: int
     """The `id` of its last run."""
     started: datetime
@@ -338,7 +342,7 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class PastRuns:
-    """Which runs of hosts are asked for: those that are all of this. None, or nothing given: any."""
+    """Which runs of hosts are requested: those that match all fields. None or an empty field matches all."""
 
     hosts: Collection[str] | None = None
     """Names of hosts; empty: no run. None: all hosts."""
@@ -351,7 +355,7 @@ class PastRuns:
     process: tuple[int, str | None] | None = None
     """The pid and the start time of the process that made them; None: any process."""
     ids: tuple[int, int] | None = None
-    """The lowest and the highest `id`, both included; None: all."""
+    """The lowest and the highest `id`, inclusive; None: all."""
     before: int | None = None
     """Only runs with a lower `id`, for the next page; None: all."""
 
@@ -381,7 +385,7 @@ class BackupOutcome(NamedTuple):
     state: str
     """One of BACKUP_STATES."""
     outcome: str | None
-    """complete, suspect or failed, whatever became of it since; None where the catalogue does not know."""
+    """complete, suspect or failed, whatever its present state; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,12 +397,12 @@ class RunTotals:
     runs: int
     """Number of runs."""
     literal_bytes: int
-    """Bytes of new data that they brought."""
+    """Bytes of their new data."""
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceTotals:
-    """All runs of balance on a filesystem, ever."""
+    """All runs of balance on a filesystem since the beginning of the history."""
 
     runs: int
     """Number of runs."""
@@ -407,12 +411,12 @@ class BalanceTotals:
     moved: int
     """Bytes of data that they moved."""
     written: int
-    """Bytes written to the devices, by the runs of which that is known."""
+    """Bytes written to the devices, by the runs for which it is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryTotals:
-    """All runs of `expire`, ever."""
+    """All runs of `expire` since the beginning of the history."""
 
     runs: int
     """Number of runs."""

@@ -22,10 +22,13 @@ BALANCE_OUTCOMES = (
     "failed",
     "killed",
 )
-"""What ended a run, in the words of balancer.run_types.StopReason. killed: its process was gone when the next one came."""
+"""What ended a run, in the words of balancer.run_types.StopReason. killed: its process had ended without a result when the next one
+came.
+"""
 STEP_OUTCOMES = ("done", "gone", "no space", "cancelled", "failed")
-"""done: the block group was relocated. gone: it was not there any more. no space: its data found no room (ENOSPC). cancelled: by
-whatever stopped the run, half of it may have moved."""
+"""done: the block group was relocated. gone: it no longer existed. no space: there was no free space for its data (ENOSPC).
+cancelled: by whatever stopped the run, half of it may have been moved.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class FreeSpaceScore:
     used: int
     """Bytes of data in them."""
     unallocated: int
-    """Bytes that no block group has yet, as data would be stored: halved for raid1 and dup."""
+    """Unallocated bytes, in bytes of data: half of the raw bytes for raid1 and dup."""
     fragments: int
     """Number of free extents in the free space tree."""
     score: float
@@ -55,7 +58,7 @@ class FreeSpaceScore:
     free_in_large: int
     """Bytes in free extents of at least 16 MiB, joined across bitmaps."""
     histogram: tuple[tuple[int, int, int], ...]
-    """(least bytes, extents, their bytes) of each size class, which reaches up to twice its least; () when nothing is free."""
+    """(minimum bytes, extents, their bytes) of each size class, which ends at twice its minimum; () if nothing is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +86,21 @@ class Balance:
     pid: int
     """The process that runs it."""
     pid_started: str | None
-    """Its start time; None: not known."""
+    """Its start time; None: unknown."""
     block_groups: int
     """Number of relocated block groups."""
     moved: int
     """Bytes of data that it moved."""
     written: int | None
-    """Bytes that all programs wrote to the devices while it ran; None: not known."""
+    """Bytes that all programs wrote to the devices while it ran; None: unknown."""
     gained: float
-    """The sum of what its steps took off the filesystem's score, without the effect of other programs."""
+    """The sum of the decrease of the filesystem's score in its steps, without the effect of other programs."""
     failed: int
     """Number of block groups that it could not relocate."""
     current: int | None
-    """vaddr of the block group that it relocates now; None: none at the moment."""
+    """vaddr of the block group that it relocates now; None: none at present."""
     before: Mapping[str, object]
-    """The filesystem's numbers at its begin; empty: not known."""
+    """The filesystem's numbers at its start; empty: unknown."""
     after: Mapping[str, object]
     """The same at its end."""
     updated: datetime
@@ -111,7 +114,7 @@ class BalanceStep:
     balance: int
     """The `id` of its run."""
     number: int
-    """Within the run: 1, 2, ..."""
+    """Position in the run: 1, 2, ..."""
     vaddr: int
     """Logical address of the block group."""
     length: int
@@ -131,7 +134,7 @@ class BalanceStep:
     seconds: float
     """How long it took."""
     moved: int
-    """Bytes moved: `used` if it is done; of a cancelled one what had moved until then, if known."""
+    """Bytes moved: `used` if it is done; for a cancelled one the bytes moved until then, if known."""
     written: int | None
     """Bytes that all programs wrote to the devices during it; None: not known."""
     estimate_written: int | None
@@ -139,7 +142,7 @@ class BalanceStep:
     estimate_seconds: float | None
     """How long it was expected to take; None: no estimate."""
     gained: float
-    """How much the filesystem's score fell, with the new place of the data."""
+    """Decrease of the filesystem's score, including the new place of the data."""
     outcome: str
     """One of STEP_OUTCOMES."""
     error: str | None
@@ -147,7 +150,7 @@ class BalanceStep:
 
 
 SPANS = ("raw", "hour", "day")
-"""raw: as it was taken. hour, day: what is left of all samples of that hour or day."""
+"""raw: as it was taken. hour, day: the summary of all samples of that hour or day."""
 JOBS = ("backup", "expire", "balance")
 
 
@@ -170,7 +173,7 @@ def read_space_name(name: str) -> SpaceType:
 
 
 def join_activities(activities: Iterable[str]) -> str:
-    """Returns the column `activity`: the operations ("balance", "scrub") with commas between; "" for none."""
+    """Returns the column `activity`: the operations ("balance", "scrub") separated by commas; "" for none."""
     return ", ".join(activities)
 
 
@@ -181,10 +184,9 @@ def split_activities(activity: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The state of a filesystem at a moment, and the activity of its devices since the sample before. Fields are in the order of
-    the columns.
-
-    Sizes are raw bytes of the devices: data stored twice counts twice. For an hour or a day they are those of its last sample.
+    """The state of a filesystem at one time, and the activity of its devices since the sample before. Fields are in the order of
+    the columns. Sizes are raw bytes of the devices: data stored twice counts twice. For an hour or a day they are those of its last
+    sample.
     """
 
     filesystem: str
@@ -196,12 +198,13 @@ class Sample:
     size: int
     """Of all devices."""
     allocated: int
-    """Bytes of the devices in block groups."""
+    """Bytes of the devices that belong to block groups."""
     used: int
     """Bytes of the devices that hold data and metadata."""
     spaces: Mapping[str, Sequence[int]]
-    """By `space_name` ("data raid1"): allocated, used, both as files have them, and a thousand times the bytes of devices that a
-    byte of them takes."""
+    """By `space_name` ("data raid1"): allocated and used, both in bytes of files, and a thousand times the bytes of devices for
+    each byte.
+    """
     devices: Mapping[str, Sequence[int]]
     """By number ("1"): size, allocated, and errors of writing, reading, flushing, corruption, generation, unless unknown."""
     orphans: int | None
@@ -215,7 +218,7 @@ class Sample:
     activity: str
     """The kernel's operations at that time ("balance", "scrub"), as `join_activities` writes them."""
     seconds: float
-    """The length of the time up to `taken` to which `read` and the fields below refer; 0: they are not known."""
+    """The length of the time before `taken` to which `read` and the fields below refer; 0: they are unknown."""
     read: int
     """Bytes read from all devices."""
     written: int
@@ -227,13 +230,13 @@ class Sample:
     pressure: Mapping[str, float]
     """Seconds that processes waited, by kind ("io some"); empty: the kernel does not report."""
     counters: Mapping[str, object] = field(default_factory=dict)
-    """The kernel's counters of a raw sample, for the difference to the next one."""
+    """The kernel's counters at a raw sample, for the difference to the next one."""
     id: int = 0
     """0: not stored yet."""
 
 
 class SampleMark(NamedTuple):
-    """The part of a sample that is needed to choose among thousands; the rest is some hundred bytes of JSON."""
+    """The fields of a sample that are needed to choose among thousands; the rest is some hundred bytes of JSON."""
 
     id: int
     taken: datetime
@@ -252,9 +255,9 @@ class Job:
     finished: datetime | None
     """None: running now, or killed."""
     updated: datetime | None
-    """When it last reported; None: this job does not report."""
+    """The time of its last report; None: this job does not report."""
     data: int | None
-    """Bytes of file data that it wrote or moved; None: not known."""
+    """Bytes of file data that it wrote or moved; None: unknown."""
     pid: int = 0
     """The process that runs it; 0: not known."""
     pid_started: str | None = None

@@ -14,7 +14,7 @@ class VerifiedBackup:
     name: str
     """Of the backup, 2026-11-20T220003Z."""
     begun: datetime
-    """When the pass over all its files began."""
+    """When the pass over all its files started."""
     at: datetime
     """When that pass, or its last part, ended."""
     read: int
@@ -46,8 +46,8 @@ class ComparedBackup:
 
 
 class VerificationFacts(NamedTuple):
-    """What decides the verification state of a backup: `btrkeep.decisions.verification.state_of`. Times that are to come count as
-    never.
+    """The facts that decide the verification state of a backup: `btrkeep.decisions.verification.state_of`. Times in the future
+    count as never.
     """
 
     is_damaged: bool
@@ -62,12 +62,13 @@ class VerificationFacts(NamedTuple):
 
 
 FOUND_BY = ("scrub", "verify", "source", "device")
-"""scrub, device: the filesystem cannot read it. verify: that, or it has not the checksum that was recorded of it. source: the
-host has another content, though nothing was changed there."""
+"""scrub, device: the filesystem cannot read it. verify: the same, or it does not have its recorded checksum. source: the host has
+another content, though nothing was changed there.
+"""
 
 
 WHOLE = "/"
-"""The path of a damage that is not of one file: no file of the backup can be read, or not all that are damaged are named."""
+"""The path of a damage that is not about one file: no file of the backup can be read, or not all damaged files are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,11 @@ class Damage:
     name: str
     """Of the backup, 2026-11-20T220003Z."""
     path: str
-    """Absolute, as the host has it; surrogate escapes for bytes that are not UTF-8."""
+    """Absolute path on the host; surrogate escapes for bytes that are not UTF-8."""
     start: int
     """The offset of the first damaged byte."""
     length: int
-    """Number of bytes; 0: up to the end of the file, or not known."""
+    """Number of bytes; 0: up to the end of the file, or unknown."""
     found_by: str
     """One of FOUND_BY."""
     found_at: datetime

@@ -1,4 +1,4 @@
-"""Rows of the pool's history: samples, scores, the runs of expiry, dedupe and balance; and the jobs that ran."""
+"""Rows of the pool's history: samples, scores, the runs of expiry, dedupe and balance; and the other jobs."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ class DedupeStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
 
     def start_dedupe(self, started: datetime, pid: int, pid_started: str | None) -> int:
-        """A run begins; its id. All counts are 0. The row of one that was killed gets its end."""
+        """Records the start of a run; returns its id. All counts are 0. Ends the row of a killed run."""
         with self._writing("dedupe begun in the catalogue") as session:
             for row in dedupe.unfinished(session):  # the lock `verify` is ours, so none of them runs
                 dedupe.change(session, row.id, {"finished": row.updated, "outcome": "killed"})
@@ -28,7 +28,7 @@ class DedupeStore(CatalogueSession):
             dedupe.change(session, dedupe_id, fields)
 
     def dedupes(self, limit: int) -> list[Dedupe]:
-        """The last runs, newest first."""
+        """Returns the last runs, newest first."""
         return dedupe.find(self._reader, "ORDER BY id DESC LIMIT :most", {"most": limit})
 
 
@@ -36,7 +36,9 @@ class ExpiryStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
 
     def start_expiry(self, started: datetime, pid: int, pid_started: str | None, **fields: Any) -> int:
-        """A run of `expire` begins; its id. All counts are 0 and all else unknown unless given."""
+        """Records the start of a run of `expire`; returns its id. All counts are 0, and other values that are not given are
+        unknown.
+        """
         with self._writing("expiry begun in the catalogue") as session:
             return expiry.start(session, started=started, pid=pid, pid_started=pid_started, **fields)
 
@@ -46,12 +48,14 @@ class ExpiryStore(CatalogueSession):
             expiry.change(session, expiry_id, fields)
 
     def expiries(self, limit: int = 20, *, of_all: bool = False) -> list[Expiry]:
-        """The last runs of `expire`, newest first; with `of_all` without those of some hosts alone."""
+        """Returns the last runs of `expire`, newest first; with `of_all` without those of named hosts."""
         where = "WHERE hosts IS NULL" if of_all else ""
         return expiry.find(self._reader, f"{where} ORDER BY id DESC LIMIT :most", {"most": limit})
 
     def unfinished_expiries(self) -> list[Expiry]:
-        """Runs of `expire` without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        """Returns the runs of `expire` without an end, oldest first: they are running, or were killed; `pid` and `pid_started` show
+        which.
+        """
         return expiry.unfinished(self._reader)
 
     def one_expiry(self, expiry_id: int) -> Expiry | None:
@@ -73,7 +77,7 @@ class BalanceStore(CatalogueSession):
     """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
 
     def add_score(self, free_space_score: FreeSpaceScore) -> int:
-        """Keep one look at free space; its id."""
+        """Stores one score of the free space; returns its id."""
         with self._writing("score written") as session:
             return session.run(score.insert(), score.values(free_space_score)).lastrowid or 0
 
@@ -83,13 +87,15 @@ class BalanceStore(CatalogueSession):
         return score.find(self._reader, rest, {"filesystem": filesystem, "since": since})
 
     def newest_score(self, filesystem: str) -> FreeSpaceScore | None:
-        """Returns the score that was stored last, whatever the clock said; None if there is none."""
+        """Returns the score that was stored last, whatever its time; None if there is none."""
         return score.first(self._reader, "WHERE filesystem = :filesystem ORDER BY id DESC LIMIT 1", {"filesystem": filesystem})
 
     def start_balance(
         self, filesystem: str, mountpoint: str, started: datetime, pid: int, pid_started: str | None, **fields: Any
     ) -> int:
-        """A run of balances begins; its id. `policy` is needed. All counts are 0 and all else unknown unless given."""
+        """Records the start of a run of balances; returns its id. `policy` is required. All counts are 0, and other values that are
+        not given are unknown.
+        """
         given = {"filesystem": filesystem, "mountpoint": mountpoint, "started": started, "pid": pid, "pid_started": pid_started}
         with self._writing("balance begun in the catalogue") as session:
             return balance.start(session, **given, **fields)
@@ -105,19 +111,23 @@ class BalanceStore(CatalogueSession):
         self.update_balance(balance_id, **fields, current=None)
 
     def add_step(self, step: BalanceStep, /, **fields: Any) -> None:
-        """Keep one block group of a run, and change the run's fields (its sums, say) together with it."""
+        """Stores one block group of a run, and changes the run's fields (for example its sums) in the same transaction."""
         with self._writing("balance step written") as session:
             balance_step.add(session, [step])
             balance.change(session, step.balance, fields)
 
     def balances(self, filesystem: str, limit: int | None = 20, since: datetime | None = None) -> list[Balance]:
-        """The last `limit` runs on a filesystem, newest first; None: all. With `since` those that started then or later."""
+        """Returns the last `limit` runs on a filesystem, newest first; None: all. With `since`, those that started then
+        or later.
+        """
         rest = "WHERE filesystem = :filesystem AND (:since IS NULL OR started >= :since) ORDER BY id DESC LIMIT :most"
         most = _ALL if limit is None else limit
         return balance.find(self._reader, rest, {"filesystem": filesystem, "since": since, "most": most})
 
     def unfinished_balances(self) -> list[Balance]:
-        """Runs on any filesystem without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        """Returns the runs on any filesystem without an end, oldest first: they are running, or were killed; `pid` and
+        `pid_started` show which.
+        """
         return balance.unfinished(self._reader)
 
     def one_balance(self, balance_id: int) -> Balance | None:
@@ -125,15 +135,15 @@ class BalanceStore(CatalogueSession):
         return balance.first(self._reader, "WHERE id = :id", {"id": balance_id})
 
     def steps(self, balance_id: int) -> list[BalanceStep]:
-        """The block groups of a run, in their order."""
+        """Returns the block groups of a run, in order."""
         return balance_step.find(self._reader, "WHERE balance = :id ORDER BY number", {"id": balance_id})
 
     def measured(self, filesystem: str, limit: int = 200) -> list[BalanceStep]:
-        """The last block groups that were relocated on a filesystem, newest first: what an estimate can learn from."""
+        """Returns the last block groups that were relocated on a filesystem, newest first, as data for an estimate."""
         return [BalanceStep(*row) for row in self._reader.all(_MEASURED, {"filesystem": filesystem, "most": limit})]
 
     def moves_of(self, filesystem: str, vaddr: int) -> list[BalanceStep]:
-        """The last steps of balances that were about the block group at this address, newest first."""
+        """Returns the last steps of balances for the block group at this address, newest first."""
         if vaddr >= 1 << 63:  # a database's numbers end there, and no filesystem comes near
             return []
         values = {"filesystem": filesystem, "vaddr": vaddr, "most": _MOST_MOVES}
@@ -163,9 +173,8 @@ class SampleStore(CatalogueSession):
     """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
 
     def add_sample(self, filesystem: str, make: Callable[[Sample | None], Sample]) -> Sample:
-        """Keep what `make` makes of the newest sample so far, and give it back.
-
-        Within one transaction: of two that sample at the same time one sees the sample of the other, and no write counts twice.
+        """Stores the sample that `make` makes from the newest one, and returns it. In one transaction: if two programs sample at
+        the same time, one sees the sample of the other, and no write counts twice.
         """
         with self._writing("sample written") as session:
             new_sample = make(_newest(session, filesystem))
@@ -173,7 +182,7 @@ class SampleStore(CatalogueSession):
         return new_sample
 
     def newest_sample(self, filesystem: str) -> Sample | None:
-        """Returns the sample that was stored last, whatever the clock said; None if there is none."""
+        """Returns the sample that was stored last, whatever its time; None if there is none."""
         return _newest(self._reader, filesystem)
 
     def oldest_sample(self, filesystem: str, span: str) -> datetime | None:
@@ -203,15 +212,14 @@ class SampleStore(CatalogueSession):
         return sample.find(self._reader, rest, {"ids": Json(json.dumps(list(ids)))})
 
     def replace_samples(self, ids: Sequence[int], by: Iterable[Sample]) -> int:
-        """Put these in the place of those, by id; how many of those there were."""
+        """Replaces samples, given by id, by these; returns how many of the old ones existed."""
         with self._writing("samples thinned") as session:
             sample.add(session, by)
             return session.run_many("DELETE FROM sample WHERE id = :id", [{"id": id_} for id_ in ids])
 
     def jobs(self, filesystem: str, start: datetime, end: datetime) -> list[Job]:
-        """Backups, expiries and balances that ran at any time from `start` to `end`, oldest first.
-
-        A run that was killed and never ended counts as running.
+        """Returns the backups, expiries and balances that ran at any time from `start` to `end`, oldest first. A run that was
+        killed without an end counts as running.
         """
         values = {"start": start, "end": end, "filesystem": filesystem}
         all_jobs = (Job(*row) for query in _QUERIES for row in self._reader.all(query, values))

@@ -25,7 +25,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
 
 PATIENCE = 5.0
-"""Seconds of trying before a query gives up: a moment in which the files come or go lasts microseconds."""
+"""Seconds of trying before a query gives up: the moments in which files appear or disappear last microseconds."""
 _PAUSE = 0.002
 _TRUSTED = 10.0  # seconds; the dashboard opens the catalogue for each request
 _MADE_BY = "`backupd check` creates it; if it was lost, `backupd rebuild` creates it from the pool"
@@ -41,7 +41,7 @@ _PASSING = (
 
 
 class CatalogueUnready(OperatorError):
-    """The catalogue is not there, not readable, or of another version: nothing that trying again would help."""
+    """The catalogue does not exist, is not readable, or has another version: trying again would not help."""
 
 
 # What tells one state of a file from another: its inode, its size, and when its content and anything of it changed last.
@@ -49,7 +49,7 @@ Mark = tuple[int, int, int, int]
 
 
 class ReadOnlySession(Session):
-    """A session that only reads. Each query sees one state of the catalogue."""
+    """A session that only reads. Each query sees one consistent state of the catalogue."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -88,7 +88,7 @@ class ReadOnlySession(Session):
         return _FetchedRows(rows) if self._mark == _mark(self.path) else None
 
     def _settled(self) -> sqlite3.Connection | None:
-        """The open file; None when it was written a moment ago, which is too near to tell one state from the next."""
+        """Returns the open file; None if it was written so recently that two states could not be distinguished."""
         if self._connection and self._mark and self._mark != _mark(self.path):
             self._let_go()
         if self._connection is None:
@@ -114,7 +114,7 @@ class ReadOnlySession(Session):
 
 
 class CopySession(ReadOnlySession):
-    """A session on the dashboard's copy, which never changes: all queries see the copy that was there at the first."""
+    """A session on the dashboard's copy, which never changes: all queries see the copy that existed at the first one."""
 
     def _answer(self, query: str, values: Values) -> QueryResult:
         if self._connection is None and not self._closed:
@@ -123,7 +123,7 @@ class CopySession(ReadOnlySession):
 
 
 class _FetchedRows:
-    """Rows that were read to their end."""
+    """Rows that were read completely."""
 
     def __init__(self, rows: list[Row]) -> None:
         self._rows = iter(rows)
@@ -138,7 +138,7 @@ def state_mark(path: Path) -> tuple[Mark | None, Mark | None]:
 
 
 def _mark(path: Path) -> Mark | None:
-    """Returns a value that differs for each state of the file; None if the file is missing or is not the whole catalogue."""
+    """Returns a value that differs for each state of the file; None if the file is missing or not the complete catalogue."""
     if _file_mark(_beside(path, "-wal")) or _file_mark(_beside(path, "-journal")):
         return None
     return _file_mark(path)
@@ -153,7 +153,7 @@ def _file_mark(path: Path) -> Mark | None:
 
 
 def _is_passing(code: int) -> bool:
-    """Returns True if it may come of files that come and go. Plain READONLY is our own fault: an attempt to write."""
+    """Returns True if the cause may be files that appear and disappear. Plain READONLY is a bug: an attempt to write."""
     return code & 0xFF in _PASSING or (code & 0xFF == sqlite3.SQLITE_READONLY and code != sqlite3.SQLITE_READONLY)
 
 
@@ -162,7 +162,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 def require_schema(session: Session) -> None:
-    """Raises CatalogueUnready when the schema is another than this code knows: who only reads cannot migrate it."""
+    """Raises CatalogueUnready if the schema is not the one of this code: a reader cannot migrate it."""
     version = migrate.version_of(session)
     if not version:
         raise CatalogueUnready(f"the catalogue {session.path} is still empty", _MADE_BY)
@@ -174,7 +174,7 @@ def require_schema(session: Session) -> None:
 
 
 def require_catalogue(path: Path) -> None:
-    """Raises CatalogueUnready when there is no catalogue, or not for this user, or when its folder does not answer."""
+    """Raises CatalogueUnready if there is no catalogue, if this user may not read it, or if its folder does not answer."""
     if not answers(path.parent, _TRUSTED):
         raise CatalogueUnready(migrate.unanswered(path), HINT)
     try:

@@ -1,4 +1,4 @@
-"""Rows of run and progress, the nights that runs make up, and totals added up by the database."""
+"""Rows of run and progress, the nights that consist of runs, and totals computed by the database."""
 
 import json
 from collections import Counter
@@ -36,7 +36,9 @@ class RunStore(CatalogueSession):
         self._unseen: set[int] = set()  # runs that began here and of which no progress was told yet
 
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
-        """A run begins; its id. `pid` and `pid_started` say which process does it, `night` that it is one of a whole night."""
+        """Records the start of a run; returns its id. `pid` and `pid_started` identify its process; `night`: it belongs to a whole
+        night.
+        """
         with self._writing("run begun in the catalogue") as session:
             if host not in self._known:
                 hosts.know(session, host)
@@ -74,12 +76,12 @@ class RunStore(CatalogueSession):
             session.run("DELETE FROM progress WHERE run_id = :id", {"id": run_id})
 
     def runs(self, host: str | None = None, limit: int = 20) -> list[Run]:
-        """The last runs, of one host or of all, newest first."""
+        """Returns the last runs, of one host or of all, newest first."""
         where = "" if host is None else "WHERE host = :host"
         return run.find(self._reader, f"{where} ORDER BY id DESC LIMIT :most", {"host": host, "most": limit})
 
     def past_runs(self, wanted: PastRuns, limit: int = 50) -> list[Run]:
-        """The last runs of hosts that are wanted, newest first."""
+        """Returns the last runs that match, newest first."""
         conditions = " AND ".join(_conditions(wanted)) or "TRUE"
         first, last = wanted.ids or (None, None)
         pid, pid_started = wanted.process or (None, None)
@@ -103,19 +105,18 @@ class RunStore(CatalogueSession):
         return run.first(self._reader, "WHERE id = :id", {"id": run_id})
 
     def unfinished_runs(self) -> list[Run]:
-        """Runs without an end, oldest first: running now, or killed; their `pid` and `pid_started` tell."""
+        """Returns the runs without an end, oldest first: they are running, or were killed; `pid` and `pid_started` show which."""
         return run.unfinished(self._reader)
 
     def newest_finish(self) -> datetime | None:
-        """Returns the end of the newest run that has ended, by the clock of that time, or None.
-
-        The newest by id: after a night with a wrong clock an older run may have a later end.
+        """Returns the end of the newest run that has ended, by the clock of that time, or None. The newest one by id: after a night
+        with a wrong clock an older run may have a later end.
         """
         newest: datetime | None = self._reader.value(_NEWEST_FINISH)
         return newest
 
     def put_progress(self, progress_now: Progress) -> None:
-        """Say how far a host's transfer is."""
+        """Records the progress of a host's transfer."""
         row = progress.values(progress_now)
         with self._writing("progress row written") as session:
             if session.run(progress.update(progress.kinds, "host = :host"), row).rowcount == 0:
@@ -124,7 +125,7 @@ class RunStore(CatalogueSession):
         self._unseen.discard(progress_now.run_id)
 
     def drop_progress(self, host: str) -> None:
-        """Deletes the progress of a host: nothing of it is running any more."""
+        """Deletes the progress of a host, which has no running transfer any more."""
         with self._writing("progress row dropped") as session:
             session.run("DELETE FROM progress WHERE host = :host", {"host": host})
 
@@ -153,7 +154,9 @@ def _conditions(wanted: PastRuns) -> Iterator[str]:
 
 
 _APART = timedelta(hours=12)
-"""Two runs of one process number that are further apart are of two nights: numbers come again, after a boot start times too."""
+"""Two runs of one process number that are further apart belong to two nights: numbers are used again, and after a boot start times
+too.
+"""
 _NIGHTS = f"""
     SELECT min(id), max(id), min(started) AS "started [moment]", max(finished) AS "finished [moment]",
         {run.select("pid", "pid_started")}, coalesce(outcome, ''), count(*), coalesce(sum(literal_bytes), 0)
@@ -168,19 +171,21 @@ class NightQueries(CatalogueSession):
     """Reads nights."""
 
     def nights(self, among: int = 100_000) -> list[Night]:
-        """The nights among so many of the last runs of hosts, newest first; without one that may have begun before these."""
+        """Returns the nights among that many of the last runs of hosts, newest first; without a night that may have started before
+        these.
+        """
         newest = self._reader.value(_NEWEST) or 0
         all_nights = self._nights(newest - among + 1, newest)
         return all_nights if newest <= among else all_nights[:-1]
 
     def night(self, first_run: int) -> Night | None:
-        """Returns the night that began with this run, or None. Later nights are not read."""
+        """Returns the night that started with this run, or None. Later nights are not read."""
         before = self._reader.value(_NIGHT_BEFORE, {"id": first_run})
         nights = self._nights(first_run if before is None else before, first_run + _LONGEST)
         return next((night for night in nights if night.first_run == first_run), None)
 
     def _nights(self, lowest: int, highest: int) -> list[Night]:
-        """Made of pieces: runs of one process that began within one hour and ended alike."""
+        """Combines pieces: runs of one process that started within one hour and have the same outcome."""
         parts: dict[tuple[int, str | None], list[list[Night]]] = {}
         for *row, outcome, runs, new in self._reader.all(_NIGHTS, {"lowest": lowest, "highest": highest}):
             piece = Night(*(*row, {outcome: runs}, new))
@@ -238,7 +243,7 @@ class RunSummaries(CatalogueSession):
     """Reads summaries. Filesystems are named by their UUID."""
 
     def runs_since(self, since: datetime, hosts: Collection[str] | None = None) -> list[HostRuns]:
-        """Runs that began at `since` or later, of all hosts or of these, in the order in which they began."""
+        """Returns the runs that started at `since` or later, of all hosts or of these, in the order of their start."""
         first = self._reader.value(_FIRST, {"since": since})
         if first is None:
             return []
@@ -251,13 +256,13 @@ class RunSummaries(CatalogueSession):
         return dict(self._reader.all(_COUNTS))
 
     def first_seen(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """Returns when the first run or the oldest backup of each of these hosts began; a host without any is absent."""
+        """Returns the start of the first run or the oldest backup of each of these hosts; a host without any is missing."""
         first_moments = self._reader.all(_FIRST_SEEN, {"hosts": names_in(hosts)})
         rows = [(name, [moment for moment in moments if moment]) for name, *moments in first_moments]
         return {name: min(moments) for name, moments in rows if moments}
 
     def backup_outcomes(self, hosts: Collection[str]) -> list[BackupOutcome]:
-        """Returns what became of the final backups of these hosts, ordered by host and start."""
+        """Returns the present state of the final backups of these hosts, ordered by host and start."""
         return [BackupOutcome._make(row) for row in self._reader.all(_OUTCOMES, {"hosts": names_in(hosts)})]
 
     def run_totals(self, since: datetime, latest: datetime) -> list[RunTotals]:

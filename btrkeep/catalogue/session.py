@@ -30,11 +30,9 @@ class CatalogueSession:
 
     @classmethod
     def open(cls, state: Path, *, copies: bool = True) -> Self:
-        """Opens the catalogue in the folder `state`; creates it if missing, migrates it if behind (a copy of the old file is kept
-        beside it). With `copies` the dashboard's copy is renewed after changes.
-
-        Raises OperatorError if the file is damaged or no catalogue (the hint says how to rebuild it), or if its schema is newer
-        than this code.
+        """Opens the catalogue in the folder `state`; makes it if it is missing, and migrates an old one (a copy of the old file is
+        kept beside it). With `copies` the dashboard's copy is renewed after changes. Raises OperatorError if the file is damaged or
+        no catalogue (the hint explains how to rebuild it), or if its schema is newer than this code.
         """
         path = migrate.prepared(state)
         with ExitStack() as stack:  # neither stays open without the other
@@ -46,10 +44,9 @@ class CatalogueSession:
 
     @classmethod
     def open_readonly(cls, state: Path) -> Self:
-        """Opens the catalogue in the folder `state` for reading only. Methods that write raise TypeError.
-
-        Raises CatalogueUnready if there is none or it has another schema, and CatalogueBusy, as the reading methods do, if it
-        changes faster than it can be read.
+        """Opens the catalogue in the folder `state` for reading only. Methods that write raise TypeError. Raises CatalogueUnready
+        if there is none or if it has another schema. The methods that read, and this one, raise CatalogueBusy if it changes faster
+        than it can be read.
         """
         path = state / migrate.FILE
         readonly.require_catalogue(path)
@@ -57,7 +54,7 @@ class CatalogueSession:
 
     @classmethod
     def open_copy(cls, state: Path) -> Self:
-        """Opens the dashboard's copy of the catalogue in `state`: that of now, until it is closed. Raises as `open_readonly`."""
+        """Opens the present dashboard's copy of the catalogue in `state`. Raises the same as `open_readonly`."""
         path = state / dashboard_copy.FILE
         readonly.require_catalogue(path)
         try:
@@ -78,13 +75,13 @@ class CatalogueSession:
         return opened
 
     def wait_at_most(self, seconds: float) -> None:
-        """From now on a method that writes raises CatalogueBusy when others keep it waiting for longer than that, not than 30 s."""
+        """From now on a method that writes raises CatalogueBusy if others make it wait longer than that, instead of 30 s."""
         if self._writer:
             self._writer.wait_at_most(seconds)
 
     def copy_seldom(self) -> None:
-        """Is called before the first change by programs that a timer starts every few minutes, all day long: a large catalogue is
-        not copied for the dashboard after each of them.
+        """Called before the first change by programs that a timer starts every few minutes throughout the day: after each of them,
+        a large catalogue is not copied for the dashboard.
         """
         self._is_periodic = True
 
@@ -113,7 +110,7 @@ class CatalogueSession:
                 pass
 
     def close(self) -> None:
-        """Close both connections. An iterator that is not at its end raises an error when it is asked on."""
+        """Closes both connections. An iterator that has not reached its end raises an error at the next step."""
         changes = self._writer.changes if self._writer else 0
         self._reader.close()
         if self._writer:

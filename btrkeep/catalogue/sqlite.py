@@ -33,10 +33,9 @@ _HIGHEST = (1 << 63) - 1
 
 
 def escape(text: str) -> str:
-    r"""`text` as a database can keep it: a surrogate becomes \udcff, a NUL \x00, and so that it can be undone, a backslash two.
-
-    Names from hosts are bytes; those that are not UTF-8 arrive as surrogate escapes (PEP 383), which neither SQLite nor PostgreSQL
-    can store, and PostgreSQL stores no NUL.
+    r"""Converts `text` to a form that a database can store: a surrogate becomes \udcff, a NUL \x00, and so that it can be reversed,
+    a backslash two. Names from hosts are bytes; those that are not UTF-8 arrive as surrogate escapes (PEP 383), which neither
+    SQLite nor PostgreSQL can store, and PostgreSQL stores no NUL.
     """
     return _UNSTORABLE.sub(_escaped, text)
 
@@ -57,17 +56,15 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 class Json(str):
-    """JSON in ASCII, which keeps surrogates and NULs by its own escapes."""
+    """Returns JSON in ASCII, which represents surrogates and NULs by its own escapes."""
 
     __slots__ = ()
 
 
 def bound(value: Any) -> Any:
-    """Converts a value for the catalogue. Raises ValueError for a time without a zone.
-
-    A number that is too large becomes the nearest one that a database can hold. The engine already bounds numbers that come from
-    hosts or from records. This catches the ones it misses, because a single number out of range would fail the
-    whole transaction, including the rows of other hosts.
+    """Converts a value for the catalogue. Raises ValueError for a time without a zone. A number that is too large becomes the
+    nearest one that a database can store. Other code already limits numbers from hosts or from records. This catches the ones it
+    misses, because a single number out of range would fail the whole transaction, including the rows of other hosts.
     """
     kind = type(value)
     if kind is str:
@@ -87,12 +84,12 @@ def moment(when: datetime) -> str:
 
 
 def lines_in(lines: tuple[str, ...]) -> Json | None:
-    """Some lines of text as a JSON array; none is NULL."""
+    """Returns lines of text as a JSON array; without lines NULL."""
     return Json(json.dumps(lines)) if lines else None
 
 
 def names_in(names: Collection[str]) -> Json:
-    """Names for a query that looks for them with json_each: a statement takes only so many values one by one."""
+    """Returns names for a query that uses json_each: the number of separate values in a statement is limited."""
     return Json(json.dumps([escape(name) for name in names]))
 
 
@@ -112,7 +109,7 @@ def cause_in(cause: Cause) -> Json:
 
 
 def cause_out(raw: bytes | str) -> Cause | None:
-    """The cause of a column; None for one that is damaged or that only a newer version knows: the row has its words besides."""
+    """Returns the cause of a column; None for a damaged one or one of a newer version: the row also has its text."""
     try:
         return cause_of(json.loads(raw))
     except (ValueError, RecursionError):
@@ -120,7 +117,7 @@ def cause_out(raw: bytes | str) -> Cause | None:
 
 
 def _conditions_out(raw: bytes) -> tuple[Condition, ...]:
-    """The conditions of a column; none from one that is damaged: the backup has its warnings besides."""
+    """Returns the conditions of a column; none for a damaged one: the backup still has its warnings."""
     try:
         return conditions_of(json.loads(raw))
     except (ValueError, RecursionError):
@@ -141,25 +138,25 @@ OUT: Mapping[str, Callable[[bytes], Any]] = {
     "cause": cause_out,
     "conditions": _conditions_out,
 }
-"""How a value comes out of a column that a query names so, in brackets."""
+"""How the value of a column is converted if the query names this, in brackets."""
 for _name, _conversion in OUT.items():
     sqlite3.register_converter(_name, _conversion)
 
 
 BUSY_TIMEOUT = 30.0
-"""How long a writer waits for the others, in seconds."""
+"""Maximum time that a writer waits for others, in seconds."""
 PAGE_CACHE = 16 << 20
-"""Bytes. SQLite's 2 MB make a list of 96,000 backups read most pages many times."""
+"""Bytes. With SQLite's 2 MB, a list of 96,000 backups reads most pages many times."""
 _AT_A_TIME = 1000  # rows
 NOT_OURS = (ValueError, TypeError, RecursionError)
-"""What the conversion of a value raises for a value that was not written here."""
+"""The exceptions when a value is converted that this program did not write."""
 
 Values = Mapping[str, Any]
 Row = tuple[Any, ...]
 
 
 class CatalogueBusy(OperatorError):
-    """Another program was writing for longer than a writer waits. Nothing was changed; it may be tried again."""
+    """Another program was writing for longer than a writer waits. Nothing was changed; the caller may try again."""
 
 
 class CatalogueUnusable(OperatorError):
@@ -252,7 +249,7 @@ class Session:
         return row[0] if row else None
 
     def stream(self, query: str, values: Values = {}) -> Iterator[Row]:  # noqa: B006
-        """The rows as they are asked for, as they were when the first was. Closed meanwhile it raises sqlite3.ProgrammingError."""
+        """Yields the rows, as they were when the first one was read. Raises sqlite3.ProgrammingError if it is closed meanwhile."""
         for batch in self._parts(query, values):
             for row in batch:
                 yield row
@@ -351,7 +348,7 @@ def opened(path: Path) -> Session:
 
 
 def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
-    """Translates an error of SQLite into one that the operator can act on; None if it is a bug of ours."""
+    """Translates an error of SQLite into one that tells the user what to do; None if it is a bug."""
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_ERROR and str(error) == _OTHER_FORMAT:
         return _error(_DAMAGED, path, error)
@@ -362,7 +359,7 @@ def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
 
 
 def busy(path: Path) -> CatalogueBusy:
-    """The error for a catalogue that others never left alone."""
+    """Returns the error for a catalogue that other programs locked all the time."""
     _, message, hint = _BUSY
     return CatalogueBusy(message.format(path=path), hint.format(path=path))
 
@@ -374,7 +371,7 @@ def _error(meaning: _Meaning, path: Path, error: Exception) -> OperatorError:
 
 
 def no_room(path: Path) -> CatalogueFull:
-    """The error for a file that could not be made."""
+    """Returns the error for a file that could not be made."""
     _, message, hint = _FULL
     return CatalogueFull(message.format(path=path), hint.format(path=path))
 
@@ -388,7 +385,7 @@ def _is_full(folder: Path) -> bool:
 
 
 def require_integrity(session: Session) -> None:
-    """Raises CatalogueDamaged when any page of the file is not as SQLite left it; reads all of it."""
+    """Raises CatalogueDamaged if any page of the file is not as SQLite wrote it; reads all of the file."""
     result = session.value("PRAGMA integrity_check(1)")
     if result != "ok":
         raise CatalogueDamaged(f"the catalogue {session.path} is damaged: {str(result).splitlines()[-1]}", _REBUILD)

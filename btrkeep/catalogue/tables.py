@@ -1,8 +1,6 @@
-"""The catalogue's tables, as they are now: their columns are the fields of what a row becomes. How a file gets there, with its
-keys, checks and indexes, is in schema/; a test holds the two together.
-
-`host` has one row for each host that ever had a backup or a run. It lets the newest row of each host be found by one index seek per
-host, however long the history has grown.
+"""The present tables of the catalogue: their columns are the fields of the objects made from rows. The migrations to these tables,
+with keys, checks and indexes, are in schema/; a test compares both. `host` has one row for each host that ever had a backup or a
+run. With it the newest row of each host is found by one index seek per host, however long the history is.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -59,7 +57,7 @@ class Table(Generic[RowT]):
         return tuple(self.kinds)
 
     def select(self, *names: str, of: str = "") -> str:
-        """These columns for a SELECT, all when none is named; `of` is the alias that the query gives the table."""
+        """Returns these columns for a SELECT, all if none is named. `of`: the alias of the table in the query."""
         return ", ".join(self._out(name, of or self.name) for name in names or self.kinds)
 
     def _out(self, name: str, of: str) -> str:
@@ -76,11 +74,11 @@ class Table(Generic[RowT]):
 
     @cache  # noqa: B019  tables are never gone
     def query(self, rest: str) -> str:
-        """The SELECT of whole rows; `rest` is what follows the table's name: WHERE, ORDER BY, LIMIT."""
+        """Returns the SELECT of whole rows. `rest`: the text after the table's name: WHERE, ORDER BY, LIMIT."""
         return f"SELECT {self.select()} FROM {self.name} {rest}"
 
     def find(self, session: Session, rest: str, values: Values = {}) -> list[RowT]:  # noqa: B006  it is never changed
-        """The rows that `query(rest)` gives."""
+        """Returns the rows of `query(rest)`."""
         return [self.row(*row) for row in session.all(self.query(rest), values)]
 
     def first(self, session: Session, rest: str, values: Values = {}) -> RowT | None:  # noqa: B006
@@ -89,12 +87,12 @@ class Table(Generic[RowT]):
         return self.row(*row) if row else None
 
     def add(self, session: Session, rows: Iterable[RowT]) -> None:
-        """Insert rows. One with an id gets a new one."""
+        """Inserts rows. A row with an id gets a new one."""
         session.run_many(self.insert(but="id"), [self.values(row) for row in rows])
 
     @cache  # noqa: B019
     def insert(self, *, but: str = "") -> str:
-        """The statement that inserts a row; without the column `but`."""
+        """Returns the statement that inserts a row; without the column `but`."""
         names = [name for name in self.kinds if name != but]
         values = ", ".join(f"coalesce(:{name}, '')" if self.kinds[name] == "name" else f":{name}" for name in names)
         return f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({values})"
@@ -104,7 +102,7 @@ class Table(Generic[RowT]):
         return self.column_values(dict(zip(self.kinds, attrgetter(*self.kinds)(row), strict=True)))
 
     def column_values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by column, with those that are kept as JSON as such."""
+        """Returns values by column; those stored as JSON are encoded."""
         return {
             name: convert(value) if value is not None and (convert := _IN.get(self.kinds[name])) else value
             for name, value in given.items()
@@ -117,10 +115,9 @@ class Table(Generic[RowT]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobTable(Table[RowT]):
-    """A table of jobs: a row is begun, changed, and ended with `finished` and `outcome`. A later id is a later job.
-
-    `fixed`: columns that never change. `counts`: columns that begin with 0; what else is not given is NULL. `is_corrected`: whether
-    an outcome may be another one after the end.
+    """A table of jobs: a row is inserted, changed, and ended with `finished` and `outcome`. A later job has a higher id. `fixed`:
+    columns that never change. `counts`: columns that start with 0; other columns that are not given are NULL. `is_corrected`: the
+    outcome may be changed after the end.
     """
 
     counts: tuple[str, ...]
@@ -128,7 +125,7 @@ class JobTable(Table[RowT]):
     is_corrected: bool = False
 
     def start(self, session: Session, **values: Any) -> int:
-        """Begin a row; its id. Raises TypeError for a column that there is not."""
+        """Inserts a row; returns its id. Raises TypeError for an unknown column."""
         self._validate({name: value for name, value in values.items() if name not in self.fixed})
         row = (
             dict.fromkeys(self.kinds) | dict.fromkeys(self.counts, 0) | {"updated": values["started"]} | self.column_values(values)
@@ -148,7 +145,7 @@ class JobTable(Table[RowT]):
         return self.find(session, "WHERE finished IS NULL ORDER BY id")
 
     def require_end(self, given: Mapping[str, Any]) -> None:
-        """Raises TypeError unless both of `finished` and `outcome` are given."""
+        """Raises TypeError unless both or none of `finished` and `outcome` are given."""
         if given.get("finished") is None or given.get("outcome") is None:
             raise TypeError(f"a row of {self.name} ends with `finished` and `outcome`")
 
@@ -192,7 +189,7 @@ damage = Table("damage", Damage, _kinds(Damage))
 verification = Table("verification", VerifiedBackup, _kinds(VerifiedBackup))
 comparison = Table("comparison", ComparedBackup, _kinds(ComparedBackup))
 NOTED = (damage.name, verification.name, comparison.name)
-"""Tables of what was found out about backups. Their rows stay when a backup's row is replaced, and go with the backup."""
+"""Tables of results about backups. Their rows remain when a backup's row is replaced, and are deleted with the backup."""
 TABLES: tuple[Table[Any], ...] = (
     *(backup, run, progress, expiry, score, balance, balance_step, sample, alarm),
     *(damage, verification, comparison, dedupe),

@@ -59,7 +59,7 @@ class VerificationStore(CatalogueSession):
 
     def newest_verifications(self, until: datetime) -> dict[str, datetime]:
         """Returns when a backup of each host was last read, partly or completely, not later than `until`. Verifications that read
-        no file do not count, nor do those of failed backups that have none.
+        no file do not count; nor do those of failed backups without files.
         """
         return dict(self._reader.all(_NEWEST, {"until": until}))
 
@@ -68,16 +68,17 @@ class VerificationStore(CatalogueSession):
         return {host: finished for host, finished in self._reader.all(_OLDEST) if finished}
 
     def hosts_with_backups(self, finished: datetime, subvolume_id: int) -> set[str]:
-        """The hosts with a final backup that was finished before, whose subvolume's id is not higher, and of which some came."""
+        """Returns the hosts with a final backup that was finished before that time, whose subvolume's id is not higher, and of
+        which some data arrived.
+        """
         return {host for (host,) in self._reader.all(_HOSTS, {"finished": finished, "subvolume_id": subvolume_id})}
 
     def looked_at(
         self, until: datetime, begun: datetime | None, newest: int, in_doubt: Collection[tuple[str, str]]
     ) -> Counter[VerificationFacts]:
-        """Counts final backups by what is known of them.
-
-        `until`: later verifications are ignored. `begun`, `newest`: of the scrub that read all of what there was; None: there was
-        none. `in_doubt`: hosts and names of the backups that a crash may have damaged.
+        """Counts final backups by their verification state. `until`: later verifications are ignored. `begun`, `newest`: of the
+        scrub that read everything that existed; None: there was none. `in_doubt`: hosts and names of the backups that a crash may
+        have damaged.
         """
         values = {"until": until, "begun": begun, "newest": newest}
         counts = Counter[VerificationFacts]()
@@ -90,18 +91,18 @@ class VerificationStore(CatalogueSession):
         return counts
 
     def newest_subvolume(self) -> int:
-        """The highest id of a final backup's subvolume; 0 without any."""
+        """Returns the highest id of a final backup's subvolume; 0 without any."""
         return int(self._reader.value(_NEWEST_ID) or 0)
 
     def put_verifications(self, verified: Iterable[VerifiedBackup]) -> None:
-        """Insert them, or replace those of the same backup."""
+        """Inserts verifications, or replaces those of the same backup."""
         rows = list(verified)
         with self._writing("verifications written") as session:
             session.run_many(_DROP, [{"host": row.host, "name": row.name} for row in rows])
             verification.add(session, rows)
 
     def put_comparisons(self, compared: Iterable[ComparedBackup]) -> None:
-        """Insert them, or replace those of the same backup."""
+        """Inserts comparisons, or replaces those of the same backup."""
         rows = list(compared)
         with self._writing("comparisons written") as session:
             session.run_many(_DROP_COMPARED, [{"host": row.host, "name": row.name} for row in rows])
@@ -126,8 +127,8 @@ class DamageStore(CatalogueSession):
     """Each method that changes rows does so in one transaction."""
 
     def damages(self, host: str | None = None, name: str | None = None) -> list[Damage]:
-        """Returns the damages of a backup, of a host or of all hosts, ordered by host, backup, path and offset, resolved ones
-        included.
+        """Returns the damages of a backup, of a host or of all hosts, ordered by host, backup, path and offset, including resolved
+        ones.
         """
         return damage.find(self._reader, _DAMAGES_HERE, {"host": host, "name": name})
 
@@ -147,11 +148,11 @@ class DamageStore(CatalogueSession):
         return self._reader.value(_FILES, {"host": host}) if len(paths) == most else len(paths), paths
 
     def put_damages(self, damages: Iterable[Damage]) -> None:
-        """Insert damages, or replace those of the same backup, path and start."""
+        """Inserts damages, or replaces those of the same backup, path and start."""
         self.change_damages((), damages)
 
     def change_damages(self, gone: Iterable[Damage], damages: Iterable[Damage]) -> None:
-        """Deletes those that are gone, unless another look has found them since, and inserts what was found, as `put_damages`."""
+        """Deletes damages that are gone, unless another check has found them since, and inserts new ones like `put_damages`."""
         old, new = list(gone), list(damages)
         with self._writing("damages written") as session:
             session.run_many(_DROP_FOUND, [damage.values(row) for row in old])
@@ -159,7 +160,7 @@ class DamageStore(CatalogueSession):
             damage.add(session, new)
 
     def forget_looks(self, host: str, name: str) -> None:
-        """Deletes the damages and verification results of a backup, because another backup has taken its place."""
+        """Deletes the damages and verification results of a backup, because another backup has replaced it."""
         with self._writing("looks forgotten") as session:
             for statement in _FORGET:
                 session.run(statement, {"host": host, "name": name})

@@ -23,7 +23,7 @@ from btrkeep.errors import ERROR_MARK, ConfigError, Exit, OperatorError, UsageEr
 from btrkeep.units import format_time, printable, with_encoded
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""Of every program's group; its commands inherit them."""
+"""Settings of every program's group, which its commands inherit."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 _PRINTING = {__file__, click.utils.__file__}
@@ -32,7 +32,7 @@ _AT_A_TIME = 500  # encoding many items with one call takes two thirds of the ti
 
 
 def run_command_line(command: click.Command, name: str) -> int:
-    """Runs a click command and gives the exit status. The only place where OperatorError is caught."""
+    """Runs a click command and returns the exit status. The only place where OperatorError is caught."""
     _open_closed_streams()
     gc.set_threshold(_OBJECTS)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited: then each program that fails would be one that succeeds
@@ -71,7 +71,7 @@ def run_command_line(command: click.Command, name: str) -> int:
 
 
 def _show_escapes(error: OperatorError, words: Sequence[str]) -> None:
-    """Replaces what was typed by itself with escapes, in the error and its hint: a newline in a name is no new line of ours."""
+    """Escapes the typed words in the error and its hint: a newline in a name must not start a new line."""
     parts = {part for word in words for part in (word, *word.split("@", 1), *word.split("=", 1)) if part}
     for word in sorted((part for part in parts if part.splitlines() != [part]), key=len, reverse=True):
         error.message = error.message.replace(word, printable(word))
@@ -79,7 +79,7 @@ def _show_escapes(error: OperatorError, words: Sequence[str]) -> None:
 
 
 def _require_current_folder() -> None:
-    """Raises UsageError in a folder that was removed: rsync would fail there, and a relative path means nothing."""
+    """Raises UsageError in a folder that was deleted: rsync would fail there, and a relative path has no meaning."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -94,8 +94,8 @@ def _not_printed(error: OSError) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Opens /dev/null as each of the standard streams that was closed (`>&-`): else some file of ours would get its number, and
-    what programs print would go into it.
+    """Opens /dev/null for each standard stream that was closed (`>&-`): otherwise another file would get its number, and output
+    would be written into that file.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -105,7 +105,7 @@ def _open_closed_streams() -> None:
 
 
 def _raised_by_printing(error: OSError) -> bool:
-    """Returns True if it is standard output that cannot be written, and not some file that a command works with."""
+    """Returns True if it is standard output that cannot be written, not another file of the command."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
@@ -152,7 +152,9 @@ def _options_of(context: click.Context) -> dict[str, click.Option]:
 
 
 def print_error(error: OperatorError) -> None:
-    """An error and its hint on standard error, in colour only on a terminal; and to the program of ours that started this one."""
+    """Prints an error and its hint on standard error, in colour only on a terminal; and sends it to the program of btrkeep that
+    started this one.
+    """
     report_error(error)
     for line in error.located if isinstance(error, ConfigError) else error.message.splitlines():
         print_wrapped(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
@@ -163,9 +165,8 @@ def print_error(error: OperatorError) -> None:
 
 
 def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, as_json: bool) -> Exit:
-    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it. Returns Exit.OK.
-
-    `answer`: or a function that returns it, if that takes time.
+    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it. Returns Exit.OK. `answer`:
+    may be a function that returns it, if that takes time.
     """
     if as_json:
         echo_json(answer() if callable(answer) else answer)
@@ -188,7 +189,7 @@ def print_listing(columns: Sequence[Column[Row]], rows: Sequence[Row], *, as_jso
 
 
 def echo_json(value: object) -> None:
-    """Prints one JSON document. Moments are RFC 3339."""
+    """Prints one JSON document. Times are RFC 3339."""
     import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
 
     click.echo(json.dumps(with_encoded(with_calls_in(value)), indent=2, default=_in_json))
@@ -201,7 +202,7 @@ def _in_json(value: object) -> str:
 
 
 def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
-    """A JSON list, written a few hundred items at a time, so that its length costs no memory."""
+    """Prints a JSON list, a few hundred items at a time, so that its length takes no memory."""
     source, separator = iter(items), "["
     while batch := list(islice(source, _AT_A_TIME)):
         sys.stdout.write(separator + _encoded(batch)[1:-1])
@@ -213,7 +214,7 @@ def stream_json(items: Iterable[Mapping[str, Any]]) -> None:
 def stream_object(
     head: Mapping[str, Any], key: str, items: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]] = dict
 ) -> None:
-    """Prints one JSON object: `head`, then `items` under `key` as `stream_json` writes them, then the result of `tail`, which is
+    """Prints one JSON object: `head`, then `items` under `key` like `stream_json`, then the result of `tail`, which is
     called last.
     """
     import json
@@ -226,7 +227,9 @@ def stream_object(
 
 
 def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
-    """ASCII alone: a terminal obeys some characters beyond it. orjson takes a fifth of the time, but cannot write it that way."""
+    """Returns JSON in ASCII, because a terminal interprets some other characters. orjson takes a fifth of the time, but cannot
+    write ASCII.
+    """
     try:
         fast = orjson.dumps(items, _in_json, orjson.OPT_PASSTHROUGH_DATETIME)
         if fast.isascii() and b"`" not in fast:  # a command in backquotes
@@ -258,7 +261,7 @@ def _recorded(name: str) -> str:
 
 
 def _checkout_commit() -> str:
-    """Returns the commit of the checkout that this file is in, "" if it is in none. Read from files: git need not be installed."""
+    """Returns the commit of the checkout that contains this file, "" without one. Read from files: git need not be installed."""
     git = _PACKAGE.parent / ".git"
     with suppress(OSError):
         head = (git / "HEAD").read_text().strip()

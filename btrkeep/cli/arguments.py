@@ -1,10 +1,8 @@
-"""Arguments and options that all programs share: words that a function of ours reads, paths, and which filesystem is meant.
+"""Arguments and options that all programs share: words that a function parses, paths, and the filesystem to use.
 
-A path is looked up by another process first, because click, or the command, waits for ever where nothing answers. A filesystem is
-named by a mount point, or by a pool.
-
-A command with many options takes them as `**options`, and makes of them the request of its work, or a dataclass of its own: an
-option is one field with its name.
+A path is first tested by another process, because click, or the command, would wait for ever if a filesystem does not answer. A
+filesystem is named by a mount point, or by a pool. A command with many options takes them as `**options`, and makes the request of
+its work, or a dataclass, from them: an option is one field with its name.
 """
 
 import errno
@@ -37,7 +35,7 @@ def from_options(kind: type[Options], options: dict[str, Any]) -> Options:
 
 
 class ParsedType(click.ParamType[Value]):
-    """A click type made from a function, which raises ValueError with a message for the operator."""
+    """A click type made from a function that raises ValueError with a message for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], Value]) -> None:
         self.name, self._parse = name, parse
@@ -52,7 +50,7 @@ class ParsedType(click.ParamType[Value]):
 
 
 def virtual_address(text: str) -> int:
-    """Bytes, decimal or with 0x. Raises ValueError."""
+    """Parses bytes, decimal or with 0x. Raises ValueError."""
     try:
         address = int(text, 0)
     except ValueError:
@@ -69,8 +67,8 @@ _SHOWN = 60  # characters of a path that is too long
 
 
 class GivenPath(click.Path):
-    """As click.Path, which itself looks at the path for `exists` or `resolve_path`. Raises OperatorError for a dead one, and for
-    one that no filesystem can have.
+    """Like click.Path, which accesses the path for `exists` or `resolve_path`. Raises OperatorError if the filesystem does not
+    answer, and for a path that cannot exist.
     """
 
     def convert(
@@ -107,7 +105,7 @@ def complete_mount(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def show_times_of_pool_on(filesystem: str) -> None:
-    """Shows times in the zone of the pool that is on the btrfs with that UUID; in UTC if none is configured, or several are."""
+    """Returns the zone of the pool on the btrfs with that UUID, for showing times; UTC if no pool or several are configured."""
     files = sorted(_FOLDER.glob("[!.]*.toml"))
     if not files:
         return
@@ -125,7 +123,9 @@ def show_times_of_pool_on(filesystem: str) -> None:
 
 
 def pool_options(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds `pool` (str | None) and `config` (Path | None), which `require_one_pool` must look at. `default`: the pool without."""
+    """Adds `pool` (str | None) and `config` (Path | None), which `require_one_pool` checks. `default`: the pool if none
+    is given.
+    """
     pool = click.option("--pool", metavar="NAME", help=f"The pool, configured in /etc/btrkeep/NAME.toml.  [default: {default}]")
     file = GivenPath(path_type=Path)
     config = click.option("--config", type=file, metavar="FILE", help="The configuration file, instead of a pool's name.")
@@ -133,14 +133,14 @@ def pool_options(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def pool_words(pool: str | None, config: Path | None) -> list[str]:
-    """Returns the options again, as a printed command repeats them; valid in any folder."""
+    """Returns the options again for a printed command; valid in any folder."""
     if config is not None:
         return ["--config", str(config.absolute())]
     return ["--pool", pool] if pool is not None else []
 
 
 def require_one_pool(pool: str | None, config: Path | None, default: str = "that is on the filesystem") -> None:
-    """Raises UsageError when both are given, or an empty one, as an empty variable of a script would."""
+    """Raises UsageError if both are given, or an empty one, such as an empty variable of a script."""
     if pool is not None and config is not None:
         raise UsageError("--pool and --config exclude each other", "give only one: a configuration file has the name of its pool")
     if pool == "" or (config is not None and str(config) in ("", ".")):

@@ -1,4 +1,6 @@
-"""A group of commands that imports each only when it is used, since start-up is part of every command's time; and `completion`."""
+"""A group of commands that imports each only when it is used, because imports are part of every command's time; and
+`completion`.
+"""
 
 import gc
 from collections.abc import Mapping
@@ -13,7 +15,7 @@ from btrkeep.units import printable
 
 
 def import_command(place: str) -> click.Command:
-    """Returns `command` of the module MODULE, or another one of it: MODULE:NAME."""
+    """Returns `command` of the module MODULE, or another name of it: MODULE:NAME."""
     gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
     module, _, name = place.partition(":")
     command: click.Command = getattr(import_module(module), name or "command")
@@ -23,16 +25,15 @@ def import_command(place: str) -> click.Command:
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is (see `import_command`), and what it does in a few words."""
+    """The module of a command (see `import_command`), and its purpose in a few words."""
 
     place: str
     help: str
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only when it is called.
-
-    `hidden_commands`, with their places, are not listed, because only programs call them.
+    """A group that imports a command only when it is called. `hidden_commands`, with their modules, are not listed, because only
+    programs call them.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class LazyGroup(click.Group):
 
 SHELLS = ("bash", "zsh", "fish")
 _NO_BLANK = ("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value != *= ]] || compopt -o nospace")
-"""bash puts a blank behind what it has completed; behind KEY= a value follows."""
+"""bash adds a space after a completed word; after KEY= a value follows."""
 
 
 def completion_command(program: str, completed: str, bash_first: str = "") -> click.Command:
-    """The command of that program; `completed` it completes, in words. bash runs the line `bash_first` before the script."""
+    """Returns the command of that program. `completed`: what it completes, in words. bash runs the line `bash_first` before the
+    script.
+    """
 
     @click.command("completion", help=_help(program, completed))
     @click.argument("shell", type=click.Choice(SHELLS))

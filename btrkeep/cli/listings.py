@@ -1,6 +1,5 @@
-"""Columns of listings, and tables of aligned columns, at most as wide as the terminal.
-
-docs/decisions/0006-tables.rst says why the tables are our own, 0084-columns.rst why a column is declared once.
+"""Columns of listings, and tables of aligned columns, at most as wide as the terminal. docs/decisions/0006-tables.rst explains why
+btrkeep formats tables itself, 0084-columns.rst why a column is declared once.
 """
 
 import sys
@@ -32,11 +31,10 @@ def _itself(value: Any) -> Any:
 
 @dataclass(frozen=True)  # with slots, `Column[Backup](...)` would be a TypeError of typing
 class Column(Generic[Row]):
-    """A column of a listing: `value` of a row, as JSON has it under `name`, and as a terminal shows it under `header`.
-
-    `name`: "" if it is not in JSON. `value`: without it the row itself. `header`: None if it is only in JSON. `cell`: the value as
-    text that is safe to show. `json`: the value for JSON. `right`: aligned to the right. `spare`: left out of a table that is too
-    wide, the first one first.
+    """A column of a listing: `value` of a row, which JSON has under `name`, and a terminal under `header`. `name`: "" if it is not
+    in JSON. `value`: without it the row itself. `header`: None if it is only in JSON. `cell`: the value as text that is safe to
+    show. `json`: the value for JSON. `right`: aligned to the right. `spare`: left out of a table that is too wide, the first one
+    first.
     """
 
     name: str = ""
@@ -48,7 +46,7 @@ class Column(Generic[Row]):
     spare: bool = False
 
     def field(self) -> Callable[[Row], Any]:
-        """Returns what has the value for JSON of a row, with as few calls as possible: a long list has 200,000 rows."""
+        """Returns a function for the column's JSON value of a row, with as few calls as possible: a long list has 200,000 rows."""
         value, json = self.value, self.json
         return value if json is _itself else json if value is _itself else lambda row: json(value(row))
 
@@ -108,7 +106,7 @@ class _Laid:
     """The columns that are aligned to the right, by number."""
 
     def rows(self, kept: Sequence[int], terminal: int) -> list[str]:
-        """The columns `kept` of each line, the last of them folded where `terminal` columns (0: any) are not enough."""
+        """Returns the columns `kept` of each line, the last of them wrapped if `terminal` columns (0: no limit) are not enough."""
         if not terminal or _total(self.widths, kept) <= terminal:
             return [_line(line, kept, self.widths, self.right) for line in self.lines]
         *kept, last = kept
@@ -133,7 +131,7 @@ def _grouped(names: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
 
 
 def _records(rows: Sequence[Sequence[str]], headers: Sequence[str], kept: Sequence[int], terminal: int) -> Iterator[str]:
-    """The first column of each row, and indented below it a line for each other one that is not empty, behind its header."""
+    """Yields the first column of each row, and indented below it a line for each other one that is not empty, after its header."""
     first, *others = kept
     column = max(_width(headers[number]) for number in others) + 2 * len(_GAP)
     for row in rows:
@@ -153,7 +151,7 @@ def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def _width(text: str) -> int:
-    """Columns on a terminal: without its colours, and with letters of double width."""
+    """Returns the columns on a terminal: without colours, and with letters of double width."""
     if "\x1b" in text:
         text = click.unstyle(text)
     if text.isascii():
@@ -176,7 +174,7 @@ def _below(text: str, last: str, terminal: int) -> str:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    """Lines of whole words: names and paths with hyphens stay whole where they fit."""
+    """Returns lines of whole words: names and paths with hyphens are not split if they fit."""
     return textwrap.wrap(text, room, break_on_hyphens=False)
 
 

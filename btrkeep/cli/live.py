@@ -1,4 +1,4 @@
-"""A display that is redrawn in place below lines that scroll away; shared by the live displays of all programs."""
+"""A display that is redrawn in place below lines that scroll up; shared by the live displays of all programs."""
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -19,11 +19,11 @@ class LiveDisplay:
         self._live: Live | None = None
 
     def picture(self) -> RenderableType:
-        """Returns the part that stays below the lines that have scrolled away."""
+        """Returns the part that remains below the finished lines."""
         raise NotImplementedError
 
     def open(self) -> None:
-        """From now on the picture is shown."""
+        """Shows the picture from now on."""
         self._live = Live(console=self.console, auto_refresh=False, transient=True, get_renderable=self.picture)
         self._live.start()
 
@@ -33,7 +33,7 @@ class LiveDisplay:
             self._live.refresh()
 
     def close(self) -> None:
-        """Takes the picture away, whatever ended the work."""
+        """Removes the picture, whatever ended the work."""
         if self._live:
             self._live.stop()
             self._live = None
@@ -51,6 +51,6 @@ class LiveDisplay:
         return table
 
     def bar(self, done: float, of: float, *, widest: int, beside: int, style: str, finished: str = "") -> ProgressBar:
-        """A bar of up to `widest` columns on a terminal where it has to leave `beside` of them."""
+        """A bar of up to `widest` columns on a terminal where `beside` of them must be left free."""
         width = max(6, min(widest, self.console.width - beside))
         return ProgressBar(total=of, completed=done, width=width, complete_style=style, finished_style=finished or style)

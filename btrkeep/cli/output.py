@@ -1,6 +1,5 @@
-"""Prints progress and messages to a terminal that may disappear: the window is closed, or the pager quits.
-
-Output written after that, or to a full disk, is lost, and the work goes on.
+"""Prints progress and messages to a terminal that may disappear: the window is closed, or the user quits the pager. Later output,
+and output to a full disk, is lost, and the work continues.
 """
 
 import io
@@ -30,10 +29,9 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_wrapped(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
-    """Breaks text between words at the terminal's width; continuation lines begin with `indent`.
-
-    A word that is longer than a line stays whole, so that it can be copied, and so does a command in backquotes. If the output is
-    not a terminal, the text stays one line.
+    """Wraps text between words at the terminal's width; continuation lines start with `indent`. A word that is longer than a line
+    is not split, so that it can be copied, nor is a command in backquotes. If the output is not a terminal, the text remains one
+    line.
     """
     text = with_calls(text)
     if (sys.stderr if err else sys.stdout).isatty():
@@ -44,30 +42,30 @@ def print_wrapped(text: str, indent: str = "  ", *, err: bool = False, color: bo
 
 
 _calls: dict[str, str] = {}
-"""How our programs are called for the pool of this command line, by program: "backupd --pool archive"."""
+"""The command lines of btrkeep's programs for the pool of this command, by program: "backupd --pool archive"."""
 
 
 def print_commands_as(program: str, call: str) -> None:
-    """From now on each command of `program` that is printed in backquotes begins with `call`, so that it is about the same pool."""
+    """From now on each command of `program` that is printed in backquotes starts with `call`, so that it is about the same pool."""
     _calls[program] = call
 
 
 def call_of(program: str) -> str:
-    """Returns how a program of ours is called for the pool of this command line."""
+    """Returns the command line of a program for the pool of this command."""
     return _calls.get(program, program)
 
 
 def with_calls(text: str) -> str:
-    """Returns the text with the commands in backquotes as `print_commands_as` has set them."""
+    """Returns the text with the commands in backquotes changed by `print_commands_as`."""
     return _COMMAND.sub(lambda command: f"`{call_of(command[1])} ", text)
 
 
 _TEXTS = frozenset({"body", "error", "hint", "message", "risk", "text", "warnings"})
-"""Keys of JSON whose values are our own sentences. All others may be data: the reason of a hold, the name of a file."""
+"""Keys of JSON whose values are sentences of btrkeep. All others may be data: the reason of a hold, the name of a file."""
 
 
 def with_calls_in(value: object) -> object:
-    """Returns what is printed as JSON, with commands in the sentences of it as `with_calls` writes them."""
+    """Returns the JSON output, in whose sentences the commands are those of `with_calls`."""
     if isinstance(value, list | tuple):
         return [with_calls_in(item) for item in value]
     if not isinstance(value, Mapping):
@@ -107,8 +105,8 @@ def hang_up(stream: IO[str]) -> None:
 
 
 def survive_closed_stdout() -> None:
-    """From now on drops output that has no reader (a pager that was left, `| head`) or no space: the command does all
-    of its work. `lost_output` says so at its end.
+    """From now on drops output that has no reader (a pager that was quit, `| head`) or no space: the command does all of its work.
+    `lost_output` reports it at the end.
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
@@ -121,7 +119,7 @@ def survive_closed_stdout() -> None:
 
 
 def lost_output() -> OSError | None:
-    """Returns why standard output is not whole where that was outlived; None if its reader has ended."""
+    """Returns why standard output is incomplete although the command continued; None if its reader has ended."""
     with suppress(OSError):
         sys.stdout.flush()
     return _lost.get(1)
@@ -176,7 +174,7 @@ def say_wait(why: str) -> None:
 
 
 class SaidOnce:
-    """Passes a text on, unless it is the same as the one before: for what is repeated while it lasts."""
+    """Passes a text on, unless it is the same as the one before, because it is repeated."""
 
     def __init__(self, say_it: Callable[[str], None]) -> None:
         self._say, self._before = say_it, ""
@@ -188,27 +186,27 @@ class SaidOnce:
 
 
 def has_live_terminal() -> bool:
-    """Returns True if standard output is a terminal on which a picture can be drawn again in its place."""
+    """Returns True if standard output is a terminal on which a display can be redrawn."""
     return os.isatty(1) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class ProgressLine:
-    """One line on standard error that changes in its place. Shows nothing if that is not a terminal, or with `is_shown` False."""
+    """One line on standard error that is overwritten. Shows nothing if that is not a terminal, or with `is_shown` False."""
 
     def __init__(self, *, is_shown: bool = True, every: float = 0.2) -> None:
-        """`every`: at least so many seconds lie between two changes, and before the first."""
+        """`every`: minimum seconds between two changes, and before the first one."""
         self.is_shown = is_shown and sys.stderr.isatty()
         self._every, self._last, self._width = every, time.monotonic(), 0
 
     def go_on(self, line: Callable[[], str]) -> None:
-        """Shows how far it is; makes the text only when it is time to."""
+        """Shows the progress; makes the text only when it is due."""
         now = time.monotonic()
         if self.is_shown and now - self._last >= self._every:
             self._last = now
             self.show(line())
 
     def show(self, text: str) -> None:
-        """Shows it now, as much of it as the terminal has room for."""
+        """Shows it now, as much of it as fits on the terminal."""
         import shutil
 
         text = text[: max(20, shutil.get_terminal_size().columns - 1)]
@@ -216,7 +214,7 @@ class ProgressLine:
         self._width = len(text)
 
     def clear(self) -> None:
-        """Takes the line away: before any other line, and at the end."""
+        """Removes the line: before any other line, and at the end."""
         if self._width:
             self._write("\r" + " " * self._width + "\r")
             self._width = 0

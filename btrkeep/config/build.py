@@ -1,4 +1,4 @@
-"""From sections to a configuration: settings inherited, hosts checked against their groups and the pool."""
+"""From sections to a configuration: inherited settings, and hosts checked against their groups and the pool."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -36,7 +36,7 @@ from btrkeep.units import counted
 T = TypeVar("T")
 Excluding = Callable[[Sections, Problems], Exclusion | None]
 STATE = Path("/var/lib/btrkeep")
-"""Below it each pool has its state folder, unless its configuration has another."""
+"""The parent of each pool's state folder, unless the configuration has another one."""
 _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
 _COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
@@ -45,13 +45,12 @@ _NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is
 
 
 def exclude_nothing(_sections: Sections, _problems: Problems) -> None:
-    """Refuses the whole configuration for any problem."""
+    """Rejects the whole configuration for any problem."""
 
 
 class Policies:
-    """Makes the retention of groups and hosts: each key as the closest section sets it.
-
-    Equal policies are one object: 3,000 hosts have a handful.
+    """Makes the retention of groups and hosts: each key from the closest section that sets it. Equal policies are one object: 3,000
+    hosts have only a few.
     """
 
     def __init__(self, everybody: Mapping[str, Any]) -> None:
@@ -59,7 +58,7 @@ class Policies:
         self._made: dict[tuple[tuple[str, Any], ...], Retention] = {}
 
     def of(self, *sections: Mapping[str, Any]) -> Retention:
-        """Returns the policy set by these sections, the widest first; with none, the policy of all hosts."""
+        """Returns the policy from these sections, the widest first; without any, the policy of all hosts."""
         keys = dict(self._everybody)
         for section in sections:
             keys |= section.get(RETENTION, {})
@@ -72,9 +71,8 @@ class Policies:
 def build(
     file: Path, name: str, sections: Sections, problems: Problems, excluding: Excluding = exclude_nothing
 ) -> config_model.Config:
-    """The whole configuration. Raises ConfigError with every problem, those found before included.
-
-    `excluding` decides whether the problems concern only some hosts and copies, which are then left out.
+    """Returns the whole configuration. Raises ConfigError with every problem, including earlier ones. `excluding` decides whether
+    the problems concern only some hosts and copies, which are then left out.
     """
     pool = _pool(file, name, sections.single[POOL], problems)
     kept = [SelfExclusion("the pool", pool.get("path"), everywhere=True), SelfExclusion("the state folder", pool.get("state"))]
@@ -147,7 +145,7 @@ def _shared(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inherit(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`own` laid over `base`: values replace, `exclude` adds, `exclude_only` replaces and takes an `exclude` beside it along."""
+    """Returns `own` over `base`: values replace, `exclude` adds, `exclude_only` replaces, together with an `exclude` beside it."""
     values = {**base, **own}
     if "exclude" in own or "exclude_only" in own:
         start = own["exclude_only"] if "exclude_only" in own else base.get("exclude", ())
@@ -235,7 +233,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, con
 
 
 def _tables(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The tables in a section, and those in each that has nothing else."""
+    """Yields the tables in a section, and those in each that contains nothing else."""
     for inner in content.values():
         while isinstance(inner, dict):
             yield inner
@@ -243,7 +241,7 @@ def _tables(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> bool:
-    """True if paths, or the group that may hold them, are given and wrong: that has been said, and nothing is missing besides."""
+    """True if paths, or the group that may have them, are given and wrong: that was reported, and nothing else is missing."""
     group = groups.get(table.values.get("group", ""))
     if any("paths" in inner for inner in _tables(table.given)):  # [host.web1.example.org]
         return True
@@ -253,7 +251,7 @@ def _paths_refused(table: TomlSection, groups: Mapping[str, TomlSection]) -> boo
 def _this_machine(
     name: str, table: TomlSection, values: Mapping[str, Any], kept: list[SelfExclusion], problems: Problems
 ) -> tuple[str, ...]:
-    """Checks of a host without address; what its source paths have to leave out."""
+    """Checks a host without address: what its source paths must exclude."""
     for key in _NEEDS_ADDRESS:
         if key in table.values:
             problems.say(table.file, dotted(HOST, name, key), "has no effect: without an address, the host is this machine")
@@ -300,7 +298,7 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
 
 
 def _say_who_keeps_everything(file: Path, hosts: Iterable[config_model.HostConfig], problems: Problems) -> None:
-    """Adds one notice for all hosts without a retention policy: they keep everything, until the pool is full."""
+    """Adds one notice for all hosts without a retention policy: all of their backups are kept until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:
         problems.say(file, "no retention", f"every backup of {_listed(names)} is kept")

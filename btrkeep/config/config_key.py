@@ -1,4 +1,4 @@
-"""What a key of the configuration is. Each is declared at the field of the settings class that it fills."""
+"""A key of the configuration. Each is declared at the field of the settings class that it sets."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ class ConfigKey:
     kind: ValueKind
     """The type of its value."""
     default: Any
-    """As in TOML, and parsed like an operator's value; None: it has none."""
+    """In the form of TOML, and parsed like a user's value; None: no default."""
     example: str
     """As in TOML."""
     meaning: str
@@ -41,11 +41,11 @@ class ConfigKey:
     secret: bool = False
     """Never shown, not even if it is wrong."""
     shown: bool = False
-    """Whether the dashboard may read it, of a host."""
+    """True if the dashboard may read it for a host."""
     name: str = ""
-    """In the file; "": as the field."""
+    """The name in the file; "": that of the field."""
     beside: "ConfigKey | None" = None
-    """Another key that fills the same field; None: there is none."""
+    """Another key that sets the same field; None: none."""
 
     @property
     def value(self) -> Any:
@@ -54,12 +54,12 @@ class ConfigKey:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Returns what the field has that it fills."""
+        """Returns the value for its field."""
         return {KEY: self}
 
 
 def entry(*words: Any, **more: Any) -> Any:
-    """Returns the field that a ConfigKey of these words fills."""
+    """Returns the field for a ConfigKey with these arguments."""
     return filled_by(ConfigKey(*words, **more))
 
 

@@ -1,7 +1,6 @@
-"""The configuration as the programs see it: frozen, parsed, complete, with every inherited value in its place.
-
-Sizes are bytes, durations seconds, shares fractions of one. Each field that a key fills declares the key. From the periods of a
-Retention derive the keys of [retention], what decisions/retention keeps, its words, and the letters of the calendars.
+"""The configuration for the programs: frozen, parsed, complete, with all inherited values. Sizes are bytes, durations seconds,
+shares fractions of one. Each field with a key declares it. The periods of a Retention are the base of the keys of [retention], of
+the backups that decisions/retention keeps, of its words, and of the letters of the calendars.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,10 +18,9 @@ from btrkeep.errors import ConfigError, UsageError, did_you_mean, quoted
 
 @dataclass(frozen=True, slots=True)
 class RetentionPeriod:
-    """A period. `name` is the key of the configuration, the code of the reason in JSON, and the word in messages.
-
-    `number` numbers the period that a local day lies in, later ones larger; `days` is its usual length. `letter`, `colour` (one of
-    xterm's 256) and `style` (a class of the style sheet) draw it on calendars.
+    """A period. `name`: the key of the configuration, the code of the reason in JSON, and the word in messages. `number`: returns
+    the number of the period that contains a local day, higher for later ones. `days`: its usual length. `letter`, `colour` (one of
+    xterm's 256) and `style` (a class of the style sheet): its look on calendars.
     """
 
     name: str
@@ -46,9 +44,8 @@ def _period(number: Callable[[date], int], days: int, letter: str, colour: int, 
 # fmt: off
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many periods of each length keep a backup. The newest `min_keep` complete backups always stay. `grace` is seconds.
-
-    A period is one field; the shortest comes first.
+    """For each length of period, how many periods keep a backup. The newest `min_keep` complete backups are always kept. `grace` is
+    seconds. Each period has a field; the shortest comes first.
     """
 
     daily: int = _period(lambda day: day.toordinal(), 1, "d", 28, "good", "14",
@@ -86,7 +83,7 @@ class GroupSettings:
     shared: Mapping[str, Any] = field(default_factory=dict)
     """The parsed values that it sets for its hosts, by key, without `retention`."""
     retention: Retention = field(default_factory=Retention)
-    """For its hosts that set none."""
+    """The retention of its hosts that set none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +177,13 @@ class HostConfig:
     last valid configuration, or the defaults, and are for reports only."""
 
     def hook_words(self, words: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the words of a hook with {host} and {address} filled in. Expands nothing else, and uses no shell."""
+        """Returns the words of a hook with {host} and {address} replaced. Replaces nothing else, and uses no shell."""
         return tuple(word.replace("{host}", self.name).replace("{address}", self.address or "") for word in words)
 
 
 @dataclass(frozen=True, slots=True)
 class CopySettings:
-    """What the settings of all copies have in common. `kind`: the name of the section. Times are seconds."""
+    """The common settings of all copies. `kind`: the name of the section. Times are seconds."""
 
     name: str
     hosts: tuple[str, ...] = entry((REPLICA, PUSH, OFFSITE), kinds.HOST_PATTERNS, ["*"], '["web*", "db1"]',
@@ -218,7 +215,7 @@ class CopySettings:
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings(CopySettings):
     """Another pool's backups, fetched into this one: from a `folder` of this machine, from `address`, or, without both, over a
-    connection that the other server begins. `retention` is this pool's own for them. Times are seconds.
+    connection that the other server starts. `retention`: this pool's own rules for them. Times are seconds.
     """
 
     address: str | None = entry((REPLICA,), kinds.COPY_SOURCE, None, '"ssh://root@backup1.example.org"',
@@ -245,7 +242,7 @@ class ReplicaSettings(CopySettings):
 
     @property
     def comes_and_goes(self) -> bool:
-        """Returns True if its pool is on a disk of this machine, which may be away."""
+        """Returns True if its pool is on a disk of this machine that may be absent."""
         return self.folder is not None
 
     @property
@@ -261,7 +258,7 @@ class ReplicaSettings(CopySettings):
 
 @dataclass(frozen=True, slots=True)
 class PushSettings(CopySettings):
-    """Another backup server that this pool's backups are sent to. That server decides what it accepts and keeps. Times are
+    """Another backup server to which this pool's backups are sent. That server decides what it accepts and keeps. Times are
     seconds.
     """
 
@@ -282,21 +279,22 @@ class PushSettings(CopySettings):
 
 @dataclass(frozen=True, slots=True)
 class FetchedBySettings(CopySettings):
-    """A pool that fetches from this one, as the copy `name`. Nothing is done for it here: it is to be missed when it stays away."""
+    """A pool that fetches from this one, as the copy `name`. Nothing is done for it here: an alarm comes if it does not fetch any
+    more.
+    """
 
     kind: ClassVar[str] = "fetched_by"
 
     @property
     def source(self) -> str:
-        """Returns "": only the other server knows where it is."""
+        """Returns "": only the other server knows its address."""
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsiteSettings(CopySettings):
-    """A repository of restic that the newest backups of hosts are sent to. Without `retention` nothing is ever removed there.
-
-    `repository` and the password are named here or in `environment_file`. Times are seconds.
+    """A repository of restic to which the newest backups of hosts are sent. Without `retention` nothing is ever removed there.
+    `repository` and the password are set here or in `environment_file`. Times are seconds.
     """
 
     repository: str | None = entry((OFFSITE,), kinds.RESTIC_REPOSITORY, None, '"rest:https://copies.example.org/main"',
@@ -315,7 +313,7 @@ class OffsiteSettings(CopySettings):
 
     @property
     def source(self) -> str:
-        """Returns the location, as far as the configuration has it."""
+        """Returns the location, if the configuration has it."""
         return self.repository or f"set in {self.environment_file}"
 
 
@@ -331,7 +329,7 @@ class Config:
     pool: settings.PoolSettings
     """[pool]."""
     backup: settings.BackupSettings = field(default_factory=settings.BackupSettings)
-    """[backup], without the settings that each host has."""
+    """[backup], without the settings of single hosts."""
     ssh: settings.SshSettings = field(default_factory=settings.SshSettings)
     """[ssh]."""
     retention: Retention = field(default_factory=Retention)
@@ -373,7 +371,7 @@ class Config:
     faulty_sections: frozenset[str] = frozenset()
     """Sections with a mistake."""
     unread: tuple[str, ...] = ()
-    """Files that could not be read and may have other sections; nothing is deleted then."""
+    """Files that could not be read and may contain other sections; then nothing is deleted."""
     faulty_files: tuple[Path, ...] = ()
     """Files with a mistake."""
     texts: Mapping[Path, str] = field(default_factory=dict, repr=False, compare=False)
@@ -381,19 +379,19 @@ class Config:
 
     @property
     def every_host(self) -> Mapping[str, HostConfig]:
-        """Returns the configured hosts, the excluded ones included. For reports, and to protect their backups and names."""
+        """Returns the configured hosts, including the excluded ones. For reports, and to protect their backups and names."""
         if not self.excluded:
             return self.hosts
         return {**self.hosts, **self.excluded}
 
     def require_section(self, section: str) -> None:
-        """Raises ConfigError if this section, which has no effect on backups, has a mistake: for the command that it is for."""
+        """Raises ConfigError if this section, which has no effect on backups, has a mistake: for the command that uses it."""
         if section in self.faulty_sections:
             raise ConfigError(self.faults, "correct that line")
 
     @property
     def are_rights_known(self) -> bool:
-        """Returns False if a mistake leaves open who may do what: the dashboard and the root service do not work then."""
+        """Returns False if a mistake makes it unclear who may do what: then the dashboard and the root service do not work."""
         return not (self.unread or self.faulty_sections & {"web", "serve"})
 
     def require_rights(self) -> None:
@@ -407,7 +405,9 @@ class Config:
 
     @property
     def copies(self) -> Mapping[str, CopySettings]:
-        """Replicas, servers that are sent to, pools that fetch and offsite repositories by name; no two have the same."""
+        """Returns replicas, servers to which this pool is sent, pools that fetch, and offsite repositories by name; all names are
+        different.
+        """
         return {**self.replicas, **self.pushes, **self.fetched_by, **self.offsites}
 
 

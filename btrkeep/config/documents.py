@@ -1,4 +1,4 @@
-"""Which files make up a configuration, and what TOML they hold. Reads; interprets nothing."""
+"""Finds the files of a configuration, and parses their TOML. Interprets nothing."""
 
 import errno
 import os
@@ -28,9 +28,8 @@ class Document:
 
 
 def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None] | None = None) -> list[Document]:
-    """The main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError when there is no main file.
-
-    `instead` has files as they are going to be, None for one that will not be there: so a change is judged before it is made.
+    """Returns the main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError if there is no main
+    file. `instead`: planned contents of files, None for one that will be deleted, so that a change is checked before it is made.
     """
     given = instead or {}
     if main not in given:
@@ -47,7 +46,7 @@ def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None]
 
 
 def documents_of_texts(texts: Mapping[Path, str], problems: Problems) -> list[Document]:
-    """Parses texts, in their order, in place of files."""
+    """Parses texts, in their order, instead of files."""
     parsed = [_document(file, text, problems) for file, text in texts.items()]
     return [document for document in parsed if document]
 
@@ -62,7 +61,7 @@ def _require_file(main: Path) -> None:
 
 
 def _refuse_written_by_others(path: Path, problems: Problems) -> None:
-    """Root runs the hooks that stand in a configuration, so who may write it is root. A file that is not there yet is no matter."""
+    """Root runs the hooks in a configuration, so only root may be able to write it. A missing file is no problem."""
     if os.geteuid():
         return
     try:
@@ -112,7 +111,7 @@ def _document(file: Path, text: str | None, problems: Problems) -> Document | No
 
 
 def _content(file: Path) -> bytes:
-    """Reads a regular file. A pipe is not waited for: it may never get data."""
+    """Reads a regular file. Does not wait for a pipe, which may never get data."""
     fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
         kind = os.fstat(fd).st_mode
@@ -122,7 +121,7 @@ def _content(file: Path) -> bytes:
 
 
 def _syntax(error: Exception, text: str) -> tuple[str, int | None, int | None]:
-    """Returns the reason, line and column of a syntax error, from tomllib's own words."""
+    """Returns the reason, line and column of a syntax error, from the text of tomllib."""
     if isinstance(error, RecursionError):
         return "is nested too deeply", None, None
     message = str(error)

@@ -1,8 +1,7 @@
-"""Decides whether mistakes concern only some hosts and copies, which are left out, or stop everything. Pure.
-
-A mistake that could change what is deleted, or where something is written, stops everything. So does a file that cannot be read,
-unless it held nothing but hosts and copies. Sections that only report or verify stop no backup; one about who may do what stops
-the dashboard and the root service.
+"""Decides whether mistakes concern only some hosts and copies, which are left out, or stop everything. Pure. A mistake that could
+change what is deleted, or where data is written, stops everything. So does a file that cannot be read, unless it contained only
+hosts and copies. Sections that only report or verify stop no backup; a mistake about who may do what stops the dashboard and the
+root service.
 """
 
 from collections.abc import Callable, Mapping
@@ -87,7 +86,7 @@ def exclusion(main: Path, sections: Sections, problems: Problems, last: Config |
 
 
 def _is_partial(problem: Problem, main: Path) -> bool:
-    """Returns False for a mistake that stops everything whatever the file held before."""
+    """Returns False for a mistake that stops everything, whatever the file contained before."""
     if problem.unread:
         return problem.file.parent == main.with_suffix(".d")
     path = problem.meant or problem.where
@@ -108,10 +107,8 @@ def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str
 
 
 def _sections_of(file: Path, text: str | None, last: Config | None) -> list[tuple[str, ...]] | None:
-    """Returns the sections that an unreadable file holds, by its headers and as it was when it was valid.
-
-    None: neither of them shows any, so it may have everything. If there is a last valid configuration, none of it was ever in
-    force.
+    """Returns the sections of an unreadable file, by its headers and by its last valid state. None: neither shows any, so it may
+    contain any section. If there is a last valid configuration, none of it was ever in effect.
     """
     if text is not None and "\0" in text:
         text = None

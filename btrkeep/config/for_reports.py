@@ -1,9 +1,8 @@
-"""The configuration for what only reports: status, metrics, notifications, pings. It works when the present one is broken.
-
-Then it is the last one that was valid, with what can be read of today's [notify].
+"""The configuration for programs that only report: status, metrics, notifications, pings. It works even if the present one is
+invalid: then it is the last valid one, with as much of the present [notify] as can be read.
 
 The dashboard finds the state folder without the configuration, which only root may read: in /var/lib/btrkeep, or where a link there
-points to. Programs that run as root leave it: /var/lib/btrkeep/.main -> /srv/state/main. (No pool's name begins with a dot.)
+points to. Programs that run as root make this link: /var/lib/btrkeep/.main -> /srv/state/main. (No pool's name starts with a dot.)
 """
 
 import os
@@ -36,9 +35,8 @@ _STATE_KEY = re.compile(r"""^\s*state\s*=\s*(["'][^"'\n]*["'])""", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ReportingConfig:
-    """`config` is for reports only. `error`: why the present configuration cannot be used; None if it can.
-
-    `kept`: when `config` was valid, if it is the kept one. `is_bare`: there is none, so only [notify] is configured.
+    """`config`: only for reports. `error`: why the present configuration cannot be used; None: it can. `kept`: since when `config`
+    is the last valid one, if it is not the present one. `is_bare`: there is none, so only [notify] is configured.
     """
 
     config: Config
@@ -94,7 +92,7 @@ def _valid_in(states: Iterator[Path], main: Path, name: str) -> LastValid | None
 
 
 def _states(main: Path, name: str, sections: Sections, texts: Mapping[Path, str], usual: Path) -> Iterator[Path]:
-    """Yields the folders that may be the pool's state folder, the likeliest first."""
+    """Yields the possible state folders of the pool, the most probable first."""
     if "state" in sections.single[POOL]:
         yield sections.single[POOL]["state"]
     for match in _STATE_KEY.finditer(texts.get(main, "")):
@@ -105,7 +103,7 @@ def _states(main: Path, name: str, sections: Sections, texts: Mapping[Path, str]
 
 
 def _readable(main: Path) -> tuple[dict[str, Any], Sections, Mapping[Path, str]]:
-    """Returns what can be read of [notify], all sections that can, and the texts."""
+    """Returns what can be read of [notify], all other readable sections, and the texts."""
     problems = Problems()
     notify, sections = _readable_notify(main, problems)
     return notify, sections, problems.texts
@@ -123,7 +121,7 @@ def _readable_notify(main: Path, problems: Problems) -> tuple[dict[str, Any], Se
 
 
 def _piece(text: str) -> dict[str, Any]:
-    """Parses the section [notify] alone, in a text that is not TOML elsewhere."""
+    """Parses only the section [notify] of a text that is not valid TOML in other places."""
     header = re.search(_SECTION.format(NOTIFY), text, re.MULTILINE)
     if not header:
         return {}
@@ -140,7 +138,7 @@ def _over(settings: NotifySettings, readable: Mapping[str, Any]) -> NotifySettin
 
 
 def state_of(pool: str, usual: Path = STATE) -> Path:
-    """The state folder, as far as it is known without the configuration."""
+    """Returns the state folder, if it can be found without the configuration."""
     try:
         return _link(pool, usual).readlink()
     except OSError:
@@ -148,9 +146,8 @@ def state_of(pool: str, usual: Path = STATE) -> Path:
 
 
 def point(config: Config, usual: Path = STATE, folder: Path = FOLDER) -> None:
-    """Leave the link, renew it, or take it away where it is not needed.
-
-    Only for this machine's pools, which are configured in /etc/btrkeep, and where btrkeep is installed. Raises OSError.
+    """Makes or renews the link, or removes it if it is not needed. Only for pools of this machine, which are configured in
+    /etc/btrkeep, and where btrkeep is installed. Raises OSError.
     """
     if config.file != folder / f"{config.name}.toml" or not answers(usual) or not usual.is_dir():
         return

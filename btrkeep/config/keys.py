@@ -14,7 +14,7 @@ from btrkeep.config.config_key import KEY, NAMED, POOL, SECTIONS, WITHIN, Config
 
 
 def declared_keys() -> Iterator[ConfigKey]:
-    """Yields the key of each field of the settings classes. One that fills fields of several classes comes several times."""
+    """Yields the key of each field of the settings classes. A key for fields of several classes comes several times."""
     classes = [value for module in (settings, config_model) for value in vars(module).values() if is_dataclass(value)]
     for of in classes:
         for name in of.__annotations__:
@@ -33,7 +33,7 @@ WRITTEN = {
     )
     for section in SECTIONS
 }
-"""How each section's head is written, in all places where it may stand."""
+"""How each section's header is written, in all its possible places."""
 
 SECRET = frozenset(key.name for key in TABLE if key.secret)
 

@@ -1,4 +1,4 @@
-"""From files to sections: every key known and in its place, every value parsed, the files laid over each other."""
+"""From files to sections: checks that every key is known and in its place, parses every value, and merges the files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class TomlSection:
     values: dict[str, Any]
     """The parsed values by key."""
     given: Mapping[str, Any]
-    """The values as written, refused ones included."""
+    """The values as written, including rejected ones."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Sections:
 
 
 def merged(documents: list[Document], problems: Problems) -> Sections:
-    """Every table of every file, its values parsed. A later file's value takes the place of an earlier one's."""
+    """Adds every table of every file, with parsed values. A value of a later file replaces that of an earlier one."""
     sections = Sections()
     for document in documents:
         for section, content in document.tables.items():
@@ -120,9 +120,8 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
 
 
 def _written(where: tuple[str, ...], value: Any) -> str:
-    """A key and its value, without the value of one that may hold secrets: messages and the dashboard have the text, too.
-
-    Commands may, and a slip of the pen where passwords are configured.
+    """Returns a key and its value, without the value of one that may contain secrets, because messages and the dashboard show the
+    text. Commands may, and a misspelt key where passwords are configured.
     """
     name, section = where[-1], where[0]
     slip = section in (NOTIFY, OFFSITE) and name not in LEGAL[section]
@@ -131,7 +130,7 @@ def _written(where: tuple[str, ...], value: Any) -> str:
 
 
 def _without_value(name: str, item: Any) -> Any:
-    """Returns the name alone of an option of ssh."""
+    """Returns only the name of an option of ssh."""
     if name != _OPTIONS or not isinstance(item, str):
         return item
     option = item[: len(item) - len(item.lstrip("-" + ascii_letters))]
@@ -144,7 +143,7 @@ def _head(section: str, where: tuple[str, ...]) -> str:
 
 
 def _name_with_dots(section: str, where: tuple[str, ...], content: Any) -> str:
-    """Says how a name with dots is written, for [host.web1.example.org]: TOML reads sections in sections there."""
+    """Explains how to write a name with dots, for [host.web1.example.org], which TOML reads as nested sections."""
     if section not in NAMED or len(where) != 3:
         return ""
     names = [*where[1:]]
@@ -157,7 +156,7 @@ def _name_with_dots(section: str, where: tuple[str, ...], content: Any) -> str:
 
 
 def _misplaced(name: str, here: str) -> str:
-    """Says where a key or section belongs that is valid elsewhere but not here."""
+    """Explains where a key or section belongs that is valid in another place."""
     places = [place for section in SECTIONS if name in LEGAL[section] for place in WRITTEN[section]]
     if places:
         return f"belongs in {' or '.join(places)}{f', not in {here}' if here else ''}"

@@ -1,4 +1,4 @@
-"""Collects the mistakes of a configuration: one line each, with file, line, key, value and what is expected."""
+"""Collects the mistakes of a configuration: one line each, with file, line, key, value and the expected value."""
 
 import re
 import tomllib
@@ -30,7 +30,7 @@ class InvalidValue(ValueError):
 
 
 class RefusedItems(ValueError):
-    """Items of a list that cannot be: (item, reason) pairs."""
+    """Invalid items of a list: (item, reason) pairs."""
 
     def __init__(self, items: list[tuple[Any, str]]) -> None:
         super().__init__(str(items))
@@ -44,9 +44,9 @@ class Problem:
     file: Path
     """The file that has it."""
     setting: str
-    """The key or section as messages name it; of a mistake of a whole file what is wrong, or ""."""
+    """The key or section in the form of messages; for a mistake of a whole file a description, or ""."""
     reason: str = ""
-    """What is wrong; "": `setting` says it."""
+    """A description; "": `setting` contains it."""
     where: tuple[str, ...] = ()
     """The path of the key or section; empty for a whole file."""
     line: int | None = None
@@ -54,11 +54,11 @@ class Problem:
     column: int | None = None
     """The column of a syntax error; None for other mistakes."""
     meant: tuple[str, ...] = ()
-    """The section that a misspelt one was probably meant to be; empty if it is not misspelt."""
+    """The section that a misspelt one probably means; empty if it is not misspelt."""
     unread: bool = False
     """True if the file could not be read, so that its sections are unknown."""
     implied: bool = False
-    """True if it follows from such a file, and is not reported by itself."""
+    """True if it is a consequence of such a file, and is not reported separately."""
 
     def __str__(self) -> str:
         position = f"line {self.line}, column {self.column}" if self.column else self.setting
@@ -67,7 +67,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Problems:
-    """Collects while the configuration is read: `faults` are wrong, `notices` are remarks. `texts`: the content of each file."""
+    """Collects while the configuration is read: `faults` are mistakes, `notices` are remarks. `texts`: the content of each file."""
 
     faults: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Problems:
 
     @property
     def unread(self) -> bool:
-        """Returns True if some file could not be read: what seems to be missing may stand there."""
+        """Returns True if some file could not be read: seemingly missing settings may be there."""
         return any(problem.unread for problem in self.faults)
 
     @property
@@ -84,11 +84,11 @@ class Problems:
         return [str(problem) for problem in self.faults if not problem.implied]
 
     def merged(self) -> list[str]:
-        """Returns the lines; a problem that three hosts or more have is one line, at the place of the first."""
+        """Returns the lines; a problem of three hosts or more becomes one line, at the place of the first."""
         return self._merged(str, _first_in_names)
 
     def located(self) -> list[str]:
-        """Returns the same as FILE:LINE: KEY: REASON, as compilers have it."""
+        """Returns the same in the form of compilers, FILE:LINE: KEY: REASON."""
         return self._merged(self.locate, self._first_in_front)
 
     def _merged(self, single: Callable[[Problem], str], many: Callable[[Problem, str, str], str]) -> list[str]:
@@ -137,7 +137,7 @@ class Problems:
 
 
 def _host_key(problem: Problem) -> tuple[str, str] | None:
-    """Returns the name of the host that the problem is about, and the key with its value; None for another problem."""
+    """Returns the name of the host of the problem, and the key with its value; None for another problem."""
     match = _HOST_KEY.match(problem.setting)
     return (match[1], problem.setting[match.end() :]) if match and not problem.implied else None
 
@@ -185,7 +185,7 @@ def _show(value: Any, depth: int) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Returns only the scheme of a URL, because a password may stand anywhere after it."""
+    """Returns only the scheme of a URL, because a password may be anywhere after it."""
     return re.sub(r"://\S.*", "://...", text, flags=re.DOTALL)
 
 
@@ -196,13 +196,13 @@ def _show_many(value: dict[str, Any] | list[Any], depth: int) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """`; did you mean "paths"?` when some known word is near enough to `word`, else nothing."""
+    """Returns `; did you mean "paths"?` if some known word is similar to `word`, else ""."""
     meant = nearest_of(word, words)
     return f"; did you mean {quoted(meant)}?" if meant else ""
 
 
 def nearest_of(word: str, words: Iterable[str]) -> str:
-    """Returns the known word that is nearest to `word`, "" if none is near enough."""
+    """Returns the known word that is most similar to `word`, "" if none is similar."""
     import difflib  # only a mistake pays for it
 
     folded = {name.casefold(): name for name in words}
@@ -256,10 +256,8 @@ def _keys(table: Any) -> Iterator[str]:
 
 def headers(text: str) -> Iterator[tuple[str, ...]]:
     """Yields the path of everything that looks like the header of a section, also in a text that is not TOML, and of the keys above
-    the first header.
-
-    A bracket that was forgotten on one side does not hide a header; a text in quotes and a bracket are the end of a list. One that
-    cannot be parsed has one part, its text.
+    the first header. A header is found even if the bracket on one side is missing; a text in quotes followed by a bracket is the
+    end of a list. A header that cannot be parsed has one part, its text.
     """
     is_top = True
     for line in text.splitlines():
@@ -288,8 +286,6 @@ def page(name: str) -> Path:
 
 
 def reference() -> str:
-    """Names the place where every key is explained: the manual page, or in a checkout, which man does not know, the page in
-    docs/.
-    """
+    """Returns where every key is explained: the manual page, or in a checkout, in which man does not find it, the page in docs/."""
     written = page("configuration")
     return str(written) if written.is_relative_to(_CHECKOUT) else "`man btrkeep.toml`"

@@ -1,8 +1,7 @@
-"""The part of the configuration that the dashboard may read: no secrets, no commands.
-
-The files in /etc/btrkeep are readable by root alone, because they hold passwords, and the dashboard runs as another user. So
-programs that load the configuration as root write its harmless part into the catalogue, as one fact in JSON, whenever it has
-changed. Of a host only keys that are declared as `shown` are published, so each new key must be considered first.
+"""The part of the configuration that the dashboard may read: no secrets, no commands. Only root can read the files in /etc/btrkeep,
+because they contain passwords, and the dashboard runs as another user. So programs that load the configuration as root write its
+harmless part into the catalogue, as one fact in JSON, whenever it has changed. Of a host only keys declared as `shown` are
+published, so each new key must be considered first.
 """
 
 import json
@@ -25,9 +24,9 @@ from btrkeep.units import format_time, parse_time
 
 FACT = "published"
 LOST, CLOCK = "lost", "clock_doubt"
-"""Facts of the catalogue while it knows none of the pool's backups, and while something is against the clock: what."""
+"""Facts of the catalogue while it knows none of the pool's backups, and while the clock is doubted: the reason."""
 ALIVE = "alive"
-"""The fact of what each host wrote and is still alive, as JSON: bytes by host. There is none without simple quotas."""
+"""The fact of the bytes that each host wrote and that still exist, as JSON. Missing without simple quotas."""
 _SHOWN = (*(key.name for key in fields(HostConfig) if KEY in key.metadata and key.metadata[KEY].shown), "fault")
 _RETENTION = tuple(attribute.name for attribute in fields(Retention))
 
@@ -44,7 +43,7 @@ class FactStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedCopy:
-    """A copy without its secrets: a replica, a server that this pool's backups are sent to, a pool that fetches, or an offsite
+    """A copy without its secrets: a replica, a server to which this pool's backups are sent, a pool that fetches, or an offsite
     repository.
     """
 
@@ -53,7 +52,7 @@ class PublishedCopy:
     oldest: float
     """The age in seconds at which it counts as late."""
     comes_and_goes: bool
-    """True if its pool is on a disk that may be away until then."""
+    """True if its pool is on a disk that may be absent until it counts as late."""
     retention: Retention | None = None
     """The rules for the backups of a replica; None for other kinds."""
     kind: str = "replica"
@@ -75,9 +74,9 @@ class Published:
     rehearsal: bool = False
     """True for a pool of `backupd rehearse`."""
     filesystem: str | None = None
-    """The UUID of the filesystem, under which samples and scores are stored; None: not known."""
+    """The UUID of the filesystem, under which samples and scores are stored; None: unknown."""
     call: str = ""
-    """How `backupd` is called for a pool whose configuration is not in /etc/btrkeep; "": its name is enough."""
+    """The command line of `backupd` for a pool whose configuration is not in /etc/btrkeep; "": its name is enough."""
     min_free: str = str(DEFAULTS["min_free"])
     """As configured, such as "5%"."""
     concurrency: int = DEFAULTS["concurrency"]
@@ -95,7 +94,7 @@ class Published:
     hosts: Mapping[str, HostConfig] = field(default_factory=dict)
     """The hosts by name, without their hooks and options of ssh."""
     since: Mapping[str, datetime] = field(default_factory=dict)
-    """When a host was first published, for hosts that were added after this was recorded for the first time."""
+    """When each host was first published, if it was added after this was recorded for the first time."""
     web: WebSettings = field(default_factory=WebSettings)
     """[web]."""
     no_downloads: bool = DEFAULTS["no_downloads"]
@@ -103,7 +102,7 @@ class Published:
     no_restores: bool = DEFAULTS["no_restores"]
     """As in [serve]."""
     are_rights_known: bool = True
-    """False if a mistake leaves open what [web] and [serve] allow."""
+    """False if a mistake makes it unclear what [web] and [serve] allow."""
     copies: Mapping[str, PublishedCopy] = field(default_factory=dict)
     """The copies by name, without their addresses."""
 
@@ -117,10 +116,9 @@ _PLAIN = (
 def publish(
     config: Config, facts: FactStore, *, rehearsal: bool | None = None, filesystem: str | None = None, now: datetime | None = None
 ) -> bool:
-    """Publishes the harmless part of the configuration. Returns True if it had changed and was written.
-
-    `rehearsal` and `filesystem` are the pool's, if the caller has read it; None keeps the published ones. New hosts are recorded as
-    existing since `now`; None records nothing.
+    """Publishes the harmless part of the configuration. Returns True if it had changed and was written. `rehearsal` and
+    `filesystem` are the pool's, if the caller has read it; None keeps the published ones. New hosts are recorded as existing since
+    `now`; None records nothing.
     """
     before = facts.get_fact(FACT)
     former = _known(before)
@@ -137,7 +135,7 @@ def publish(
 
 
 def _rights(config: Config, former: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns who may do what. While a mistake leaves that open it is as it was published, or else nothing is allowed."""
+    """Returns who may do what. While a mistake makes that unclear, the published state applies, or else nothing is allowed."""
     if not config.are_rights_known:
         strict = {"web": {}, "no_downloads": True, "no_restores": True}
         return {**{key: former.get(key, value) for key, value in strict.items()}, "are_rights_known": False}
@@ -150,7 +148,7 @@ def _rights(config: Config, former: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(before: str | None) -> dict[str, Any]:
-    """Parses what was published; {} if it is damaged, so that it is published anew."""
+    """Parses the published text; {} if it is damaged, so that it is published again."""
     try:
         former = json.loads(before) if before else {}
     except (ValueError, RecursionError):
@@ -159,7 +157,7 @@ def _known(before: str | None) -> dict[str, Any]:
 
 
 def _since(config: Config, former: Mapping[str, Any], now: datetime | None) -> dict[str, str]:
-    """Returns when each host was published first."""
+    """Returns when each host was first published."""
     before, hosts = former.get("since", {}), former.get("hosts", {})
     new = {name: format_time(now) for name in config.every_host if name not in hosts} if now else {}
     return {name: since for name, since in {**new, **before}.items() if name in config.every_host}
@@ -222,7 +220,7 @@ def _plain(value: Any) -> Any:
 
 @lru_cache(maxsize=4)
 def _parsed(text: str) -> Published:
-    """Keys that a newer version published are passed over, those that an older one did not know are as by default."""
+    """Ignores keys of a newer version; keys that an older version did not publish get their defaults."""
     given = json.loads(text)
     site = Published(given["name"], **{key: given[key] for key in _PLAIN if key in given})
     kept = given.get("replica_retention", {})

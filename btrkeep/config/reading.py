@@ -1,7 +1,6 @@
-"""The way in: the configuration of a pool by its name or its file; and a copy of it as it was when it was valid.
-
-The copy is in the pool's state folder, for what reports a fault of the configuration. It has the texts of all files, passwords
-included, so only root may read it. It is used for reports only, never for anything that deletes, writes backups or fetches.
+"""Loads the configuration of a pool by its name or its file, and a copy of its last valid state. The copy is in the pool's state
+folder, for programs that report a mistake of the configuration. It has the texts of all files, including passwords, so only root
+may read it. It is used only for reports, never for programs that delete, write backups or fetch.
 """
 
 import json
@@ -44,7 +43,7 @@ def other_pools(config: Config) -> tuple[Path, ...]:
 
 
 def backupd_command(name: str, file: Path) -> str:
-    """Returns how `backupd` is called for the pool of that name, which need not be `main`; `file` is its configuration."""
+    """Returns the command line of `backupd` for the pool of that name, `main` or another. `file`: its configuration."""
     if file == FOLDER / f"{name}.toml":
         return "backupd" if name == "main" else f"backupd --pool {shlex.quote(name)}"
     return f"backupd --config {shlex.quote(str(file.absolute()))}"
@@ -53,9 +52,8 @@ def backupd_command(name: str, file: Path) -> str:
 def load(
     pool: str = "main", file: Path | None = None, folder: Path = FOLDER, instead: Mapping[Path, str | None] | None = None
 ) -> Config:
-    """The configuration FOLDER/POOL.toml, or `file`, with its drop-ins. Raises ConfigError with all problems at once.
-
-    `instead`: texts that take the place of what files hold, None for a file that is to be gone.
+    """Returns the configuration FOLDER/POOL.toml, or `file`, with its drop-ins. Raises ConfigError with all problems together.
+    `instead`: texts that replace the contents of files, None for a file that will be deleted.
     """
     main, name = main_and_name(pool, file, folder)
     problems = Problems()
@@ -65,9 +63,8 @@ def load(
 def load_usable(
     pool: str = "main", file: Path | None = None, folder: Path = FOLDER, instead: Mapping[Path, str | None] | None = None
 ) -> Config:
-    """Returns the same, without the hosts and copies whose own configuration is wrong: `excluded` and `faults` have them.
-
-    Raises ConfigError for a mistake that could change what is deleted, or where something is written.
+    """Returns the same, without the hosts and copies whose own configuration is wrong, which are in `excluded` and `faults`. Raises
+    ConfigError for a mistake that could change what is deleted, or where data is written.
     """
     main, name = main_and_name(pool, file, folder)
     problems = Problems()
@@ -82,7 +79,7 @@ def load_usable(
 
 
 def main_and_name(pool: str, file: Path | None, folder: Path = FOLDER) -> tuple[Path, str]:
-    """Returns the main file and the pool's name. Raises ConfigError for a name that no pool can have."""
+    """Returns the main file and the pool's name. Raises ConfigError for an invalid name of a pool."""
     main = folder / f"{pool}.toml" if file is None else file
     name = pool if file is None else file.stem
     if fault := name_fault(name):
@@ -106,10 +103,9 @@ class LastValid:
 
 
 def keep_valid(config: Config, now: datetime) -> None:
-    """Keeps the configuration if it differs from the kept one. Never fails: a full or read-only state folder keeps the old copy,
-    and one that does not answer is skipped.
-
-    Of a file with a mistake that left out a host, the previous text is kept.
+    """Stores the configuration if it differs from the stored one. Never fails: if the state folder is full or read-only, the old
+    copy remains, and one that does not answer is skipped. For a file with a mistake that left out a host, the previous text is
+    kept.
     """
     state = config.pool.state
     if not answers(state):  # a dead disk or server: the catalogue in it is reported as unusable
@@ -173,7 +169,7 @@ def _read(path: Path, file: Path) -> tuple[dict[Path, str], datetime] | None:
 
 
 def _replace(state: Path, kept: Mapping[str, Any]) -> None:
-    """Writes the file for its owner alone, whatever the umask, and only if the state folder exists. Raises OSError."""
+    """Writes the file only for its owner, whatever the umask, and only if the state folder exists. Raises OSError."""
     beside = state / f".{LAST_VALID}.{os.getpid()}"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -36,9 +36,8 @@ monthly = 12
 
 
 def example(path: Path = Path("/srv/backup"), pool: str = "main") -> str:
-    """A configuration of the pool at `path` without a host: `# ` before a line is all that keeps it from taking effect.
-
-    Raises UsageError for a path that a configuration cannot name.
+    """Returns a configuration of the pool at `path` without a host: its other settings are comments, which take effect without
+    their `# `. Raises UsageError for a path that a configuration cannot contain.
     """
     try:
         text = normalised(str(path))

@@ -36,7 +36,7 @@ class SelfExclusion:
 
 @dataclass(frozen=True, slots=True)
 class SourceExclusion:
-    """`source` contains `name`, which `pattern` leaves out; an empty pattern: `source` lies in it, so nothing would remain."""
+    """`source` contains `name`, which `pattern` leaves out; an empty pattern: `source` is in it, so nothing would remain."""
 
     source: str
     name: str
@@ -44,7 +44,7 @@ class SourceExclusion:
 
 
 def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[SourceExclusion]:
-    """Returns an exclusion for each source that contains a folder to keep out. Reads only symbolic links."""
+    """Returns an exclusion for each source that contains a folder to be excluded. Reads only symbolic links."""
     table = mounts()
     unsure = _may_not_answer(table)
     real = [(each, _real(str(each.path.absolute()), unsure)) for each in kept if each.path]
@@ -68,9 +68,8 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
 
 
 def other_places(folder: str, table: Sequence[Mount]) -> list[str]:
-    """Returns where else than at its own path the content of a folder is mounted: the folder itself, or a part of it.
-
-    `folder` is a real path, `table` the mounts in the order in which they were made: at one place only the last one is seen.
+    """Returns where the content of a folder is also mounted, in addition to its own path: the folder itself, or a part of it.
+    `folder`: a real path. `table`: the mounts in the order in which they were made: at one place only the last one is visible.
     """
     seen = {str(mount.target): mount for mount in table}
     own = max((target for target in seen if below(folder, target)), key=len, default=None)
@@ -89,12 +88,12 @@ def other_places(folder: str, table: Sequence[Mount]) -> list[str]:
 
 
 def _moved(path: str, above: str, to: str) -> str:
-    """Returns `path`, which is `above` or lies in it, as it is below `to`."""
+    """Returns `path`, which is `above` or is in it, as a path below `to`."""
     return os.path.normpath(f"{to.rstrip('/')}/{path[len(above.rstrip('/')) :].lstrip('/')}")
 
 
 def _may_not_answer(table: Iterable[Mount]) -> frozenset[str]:
-    """Mount points of filesystems that are not this machine's own: behind each is a server, which may be gone."""
+    """Mount points of remote filesystems, whose server may not answer."""
     return frozenset(str(mount.target) for mount in table if _REMOTE.match(mount.filesystem))
 
 
@@ -121,5 +120,5 @@ def _link(path: str) -> str | None:
 
 
 def below(path: str, folder: str) -> bool:
-    """True if `path` is `folder` or lies in it; both are real paths."""
+    """True if `path` is `folder` or is in it; both are real paths."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

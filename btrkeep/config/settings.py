@@ -1,6 +1,5 @@
-"""The sections of the configuration of which there is one: a class each, with a key at each field.
-
-Sizes are bytes, durations seconds, shares fractions of one.
+"""The sections of the configuration that exist once: a class each, with a key at each field. Sizes are bytes, durations seconds,
+shares fractions of one.
 """
 
 from collections.abc import Mapping
@@ -116,7 +115,7 @@ class SshSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExpirySettings:
-    """How expired backups are deleted. `mount_option` is the pool's mount option meanwhile; "none" leaves it unchanged."""
+    """How expired backups are deleted. `mount_option` is the pool's mount option during that; "none" leaves it unchanged."""
 
     max_orphans: int = entry((EXPIRY,), kinds.COUNT, 100, "50",
         "How many deleted subvolumes may wait for the kernel's cleaner at any time, including those that other programs deleted.")
@@ -185,7 +184,7 @@ class BalanceSettings:
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
     """How many of the files that a run fetched get a checksum at once, and how many files a night compares with the host; None
-    disables either. `max_age` and `after_crash`, the time before a crash whose writes are in doubt, are seconds.
+    disables either. `max_age` and `after_crash`, the time before a crash whose writes are doubted, are seconds.
     """
 
     new_files: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "200", '"1%"',
@@ -208,7 +207,7 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class DrillSettings:
-    """How much of a backup a drill restores, how long it may take in seconds, and how backups are booted."""
+    """How much of a backup a drill restores, its maximum duration in seconds, and how backups are booted."""
 
     time: float | None = filled_by(TIME)
     sample: FileSample = entry((DRILL,), kinds.SAMPLE, "1000", '"5%"',

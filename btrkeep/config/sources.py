@@ -1,4 +1,4 @@
-"""Source paths, exclude patterns, names and addresses: what rsync, ssh and the pool's folders can be given safely."""
+"""Source paths, exclude patterns, names and addresses: values that are safe for rsync, ssh and the pool's folders."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ def parse_path(value: Any) -> Path:
 
 
 def parse_ssh_file(value: Any) -> Path:
-    """Parses the name of a file for ssh, whose options split at blanks and quotes and expand percent signs."""
+    """Parses the name of a file for ssh, whose options split at spaces and quotes and expand percent signs."""
     path = parse_path(value)
     if any(char.isspace() or char in "\"'%\\" for char in str(path)):
         raise InvalidValue("ssh does not accept a path with blanks, quotes, backslashes or percent signs")
@@ -32,7 +32,7 @@ def parse_ssh_file(value: Any) -> Path:
 
 
 def parse_sources(value: Any) -> tuple[str, ...]:
-    """The source paths of one host, normalised; no two may be the same or lie in one another."""
+    """Parses the source paths of one host, normalised; no two may be the same or one within the other."""
     if not isinstance(value, list) or not value:
         raise InvalidValue
     paths: dict[str, str] = {}
@@ -60,7 +60,7 @@ def _source(value: Any) -> str:
 
 
 def normalised(value: Any) -> str:
-    """An absolute path without empty or `.` components and without a slash at its end. Raises InvalidValue."""
+    """Returns an absolute path without empty or `.` components and without a slash at its end. Raises InvalidValue."""
     if not isinstance(value, str) or not value.startswith("/"):
         raise InvalidValue('expected an absolute path such as "/srv/www"')
     if _CONTROL.search(value):
@@ -72,7 +72,7 @@ def normalised(value: Any) -> str:
 
 
 def nested(paths: dict[str, str]) -> list[tuple[str, str]]:
-    """(inner, outer) for every path that lies in another one: a walk up from each, so it stays linear for long lists."""
+    """Returns (inner, outer) for every path within another one: goes up from each, so the time is linear for long lists."""
     pairs = []
     for path in paths:
         outer = path
@@ -85,7 +85,7 @@ def nested(paths: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def parse_patterns(value: Any) -> tuple[str, ...]:
-    """Exclude patterns: only patterns, never rsync's rules."""
+    """Parses exclude patterns: only patterns, not other filter rules of rsync."""
     if not isinstance(value, list):
         raise InvalidValue
     wrong = [(item, reason) for item in value if (reason := _pattern_fault(item))]
@@ -110,7 +110,9 @@ def _pattern_fault(item: Any) -> str:
 
 
 def literal_pattern(path: str) -> str:
-    """The anchored pattern that matches `path` alone. rsync(1): a backslash escapes only in a pattern that has a wildcard."""
+    """Returns the anchored pattern that matches only `path`. rsync(1): a backslash escapes only in a pattern that has a
+    wildcard.
+    """
     if not any(char in path for char in "*?["):
         return path
     return re.sub(r"([\\*?\[])", r"\\\1", path)
@@ -123,9 +125,8 @@ def require_host_name(name: str) -> None:
 
 
 def name_fault(name: str) -> str:
-    """Returns why `name` cannot be the folder of a host, a group or a pool, as what follows after the name; "" if it can.
-
-    Letters and digits of any script, `.`, `_` and `-`; the first is a letter, a digit or `_`; at most 200 bytes of UTF-8.
+    """Returns why `name` cannot be the folder of a host, a group or a pool, as text to follow the name; "" if it can. Letters and
+    digits of any script, `.`, `_` and `-`; the first is a letter, a digit or `_`; at most 200 bytes of UTF-8.
     """
     if _PLAIN_NAME.fullmatch(name) and len(name) <= _LONGEST_NAME:
         return ""
@@ -143,7 +144,9 @@ def name_fault(name: str) -> str:
 
 
 def parse_address(value: Any) -> str:
-    """USER@HOST, HOST or an IPv6 address in brackets: nothing that ssh or rsync would read as an option, a path or a module."""
+    """Parses USER@HOST, HOST or an IPv6 address in brackets: nothing that ssh or rsync would read as an option, a path
+    or a module.
+    """
     if not isinstance(value, str) or not value:
         raise InvalidValue
     if _PLAIN_ADDRESS.fullmatch(value):

@@ -1,6 +1,5 @@
-"""The types of configuration values: a description with an example, and a parser.
-
-A parser takes the value from TOML and returns the one that the program uses; it raises InvalidValue, RefusedItems or ValueError.
+"""The types of configuration values: a description with an example, and a parser. A parser takes the value from TOML and returns
+the one for the program; it raises InvalidValue, RefusedItems or ValueError.
 """
 
 import re
@@ -185,7 +184,7 @@ def _text_as(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
 
 
 def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a parser that also takes "none", for no limit."""
+    """Returns a parser that also accepts "none", for no limit."""
     return lambda value: None if _text(value).strip() == "none" else parse(value)
 
 
@@ -209,7 +208,7 @@ def _list_of(parse: Callable[[str], str], expected: str) -> Callable[[Any], tupl
 
 
 def _verb_counts(value: Any) -> dict[str, int]:
-    """ "download 60": a verb and a number above zero."""
+    """Parses "download 60": a verb and a number above zero."""
     if not isinstance(value, list):
         raise InvalidValue
     counts, wrong = dict[str, int](), list[tuple[Any, str]]()
@@ -234,7 +233,7 @@ def _ip(text: str) -> str:
 
 
 def _one_of(words: tuple[str, ...]) -> ValueKind:
-    """A word of few: its title in the documentation names them all."""
+    """One of a few words: its title in the documentation names them all."""
     literals = [f'``"{word}"``' for word in words]
     expected = f"one of {', '.join(map(show, words))}"
 
@@ -270,7 +269,7 @@ class CopySource(Enum):
 
 
 def _copy_source(value: Any) -> str | Path | CopySource:
-    """An address, or the folder of a pool; PUSH when the other server sends by itself."""
+    """An address, or the folder of a pool; PUSH if the other server sends."""
     if _text(value) == CopySource.PUSH.value:
         return CopySource.PUSH
     return _copy_target(value) if value.startswith("ssh://") else parse_path(value)
@@ -283,7 +282,7 @@ def _copy_target(value: Any) -> str:
 
 
 def _restic_repository(value: Any) -> str:
-    """Without a password: messages have it, and `ps`."""
+    """Without a password, because messages and `ps` show it."""
     text = _text(value)
     if not text.strip() or any(ord(letter) < 32 for letter in text) or re.search(r"://[^/\s]*:[^/\s]*@", text):
         raise InvalidValue("a repository of restic without a password; one with a password goes into environment_file")

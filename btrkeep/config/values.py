@@ -1,7 +1,5 @@
-"""Values that are more than a number or a word: a window of the day, a floor of free space, a pace, a URL with secrets.
-
-They keep the text that was written, to be shown to the operator. Of a URL only its kind is shown, because it may hold passwords and
-tokens.
+"""Values that are more than a number or a word: a window of the day, a floor of free space, a pace, a URL with secrets. They keep
+the text that was written, which is shown to users. Of a URL only its scheme is shown, because it may contain passwords and tokens.
 """
 
 import re
@@ -55,7 +53,7 @@ class SizeOrShare:
     """Bytes, if `share` is None."""
 
     def bytes_of(self, total: int) -> int:
-        """The floor in bytes of a filesystem of `total` bytes, rounded down."""
+        """Returns the floor in bytes of a filesystem of `total` bytes, rounded down."""
         return self.size if self.share is None else int(total * self.share)
 
     def __str__(self) -> str:
@@ -107,9 +105,9 @@ class Pace:
     text: str
     """As configured."""
     latency: float | None
-    """Seconds of a small fsync; None: the limit is a pressure."""
+    """Maximum seconds of a small fsync; None: the limit is a pressure."""
     pressure: float | None = None
-    """The share of time that processes wait for I/O, 0 to 1; None: the limit is a latency."""
+    """Maximum share of time that processes wait for I/O, 0 to 1; None: the limit is a latency."""
 
     def __str__(self) -> str:
         return self.text
@@ -129,7 +127,7 @@ def parse_window(text: str) -> Window | None:
 
 
 def parse_listen(text: str) -> Listen:
-    """The address and port of "127.0.0.1:8765" or "[::1]:8765". Raises ValueError for anything else, names included."""
+    """Parses "127.0.0.1:8765" or "[::1]:8765" into address and port. Raises ValueError for anything else, also for names."""
     host, colon, port = text.strip().rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
     host = str(IPv6Address(host[1:-1]) if in_brackets else IPv4Address(host))
@@ -139,7 +137,7 @@ def parse_listen(text: str) -> Listen:
 
 
 def parse_host_name(text: str) -> str:
-    """A name of the DNS, or an address, without port; in small letters. Raises ValueError."""
+    """Parses a name of the DNS, or an address, without port; in lower case. Raises ValueError."""
     name = text.strip().lower()
     if len(name) > _LONGEST_NAME or not _HOST_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is not the name of a host")
@@ -147,7 +145,7 @@ def parse_host_name(text: str) -> str:
 
 
 def parse_time_of_day(text: str) -> time | None:
-    """The time that "08:00" means, None for "none". Raises ValueError."""
+    """Parses a time such as "08:00"; "none" becomes None. Raises ValueError."""
     if text.strip() == "none":
         return None
     match = _TIME_OF_DAY.fullmatch(text)
@@ -157,16 +155,15 @@ def parse_time_of_day(text: str) -> time | None:
 
 
 def parse_min_free(text: str) -> SizeOrShare:
-    """The floor that "5%" or "20GiB" means. Raises ValueError, also above 100 %."""
+    """Parses "5%" or "20GiB". Raises ValueError, also above 100 %."""
     if "%" in text:
         return SizeOrShare(text, parse_share(text))
     return SizeOrShare(text, None, parse_size(text))
 
 
 def parse_pace(text: str) -> Pace | None:
-    """The pace of "50ms", "0.2s" or "10%", None for "off".
-
-    Raises ValueError for anything else, also for a latency or a share of nothing, beyond one minute or 100 %.
+    """Parses "50ms", "0.2s" or "10%"; "off" becomes None. Raises ValueError for anything else, also for a latency or a share of
+    zero, and above one minute or 100 %.
     """
     text = text.strip()
     if text == "off":
@@ -194,7 +191,7 @@ _PING = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+/[!-~]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """`text` is the whole of it; str and repr give the scheme alone, so that no log and no message has more."""
+    """`text`: the complete URL; str and repr return only the scheme, so that no log and no message shows more."""
 
     text: str = field(repr=False)
 
@@ -210,19 +207,19 @@ class Url:
 
 
 def without_credentials(text: str) -> str:
-    """Returns the text without what stands before the @ of a URL."""
+    """Returns the text without the part before the @ of a URL."""
     return _CREDENTIALS.sub("://***@", text)
 
 
 def parse_url(text: str) -> Url:
-    """SCHEME://SOMETHING, without blanks. Raises ValueError, which does not repeat the text."""
+    """Parses SCHEME://SOMETHING, without spaces. Raises ValueError, which does not repeat the text."""
     if not _URL.fullmatch(text.strip()):
         raise ValueError("no URL")
     return Url(text.strip())
 
 
 def parse_ping(text: str) -> Url:
-    """An http or https URL that /start can be added to. Raises ValueError, which does not repeat the text."""
+    """Parses an http or https URL to which /start can be added. Raises ValueError, which does not repeat the text."""
     if not _PING.fullmatch(text.strip()) or "?" in text or "#" in text:
         raise ValueError("no URL")
     return Url(text.strip().rstrip("/"))
