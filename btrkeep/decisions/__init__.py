@@ -1,11 +1,7 @@
 """Decisions that commands and dashboard share: functions of plain data and an explicit `now`, which return a reason with every
-answer.
-
-They use no clock, database, process or filesystem. This module imports none of them, so that each caller loads only the decision it
-needs.
-
-Facts of the catalogue, in which decisions are kept, are texts by name. Those that are JSON are read as nothing if they are missing
-or invalid.
+answer. They use no clock, database, process or filesystem. This module imports none of them, so that each caller loads only the
+decision it needs. Facts of the catalogue, in which decisions are stored, are texts by name. Missing or invalid JSON counts as no
+fact.
 """
 
 import json
@@ -30,7 +26,9 @@ class FactWriter(FactReader, Protocol):
 
 
 def parse_fact(text: str | None, parse: Callable[[Any], Value], otherwise: Value) -> Value:
-    """Returns what `parse` makes of the JSON of a fact; `otherwise` if there is none, or another version wrote it differently."""
+    """Returns the result of `parse` for the JSON of a fact; `otherwise` if there is none, or if another version wrote it
+    differently.
+    """
     try:
         return parse(json.loads(text)) if text else otherwise
     except (ValueError, TypeError, KeyError, AttributeError):

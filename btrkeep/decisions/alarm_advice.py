@@ -37,7 +37,7 @@ class AlarmPatience:
     zone: ZoneInfo
     """The pool's time zone."""
     silent: float | None
-    """Seconds, as in [notify]; None: as soon as the host is late."""
+    """Seconds, as in [notify]; None: at the time when the host is late."""
     copies: Mapping[str, float]
     """The allowed age of each copy by name, in seconds."""
 
@@ -76,9 +76,9 @@ class Advice:
     words: str
     """What to do."""
     command: str = ""
-    """A command that shows more; "": there is none."""
+    """A command that shows more; "": none."""
     page: str = ""
-    """A page of the dashboard; "": there is none."""
+    """A page of the dashboard; "": none."""
 
 
 _REPLICA = Advice(
@@ -165,7 +165,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "", "log"),
     (kinds.SERVICE, ANY): Advice("This service does not deliver alarms: check its URL in [notify].", "backupd notify --test"),
 }  # fmt: skip
-"""By event and kind of subject; ANY where one of them does not matter. scripts.make_lists writes docs/what-to-do.rst."""
+"""By event and kind of subject; ANY if one of them does not matter. scripts.make_lists writes docs/what-to-do.rst."""
 ELSE = Advice("Check the findings of the doctor.", "backupd doctor", "doctor")
 
 
@@ -185,7 +185,7 @@ def advice(row: StoredAlarm, pool: str = "main", call: str = "") -> Advice:
 
 
 def command_for(command: str, pool: str, call: str = "") -> str:
-    """Returns a command of backupd or btrfs-balancer as it is typed for that pool; `call` as for `advice`."""
+    """Returns a command of backupd or btrfs-balancer for that pool; `call` as for `advice`."""
     call = call or ("backupd" if pool == "main" else f"backupd --pool {pool}")
     if command.startswith("backupd "):
         return command.replace("backupd", call, 1)

@@ -1,4 +1,4 @@
-"""The strip of days: what becomes of a host's backups as one letter for each day, a month in a row, the oldest first. Pure.
+"""The strip of days: each backup of a host as one letter for its day, a row for each month, the oldest first. Pure.
 
     2026-10  .............dddWdddd.ddWddddddM
     2026-11  dddddddWdddd?dddddWx
@@ -64,7 +64,9 @@ class StripBackup:
 
 
 def kind_of(keep: bool, rules: Collection[str], state: str) -> StripLetter:
-    """The letter of a backup: of the rules that keep it the one that does so longest; of one not complete only a hold."""
+    """Returns the letter of a backup: of the rules that keep it, the one that keeps it longest; for an incomplete one only a hold
+    counts.
+    """
     if not keep:
         return GOES
     if state != COMPLETE:
@@ -82,8 +84,7 @@ def plain(text: str, _colour: int) -> str:
 
 def strip(backups: Sequence[StripBackup], today: date, width: int, paint: Paint = plain) -> list[str]:
     """Returns the lines: a ruler of days, the months, the legend. `today` is in the pool's zone; later backups are not shown.
-
-    Returns nothing if there is no backup, or less room than a month takes.
+    Returns nothing if there is no backup, or if the width is less than that of a month.
     """
     shown = [backup for backup in backups if backup.day <= today]
     if not shown or width < NARROWEST:
@@ -147,8 +148,8 @@ def _cell(day: date, days: Mapping[date, StripLetter], first: date, today: date,
 
 
 def _legend(days: Mapping[date, StripLetter], width: int, paint: Paint) -> list[str]:
-    """Returns the legend of the letters that occur. Blanks inside an entry are replaced until the lines are broken, so that entries
-    stay whole.
+    """Returns the legend of the letters that occur. Spaces inside an entry are replaced until the lines are wrapped, so that
+    entries are not split.
     """
     used = [kind for kind in KINDS if kind in days.values()]
     items = [f"{kind.letter} {kind.words}".replace(" ", "\0") for kind in used] + [f"{NONE}\0none"]

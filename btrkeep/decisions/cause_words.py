@@ -1,6 +1,5 @@
-"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure.
-
-What many hosts have for the same reason becomes one line.
+"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure. If many hosts have the same
+reason, it is printed in one line.
 """
 
 import re
@@ -20,7 +19,7 @@ def cause_words(cause: Cause) -> str:
 
 
 def error_words(text: str | None, cause: Cause | None) -> str | None:
-    """The error of a backup or a run in words. Without a cause it is the `text` that was stored with it."""
+    """Returns the error of a backup or a run in words. Without a cause it is the `text` that was stored with it."""
     return cause_words(cause) if cause else text
 
 
@@ -115,7 +114,9 @@ _MOST_NAMED = 3
 
 
 def altered_words(backups: Sequence[tuple[str, str]]) -> str:
-    """Formats how many there are, and names the first: "2 backups were changed after they were final: web1@NAME, web2@NAME"."""
+    """Returns the number of these, with the name of the first ones: "2 backups were changed after they were final: web1@NAME,
+    web2@NAME".
+    """
     were = "was changed after it was" if len(backups) == 1 else "were changed after they were"
     names = ", ".join(f"{printable(host)}@{name}" for host, name in backups[:_MOST_NAMED])
     more = f" and {len(backups) - _MOST_NAMED:,} more" if len(backups) > _MOST_NAMED else ""
@@ -123,7 +124,7 @@ def altered_words(backups: Sequence[tuple[str, str]]) -> str:
 
 
 def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:
-    """Says what to do about the first of them. `command`: how `backupd` is called for this pool."""
+    """Returns what to do about the first of them. `command`: the command line of `backupd` for this pool."""
     host, name = backups[0]
     place = f"{host}@{name}"
     return (
@@ -133,9 +134,9 @@ def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:
 
 
 MANY_ALIKE = 4
-"""Hosts with the same error are one line from this number on."""
+"""From this number on, hosts with the same error become one line."""
 _PLACE = re.compile(r"(?<!\S)\S+:\d+: ")  # from the start of a word only: what a host prints may be long
-"""FILE:LINE of a mistake in the configuration, which differs where each host has a file of its own."""
+"""FILE:LINE of a mistake in the configuration, which differs if each host has its own file."""
 T = TypeVar("T")
 
 
@@ -146,9 +147,8 @@ def without_host(text: str, host: str) -> str:
 
 
 def grouped_alike(items: Iterable[T], key: Callable[[T], Hashable | None]) -> list[list[T]]:
-    """Returns the items in groups: those with the same key, where there are many, at the place of the first; else each by itself.
-
-    An item whose key is None stays by itself.
+    """Returns the items in groups: many items with the same key become one group, at the place of the first; all others are alone.
+    An item whose key is None is alone.
     """
     groups: dict[tuple[bool, Hashable], list[T]] = {}
     for number, item in enumerate(items):

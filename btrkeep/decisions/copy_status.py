@@ -1,8 +1,6 @@
-"""Decides the state of a copy, a replica or an offsite repository: ok, late, failing, or never made; which copies can stand in for
-a backup that this pool cannot give; and the words about them. Pure.
-
-`backupd replicate` and `backupd offsite run` record each session in the catalogue; `status`, alarms, metrics and the dashboard read
-it from there.
+"""Decides the state of a copy, a replica or an offsite repository: ok, late, failing, or never made; which copies can replace a
+backup that is missing in this pool; and their words. Pure. `backupd replicate` and `backupd offsite run` record each session in the
+catalogue; `status`, alarms, metrics and the dashboard read it from there.
 """
 
 import json
@@ -20,15 +18,15 @@ from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
-"""The fact of which hosts are copies, and of what this pool and replicas have in common. There is none without replicas."""
+"""The fact of which hosts are copies, and which backups this pool and replicas have in common. Missing without replicas."""
 REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
-"""Kinds of copies: pools that are fetched into this one, servers that this one is sent to, pools that fetch from this one, and
+"""Kinds of copies: pools fetched into this one, servers to which this one is sent, pools that fetch from this one, and
 repositories.
 """
 OFFSITE_THERE = "offsite-there:"
-"""Begins the fact of what lies in a repository."""
+"""Start of the name of the fact with the contents of a repository."""
 COPIED = "copied:"
-"""Begins the fact of all backups that a replica or a repository has, as of the last replication or listing."""
+"""Start of the name of the fact with all backups that a replica or a repository has, as of the last replication or listing."""
 _RUNNING = "replicating:"
 _STORED = "offsite-size:"
 
@@ -63,7 +61,7 @@ class ReplicaSession:
     tried: datetime
     """When the newest session over all hosts ended."""
     at: datetime | None = None
-    """When the newest finished session began: the age of the fetched state counts from then. None: none was finished."""
+    """When the newest finished session started, from which the age of the copy counts. None: none was finished."""
     error: str = ""
     """Why the session of `tried` failed; "" if it did not."""
     pool: str = ""
@@ -73,11 +71,11 @@ class ReplicaSession:
     fetched: int = 0
     """Number of backups that the newest session fetched."""
     bytes: int = 0
-    """Of streams that it received."""
+    """Bytes of the received streams."""
     seconds: float = 0.0
     """How long it took."""
     newest: datetime | None = None
-    """When the newest backup of the other pool began, those in the future not counted; None: it has none."""
+    """The start of the newest backup of the other pool, without those in the future; None: it has none."""
     behind: tuple[HostBehind, ...] = ()
     """Hosts of which some backups could not be fetched."""
     gone: tuple[str, ...] = ()
@@ -87,13 +85,13 @@ class ReplicaSession:
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second; None when nothing came."""
+        """Returns the bytes per second; None if nothing was received."""
         return self.bytes / self.seconds if self.bytes and self.seconds > 0 else None
 
 
 class ReplicaTerms(Protocol):
-    """The configured facts about a copy. `kind`: as above; `oldest`: seconds; `comes_and_goes`: the other pool may
-    be absent until the copy is late.
+    """The configured facts about a copy. `kind`: as above; `oldest`: seconds; `comes_and_goes`: the other pool may be absent until
+    the copy is late.
     """
 
     @property
@@ -118,7 +116,7 @@ class HostLag:
     newest: str
     """The name of its newest copy."""
     age: float
-    """Seconds since that backup began."""
+    """Seconds since that backup started."""
     gone: bool
     """True if the other pool no longer lists the host."""
 
@@ -140,21 +138,21 @@ class RunningFetch:
     done: int = 0
     """Number of backups fetched so far."""
     bytes: int = 0
-    """Of streams received since `began`."""
+    """Bytes of the streams received since `began`."""
     hosts: tuple[str, ...] = ()
     """The hosts that are being fetched now."""
     announced: int = 0
-    """`bytes` and the rest of the current streams, as far as the other server has announced it."""
+    """`bytes` and the rest of the present streams, as far as the other server has announced it."""
 
     @property
     def left(self) -> float | None:
-        """Estimates the seconds left: as long for each backup as for those that are done. None before the first is."""
+        """Returns an estimate of the seconds left, from the average duration of the finished backups. None before the first one."""
         seconds = (self.updated - self.began).total_seconds()
         return seconds / self.done * (self.planned - self.done) if self.done and seconds > 0 else None
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second; None before there are any."""
+        """Returns the bytes per second; None before the first byte."""
         seconds = (self.updated - self.began).total_seconds()
         return self.bytes / seconds if self.bytes and seconds > 0 else None
 
@@ -168,8 +166,7 @@ class CopyStatus(Generic[Terms]):
     state: CopyState
     """Whether it is up to date."""
     age: float | None
-    """Seconds since the fetched state was current, or since the newest backup in an offsite repository began; None: it never
-    was."""
+    """Seconds since the copied state was current, or since the newest backup in an offsite repository started; None: never."""
     session: ReplicaSession | None
     """Its last sessions; None: there was none."""
     lags: tuple[HostLag, ...] = ()
@@ -177,13 +174,13 @@ class CopyStatus(Generic[Terms]):
 
     @property
     def behind(self) -> tuple[HostBehind, ...]:
-        """Hosts of which not everything is here."""
+        """Hosts of which backups are missing here."""
         return self.session.behind if self.session else ()
 
     @property
     def is_stale(self) -> bool:
-        """Returns True if everything was fetched, but even the newest backup there was older than `max_age`: the source seems to
-        make none.
+        """Returns True if everything was fetched, but the newest backup in the other pool was older than `max_age`: that pool seems
+        to make none.
         """
         session = self.session if self.replica.kind in (REPLICA, OFFSITE) else None
         limit = timedelta(seconds=self.replica.oldest)
@@ -203,8 +200,7 @@ class CopyStatus(Generic[Terms]):
 @dataclass(frozen=True, slots=True)
 class KnownCopies:
     """`fetched`: the replica of each host that is fetched from another pool. `common`: by replica and host, the newest backup that
-    both pools have: here it is a copy, or the other pool has said that it has it. `told_times`: by replica, when a pool that
-    fetches from this one has done so last.
+    both pools have. `told_times`: by replica, when a pool that fetches from this one has last done so.
     """
 
     fetched: Mapping[str, str] = field(default_factory=dict)
@@ -215,9 +211,8 @@ class KnownCopies:
 def copy_status(
     replica: Terms, session: ReplicaSession | None, now: datetime, newest: Mapping[str, str] | None = None
 ) -> CopyStatus[Terms]:
-    """Returns the state of a copy. A session stamped in the future, by a wrong clock, makes it late.
-
-    `newest`: by host the newest backup there. An offsite repository is as old as the newest of them, whenever the last run was.
+    """Returns the state of a copy. A session with a time in the future, from a wrong clock, makes it late. `newest`: by host the
+    newest backup there. An offsite repository is as old as the newest of these, whenever the last run was.
     """
     age = ran = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
     if replica.kind == OFFSITE and (began := [moment for name in (newest or {}).values() if (moment := parse_backup_name(name))]):
@@ -266,21 +261,21 @@ def _lags(newest_of: Mapping[str, str], copy: CopyStatus[Terms], now: datetime) 
 
 
 def note_session(facts: FactWriter, name: str, session: ReplicaSession, kind: str = REPLICA) -> None:
-    """Keeps what became of a replication, or a sending, of all hosts."""
+    """Stores the result of a replication, or of sending, of all hosts."""
     moments = {"tried": session.tried, "at": session.at, "newest": session.newest}
     times = {key: format_time(moment) if moment else None for key, moment in moments.items()}
     facts.set_fact(f"{kind}:{name}", json.dumps({**asdict(session), **times}))
 
 
 def note_failure(facts: FactWriter, name: str, now: datetime, error: str, kind: str = REPLICA, *, away: bool = False) -> None:
-    """Keeps that nothing could be copied; when it last was stays. `away`: the other side is not there."""
+    """Stores that nothing could be copied; the time of the last copy remains. `away`: the other side is absent."""
     before = read_session(facts, name, kind) or ReplicaSession(now)
     note_session(facts, name, replace(before, tried=now, error=error, away=away), kind)
 
 
 def read_session(facts: FactReader, name: str, kind: str = REPLICA) -> ReplicaSession | None:
-    """Reads the last session of a replica; None if there was none or the fact is invalid. Of a pool that fetches from this one is
-    only known when it has fetched last.
+    """Reads the last session of a replica; None if there was none or the fact is invalid. For a pool that fetches from this one,
+    only the time of its last session is known.
     """
     if kind == FETCHED_BY:
         copies = copies_of(facts.get_fact(COPIES))
@@ -299,7 +294,7 @@ def _session(fields: dict[str, Any]) -> ReplicaSession:
 
 
 def note_running(facts: FactWriter, name: str, running: RunningFetch | None) -> None:
-    """Keeps how far a replication is; None: it has ended."""
+    """Stores the progress of a replication; None: it has ended."""
     if running is None:
         facts.set_fact(_RUNNING + name, None)
         return
@@ -318,7 +313,7 @@ def _running(fields: dict[str, Any]) -> RunningFetch:
 
 
 def offsite_newest(facts: FactReader, name: str) -> dict[str, str]:
-    """Returns by host the newest backup in the offsite repository when it was last listed."""
+    """Returns the newest backup of each host in the offsite repository when it was last listed."""
     newest = read_offsite(facts, name).get("newest", {})
     return {host: backup for host, backup in newest.items() if isinstance(backup, str)} if isinstance(newest, dict) else {}
 
@@ -330,7 +325,7 @@ def read_offsite(facts: FactReader, name: str) -> dict[str, Any]:
 
 
 def copied_backups_text(hosts: Mapping[str, Iterable[str]]) -> str:
-    """Encodes the names of the backups that lie elsewhere, by host."""
+    """Encodes the names of the backups in another place, by host."""
     return json.dumps({"hosts": {host: sorted(names) for host, names in hosts.items()}}, separators=(",", ":"), sort_keys=True)
 
 
@@ -348,7 +343,7 @@ def _copied_of(text: str | None) -> Mapping[str, list[str]]:
 
 
 def note_stored(facts: FactWriter, name: str, size: int) -> None:
-    """Keeps how many bytes a repository takes where it is, after compression and encryption."""
+    """Stores the size of a repository in bytes, after compression and encryption."""
     facts.set_fact(_STORED + name, str(size))
 
 
@@ -367,7 +362,7 @@ def copies_text(copies: KnownCopies) -> str:
 
 @lru_cache(maxsize=4)
 def copies_of(text: str | None) -> KnownCopies:
-    """Decodes the fact; empty if there is none or it is invalid."""
+    """Decodes the fact; empty if it is missing or invalid."""
     return parse_fact(text, _known_copies, KnownCopies())
 
 
@@ -389,7 +384,7 @@ class OtherCopy:
     kind: str
     """Its section: replica, push, fetched_by or offsite."""
     place: str
-    """Where it is; "" if only the other server knows."""
+    """Its location; "" if only the other server knows it."""
     newest: str | None
     """The name of its newest backup; None: not known."""
     offsite: OffsiteSettings | None = None
@@ -402,9 +397,8 @@ def other_copies(
     offsite: Mapping[str, Mapping[str, str]],
     host: str,
 ) -> tuple[OtherCopy, ...]:
-    """Returns the copies of a host. `offsite`: by repository and host the newest backup there.
-
-    With `known_copies` None the catalogue is gone: then a copy counts if its `hosts` of the configuration include the host.
+    """Returns the copies of a host. `offsite`: by repository and host the newest backup there. With `known_copies` None the
+    catalogue is lost: then a copy counts if its `hosts` in the configuration include the host.
     """
     candidates = [_configured(copy_settings, known_copies, offsite, host) for copy_settings in configured.values()]
     copies = [other_copy for other_copy in candidates if other_copy]
@@ -450,14 +444,14 @@ def age_words(kind: str, age: float | None) -> str:
 
 
 def command_of(kind: str, name: str) -> str:
-    """Returns the command that updates the copy: of one that fetches from here, on the other server."""
+    """Returns the command that updates the copy; if another pool fetches from this one, the command for that server."""
     if kind == FETCHED_BY:
         return "backupd replicate"
     return f"backupd offsite run {name}" if kind == OFFSITE else f"backupd replicate {name}"
 
 
 def remedy(kind: str, name: str) -> str:
-    """Returns what to do about a copy that is not up to date."""
+    """Returns what to do about a copy that is late or failing."""
     command = f"`{command_of(kind, name)}`"
     if kind == FETCHED_BY:
         return f"run {command} on the server that has this copy, or with its disk connected: it prints the cause"

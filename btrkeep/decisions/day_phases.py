@@ -12,10 +12,10 @@ from btrkeep.catalogue.model_pool import split_activities
 from btrkeep.decisions.trend import data_factor
 
 _TOGETHER = timedelta(minutes=10)
-"""Jobs of one kind that are no further apart are one: between the hosts of a night there is a moment now and then."""
+"""Jobs of one kind with a shorter distance count as one: there are short pauses between the hosts of a night."""
 _PASSIVE = "paused"
 MINUTES = 5
-"""How long a piece of a day is that is shown."""
+"""The duration of a shown slot of the day."""
 
 
 class Active(Protocol):
@@ -30,12 +30,12 @@ class Active(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A piece of the day."""
+    """A slot of the day."""
 
     start: datetime
     """Its first moment."""
     end: datetime
-    """Its last moment, which the next piece begins with."""
+    """Its end, which is the start of the next slot."""
     known: float
     """How many of its seconds the samples cover."""
     read: float | None
@@ -58,14 +58,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSum:
-    """Disk activity while jobs of one kind ran. Bytes are those of the devices, all copies counted."""
+    """Disk activity while jobs of one kind ran. Bytes are those of the devices, including all copies."""
 
     kind: str
     """One of JOBS; "": the whole day."""
     seconds: float
     """How long they ran."""
     known: float
-    """How many of `seconds` the samples cover; all that follows is about these."""
+    """How many of `seconds` the samples cover, to which the fields below refer."""
     read: int
     """Bytes read from the devices."""
     written: int
@@ -73,10 +73,11 @@ class PhaseSum:
     data: int
     """Bytes of files that rsync wrote or a balance moved, times the number of copies."""
     metadata: int | None
-    """The bytes written in addition to `data`; None: less was written than data, because it was compressed or is not on the disk
-    yet."""
+    """The bytes written in addition to `data`; None: less than `data` was written, because it was compressed or is not yet on the
+    disk.
+    """
     ratio: float | None
-    """Bytes of metadata for each byte of data; None: not known."""
+    """Bytes of metadata for each byte of data; None: unknown."""
 
 
 def bounds(day: date | None, zone: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
@@ -102,13 +103,13 @@ def slots(samples: Sequence[Sample], start: datetime, end: datetime, count: int)
 
 
 def unknown_spans(all_slots: Sequence[Slot]) -> list[tuple[datetime, datetime]]:
-    """Returns the times without samples. They must not look like times without activity."""
+    """Returns the periods without samples. They must not look like periods without activity."""
     runs = [list(group) for is_known, group in groupby(all_slots, lambda slot: slot.known > 0) if not is_known]
     return [(group[0].start, group[-1].end) for group in runs]
 
 
 def within(samples: Iterable[Sample], start: datetime, end: datetime) -> tuple[float, float, float]:
-    """Returns how many seconds between `start` and `end` samples cover, and the bytes read and written in these."""
+    """Returns how many seconds between `start` and `end` the samples cover, and the bytes read and written in them."""
     seconds = read = written = 0.0
     for sample in samples:
         if sample.seconds:
@@ -124,10 +125,8 @@ def _overlap(start: datetime, end: datetime, begin: datetime, last: datetime) ->
 
 
 def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end: datetime) -> list[Phase]:
-    """Returns when jobs ran, by kind, between `start` and `end`; jobs in close succession are merged.
-
-    Every job has an end here. Activity observed in the kernel (a scrub, another program's balance) is taken to begin at the sample
-    before.
+    """Returns when jobs ran, by kind, between `start` and `end`; jobs in close succession are merged. Every job has an end here.
+    Activity observed in the kernel (a scrub, another program's balance) counts from the sample before.
     """
     all_phases = [Phase(job.kind, job.started, job.finished) for job in jobs if job.finished]
     all_phases += [
@@ -151,14 +150,16 @@ def _joined(ordered: Iterable[Phase]) -> list[Phase]:
 
 
 def kinds_of(all_phases: Sequence[Phase]) -> list[str]:
-    """The kinds of jobs that ran, in the order in which they began."""
+    """Returns the kinds of jobs that ran, in the order of their first start."""
     return list(dict.fromkeys(phase.kind for phase in sorted(all_phases, key=lambda phase: phase.start)))
 
 
 def sums(
     samples: Sequence[Sample], jobs: Sequence[Job], all_phases: Sequence[Phase], start: datetime, end: datetime
 ) -> list[PhaseSum]:
-    """All day, and each kind of job. What ran at the same time counts for each of the two: the disks do not say for whom."""
+    """Returns the totals of the whole day, and of each kind of job. Activity while two jobs run counts for both: the disks do not
+    show whose it is.
+    """
     factor = data_factor(samples[-1]) if samples else 1.0
     kinds = kinds_of(all_phases)
     return [
@@ -186,7 +187,7 @@ def _sum(kind: str, phases: Sequence[Phase], samples: Sequence[Sample], data: fl
 
 
 def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:
-    """Returns the data of a job that lies between `start` and `end`, assuming that it wrote evenly."""
+    """Returns the data of a job between `start` and `end`, assuming that it wrote evenly."""
     total = 0.0
     for job in jobs:
         if job.data and job.finished:
@@ -198,7 +199,7 @@ def _data(jobs: Iterable[Job], start: datetime, end: datetime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DayData:
-    """A day, or any other period."""
+    """A day, or another period."""
 
     name: str
     """The pool's name, safe to display."""

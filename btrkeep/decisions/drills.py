@@ -16,14 +16,13 @@ from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_time, printable
 
 DRILLS = "drill:"
-"""How the name of a host's fact of its drills begins."""
+"""Start of the name of the fact with a host's drills."""
 _KEPT = 8  # drills of a host, the newest ones
 
 
 class DrillOutcome(StrEnum):
-    """`proven`: everything that was tried was restored identically. `failed`: a file is missing or differs.
-
-    `unfinished`: the time limit was reached or this machine had no room, which says nothing about the backup.
+    """`proven`: everything that was tried was restored and is identical. `failed`: a file is missing or differs. `unfinished`: the
+    time limit was reached or this machine had too little free space, which proves nothing about the backup.
     """
 
     PROVEN = "proven"
@@ -32,7 +31,7 @@ class DrillOutcome(StrEnum):
 
 
 class DrillKind(StrEnum):
-    """`restore`: files came back and were compared. `boot`: the whole system was booted."""
+    """`restore`: files were restored and compared. `boot`: the whole system was booted."""
 
     RESTORE = "restore"
     BOOT = "boot"
@@ -66,9 +65,9 @@ class DrillResult:
     names: int = 0
     """Number of names that were restored and compared."""
     bytes: int = 0
-    """Of file data in them."""
+    """Bytes of file data in these."""
     restoring: float = 0.0
-    """Seconds of the restore, without the comparison."""
+    """Duration of the restore in seconds, without the comparison."""
     of: int | None = None
     """Number of names in the backup; None: not counted."""
     left_out: int = 0
@@ -76,13 +75,13 @@ class DrillResult:
     differences: int = 0
     """Number of differences."""
     text: str = ""
-    """What went wrong; "" if nothing did."""
+    """What went wrong; "": nothing."""
     kind: DrillKind = DrillKind.RESTORE
-    """Of restoring or of booting."""
+    """Start of the restore or of the boot."""
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second of the restore alone."""
+        """Bytes per second of the restore without the comparison."""
         return self.bytes / self.restoring if self.bytes and self.restoring > 0 else None
 
 
@@ -104,7 +103,7 @@ class DrillFacts(Protocol):
     """The catalogue, as far as it is needed here."""
 
     def facts(self, beginning: str) -> Mapping[str, str]:
-        """All facts whose names begin so."""
+        """Returns all facts whose names start with that."""
 
 
 class DrillNotes(DrillFacts, Protocol):
@@ -115,10 +114,8 @@ class DrillNotes(DrillFacts, Protocol):
 
 
 def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], chance: Random, now: datetime) -> list[str]:
-    """The hosts in the order in which they are to be drilled: longest not drilled first, those that never were before all others.
-
-    Hosts that have waited as long as each other are in random order. Drills that are still to come, by a clock that was ahead, do
-    not count.
+    """Returns the hosts in the order in which they are to be drilled: those without a drill first, then those whose last drill is
+    the oldest. Hosts with the same wait are in random order. Drills in the future, by a clock that was ahead, do not count.
     """
     ordered = sorted(hosts)
     chance.shuffle(ordered)
@@ -133,7 +130,7 @@ def drill_status(
     drills: Mapping[str, Sequence[DrillResult]], hosts: Collection[str], oldest: float, now: datetime, *, is_asked: bool = False
 ) -> DrillStatus:
     """Returns the state of all drills. Failures count only for `hosts`, the configured ones. `is_asked`: a maximum age is
-    configured, so having no proven restore is late, too.
+    configured, so having no proven restore also counts as late.
     """
     proven = [
         drill
@@ -163,12 +160,12 @@ def drill_status(
 
 
 def _newest(drills: Sequence[DrillResult], kind: DrillKind) -> DrillResult | None:
-    """The drill that came to an end last: it was noted last, whatever the clock said."""
+    """Returns the drill that was recorded last, whatever its time."""
     return next((drill for drill in drills if drill.outcome != DrillOutcome.UNFINISHED and drill.kind == kind), None)
 
 
 def note_drill(facts: DrillNotes, done: DrillResult) -> None:
-    """Keeps what became of a drill, with the newest ones of the host before it."""
+    """Stores the result of a drill, with the newest earlier ones of the host."""
     name = DRILLS + done.host
     before = _read(done.host, facts.facts(name).get(name))
     drill_results = [done, *before]
@@ -181,7 +178,7 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
 
 
 def read_drills(facts: DrillFacts) -> dict[str, tuple[DrillResult, ...]]:
-    """Reads the drills of each host, the one recorded last first. Invalid entries are ignored."""
+    """Reads the drills of each host, the last recorded one first. Invalid entries are ignored."""
     texts = facts.facts(DRILLS)
     return {name.removeprefix(DRILLS): _read(name.removeprefix(DRILLS), text) for name, text in texts.items()}
 
@@ -209,7 +206,7 @@ def _parsed(host: str, given: Mapping[str, object]) -> DrillResult:
 
 
 def proven_words(drill: DrillResult) -> str:
-    """A proven restore in one line: which, how much and how fast."""
+    """Describes a proven restore in one line: which backup, how much and how fast."""
     rate = f", {format_size(round(drill.rate))}/s" if drill.rate else ""
     of = f" of {drill.of:,}" if drill.of is not None and drill.of != drill.names else ""
     names = f"{drill.names:,}{of} names" if of else counted(drill.names, "name")
@@ -223,7 +220,7 @@ def failure_words(drill: DrillResult) -> str:
 
 
 def drill_object(done: DrillResult) -> dict[str, object]:
-    """A drill, as JSON has it."""
+    """Returns a drill as JSON."""
     fields = asdict(replace(done, text=printable(done.text)))
     rate = round(done.rate) if done.rate else None
     return {**fields, "outcome": done.outcome.value, "at": format_time(done.at), "rate": rate}

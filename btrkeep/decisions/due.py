@@ -1,8 +1,7 @@
-"""Decides when a host is due and whether its window is open, and when the dashboard may request its next backup. Pure.
-
-Plain data and an explicit `now` in, a reason with every answer. Whole-day periods begin at the start of the window, or without a
-window at midnight in the pool's zone. Other periods begin when the last complete backup started. All calendar arithmetic happens
-here, in the pool's zone.
+"""Decides when a host is due and whether its window is open, and when the dashboard may request its next backup. Pure: takes plain
+data and an explicit `now`, returns a reason with every answer. Whole-day periods start with the window, or without a window at
+midnight in the pool's zone. Other periods start when the last complete backup started. All calculations with the calendar are here,
+in the pool's zone.
 """
 
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ FUTURE = timedelta(minutes=5)  # a stamp further ahead than this is a wrong cloc
 
 
 def latest(now: datetime) -> datetime:
-    """Returns the limit after which a time lies in the future: a clock was wrong, and the time is ignored."""
+    """Returns the limit after which a time counts as in the future: a clock was wrong, and the time is ignored."""
     return now + FUTURE
 
 
@@ -33,13 +32,15 @@ class Due:
     due: bool
     """True if it is due now."""
     when: datetime
-    """Since when it is due, or when it will be."""
+    """Since when it is due, or when it will be due."""
     reason: str
     """Why, in words."""
 
 
 def is_due(last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> Due:
-    """Due when no complete backup started since the current period began. A backup stamped in the future does not count."""
+    """A host is due if no complete backup started since the start of the present period. A backup with a time in the future does
+    not count.
+    """
     if last_complete is None:
         return Due(True, now, "no complete backup yet")
     if last_complete > latest(now):
@@ -60,9 +61,8 @@ def _ago(span: timedelta) -> str:
 
 @lru_cache(64)  # thousands of hosts have few settings, and `now` is read once
 def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """Returns the start of the current whole-day period; None if `every` is not a whole number of days.
-
-    Periods of several days are counted from 1970-01-01, so that they do not depend on the time of the call.
+    """Returns the start of the present whole-day period; None if `every` is not a whole number of days. Periods of several days are
+    counted from 1970-01-01, so that they do not depend on the time of the call.
     """
     if every % DAY:
         return None
@@ -74,7 +74,7 @@ def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datet
 
 @lru_cache(64)
 def period_after(begin: datetime, every: float, window: Window | None, zone: ZoneInfo) -> datetime:
-    """Returns the start of the whole-day period after the one that began at `begin`."""
+    """Returns the start of the whole-day period after the one that started at `begin`."""
     day, step = _first_day(begin, every, zone)
     while _begin(day, window, zone) > begin:
         day -= step
@@ -82,9 +82,8 @@ def period_after(begin: datetime, every: float, window: Window | None, zone: Zon
 
 
 def _first_day(moment: datetime, every: float, zone: ZoneInfo) -> tuple[date, timedelta]:
-    """The first day of the period that the local day of `moment` lies in, and the length of periods.
-
-    Where to begin to look: the window may open later that day, or in a skipped hour and therefore on the day after.
+    """Returns the first day of the period that contains the local day of `moment`, and the length of periods, as a start for the
+    search: the window may open later on that day, or in a skipped hour and therefore on the next day.
     """
     days, ordinal = int(every // DAY), moment.astimezone(zone).toordinal()
     return date.fromordinal(ordinal - (ordinal - _EPOCH) % days), timedelta(days=days)
@@ -94,9 +93,8 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 def _begin(day: date, window: Window | None, zone: ZoneInfo) -> datetime:
-    """The window's start on that local day, in UTC.
-
-    Where a clock change repeats it, the first of the two; where one skips it, what an unchanged clock would show (02:30 is 03:30).
+    """Returns the start of the window on that local day, in UTC. If a clock change repeats it, the first of the two; if one skips
+    it, the time that an unchanged clock would show (02:30 is 03:30).
     """
     return datetime.combine(day, window.start if window else time(0), zone).astimezone(UTC)
 
@@ -120,9 +118,8 @@ def next_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime:
 
 
 def late_from(last_complete: datetime, every: float, window: Window | None, zone: ZoneInfo, late: float | None = None) -> datetime:
-    """Returns when a host whose newest complete backup is that becomes late: everything that calls a host late asks here.
-
-    `late`: the configured age. Without it: 1.5 times `every`, but not before the end of the first window in which it was due.
+    """Returns when a host with that newest complete backup becomes late: every caller that calls a host late uses this. `late`: the
+    configured age. Without it: 1.5 times `every`, but not before the end of the first window in which it was due.
     """
     if late is not None:
         return last_complete + timedelta(seconds=late)
@@ -135,7 +132,9 @@ def late_from(last_complete: datetime, every: float, window: Window | None, zone
 
 
 def host_late_from(host: HostConfig, last_complete: datetime, zone: ZoneInfo) -> datetime | None:
-    """Returns when that host becomes late, as in `late_from`; an optional one when it has been away too long. None: never."""
+    """Returns when that host becomes late, as in `late_from`; for an optional one, when its absence becomes too long.
+    None: never.
+    """
     if not host.optional:
         return late_from(last_complete, host.every, host.window, zone, host.late)
     return None if host.max_absence is None else last_complete + timedelta(seconds=host.max_absence)
@@ -153,20 +152,22 @@ def _end_of_chance(window: Window, zone: ZoneInfo, due: datetime) -> datetime:
 def is_late(
     last_complete: datetime | None, every: float, window: Window | None, zone: ZoneInfo, now: datetime, late: float | None = None
 ) -> bool:
-    """Returns True if the newest complete backup is older than `late_from` allows. A backup stamped in the future is ignored."""
+    """Returns True if the newest complete backup is older than `late_from` allows. A backup with a time in the future
+    is ignored.
+    """
     if last_complete is None or last_complete > latest(now):
         return True
     return now > late_from(last_complete, every, window, zone, late)
 
 
 def retry_from(last_attempt: datetime, every: float) -> datetime:
-    """Returns when a scheduled run tries a host again whose last attempt brought no complete backup."""
+    """Returns when a scheduled run tries a host again whose last attempt made no complete backup."""
     return last_attempt + min(timedelta(seconds=RETRY * every), LONGEST_RETRY)
 
 
 A_DAY = timedelta(days=1)
 FAILED_DISTANCE = 60.0
-"""Seconds after which a backup that failed may be requested again, however long `run_distance` is."""
+"""Seconds after which a failed backup may be requested again, even if `run_distance` is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +177,23 @@ class RequestedRun:
     started: datetime
     """When it began."""
     has_failed: bool = False
-    """True if it received nothing."""
+    """True if it received no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestDelay:
-    """`until`: from when the next backup may be requested. `previous`: the backup that it waits for, None: there were `a_day`."""
+    """`until`: from when the next backup may be requested. `previous`: the backup because of which it must wait, None: there were
+    `a_day`.
+    """
 
     until: datetime
     previous: RequestedRun | None = None
 
 
 def next_request(runs: Iterable[RequestedRun], now: datetime, distance: float, a_day: int) -> RequestDelay | None:
-    """Returns from when a backup may be requested; None: now.
-
-    `runs`: the host's earlier backups by hand. Those in the future are ignored, because a clock was wrong. `distance`: the least
-    number of seconds between two, a minute at most after one that failed; `a_day`: the most within 24 hours.
+    """Returns from when a backup may be requested; None: now. `runs`: the host's earlier backups started by users. Those in the
+    future are ignored, because a clock was wrong. `distance`: minimum seconds between two, a minute at most after a failed one;
+    `a_day`: the maximum within 24 hours.
     """
     past = sorted((run for run in runs if run.started <= now), key=lambda run: run.started)
     recent = [run for run in past if run.started > now - A_DAY]

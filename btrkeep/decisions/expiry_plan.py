@@ -1,7 +1,6 @@
-"""Decides what an expiry marks, revives, deletes now or deletes later, host by host, with reasons. Pure.
-
-The same function is called twice: for the plan, from catalogue and names; and again under the host's lock, from the backups
-themselves. Only actions that both results contain are carried out.
+"""Decides what an expiry marks, unmarks, deletes now or deletes later, host by host, with reasons. Pure. The same function is
+called twice: for the plan, from catalogue and names; and again under the host's lock, from the backups themselves. Only actions in
+both results are carried out.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -40,9 +39,9 @@ class HostBackups:
     configured: bool = True
     """True if the configuration has this host."""
     problem: UnreadableHost | None = None
-    """The part of it that cannot be read, which forbids any change; None: all was read."""
+    """Why its data cannot be read completely, which prevents any change; None: everything was read."""
     stale: bool = False
-    """True if its notes have expired backups that no longer exist."""
+    """True if its notes contain expired backups that no longer exist."""
     unread: tuple[str, ...] = ()
     """Names of backups without a row that the disk cannot read; they are kept."""
 
@@ -68,17 +67,17 @@ class HostPlan:
     total: int = 0
     """Number of its final backups."""
     mark: tuple[ExpiryStep, ...] = ()
-    """Backups to be marked for deletion; those without a grace are in `delete` as well."""
+    """Backups to be marked for deletion; those without a grace period are also in `delete`."""
     revive: tuple[ExpiryStep, ...] = ()
-    """Marked backups that are kept after all."""
+    """Marked backups whose mark is removed."""
     delete: tuple[ExpiryStep, ...] = ()
-    """Marked backups whose grace is over."""
+    """Marked backups whose grace period is over."""
     wait: tuple[ExpiryStep, ...] = ()
-    """Marked backups whose grace is not over."""
+    """Marked backups whose grace period is not over."""
     amend: tuple[tuple[str, str], ...] = ()
-    """Backups whose rows are wrong, by name, with the right state."""
+    """Backups with wrong rows, by name, with the right state."""
     going: int = 0
-    """Number of backups to be deleted that the catalogue does not have as such yet: the safety limits count these."""
+    """Number of backups to be deleted that the catalogue does not yet have as such: the safety limits count these."""
     forgotten: bool = False
     """True if `backupd forget` was called for it."""
     rows: Mapping[str, str] = field(default_factory=dict)
@@ -86,26 +85,25 @@ class HostPlan:
 
     @property
     def names(self) -> frozenset[str]:
-        """The backups of which something is to be done."""
+        """Returns the backups that will be changed."""
         return frozenset(step.name for step in (*self.mark, *self.revive, *self.delete))
 
     @property
     def changes_notes(self) -> bool:
-        """True if there is anything to write to notes.json."""
+        """True if notes.json must be written."""
         return bool(self.mark or self.revive or self.amend)
 
     @property
     def goes_at_once(self) -> bool:
-        """Returns True if something is to be deleted that is not marked yet."""
+        """Returns True if a backup will be deleted that is not yet marked."""
         return not {step.name for step in self.mark}.isdisjoint(step.name for step in self.delete)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole. `hosts`: those where something is to be done or waits; `left_out`: hosts and why they are not among them.
-
-    `stop`: why nothing may be done at all. `unruled`: hosts without a policy, of which everything is kept; `unconfigured`: those of
-    them that no configuration names. `stale`: hosts whose notes speak of deleted backups. `total`: all final backups.
+    """The whole plan. `hosts`: those with changes or waiting deletions; `left_out`: other hosts and the reasons. `stop`: why
+    nothing may be done at all. `unruled`: hosts without a policy, whose backups are all kept; `unconfigured`: those of them that
+    are not configured. `stale`: hosts whose notes contain deleted backups. `total`: number of final backups.
     """
 
     hosts: tuple[HostPlan, ...]
@@ -122,7 +120,7 @@ class Plan:
 
 
 def plan_host(facts: HostBackups, zone: ZoneInfo, now: datetime, *, clock_waits: bool) -> HostPlan:
-    """The plan of one host. `clock_waits`: the clock is in doubt, so no grace and no hold ends in this run."""
+    """Returns the plan of one host. `clock_waits`: the clock is doubted, so no grace period and no hold ends in this run."""
     candidates = [_held_on(candidate, now) for candidate in facts.candidates] if clock_waits else facts.candidates
     decisions = decide(candidates, facts.policy, zone, now, forgotten=facts.forgotten)
     by_name = {candidate.name: candidate for candidate in candidates}
@@ -158,17 +156,16 @@ def _step(decision: Decision) -> ExpiryStep:
 
 
 def _held_on(candidate: Candidate, now: datetime) -> Candidate:
-    """The candidate with a hold that does not end yet, if its hold would have ended by `now`."""
+    """Returns the candidate with an extended hold, if its hold would have ended by `now`."""
     if candidate.hold is None or candidate.hold.is_in_force(now):
         return candidate
     return replace(candidate, hold=replace(candidate.hold, until=None))
 
 
 def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: datetime) -> tuple[ExpiryStep, ...]:
-    """Checks once more that the last complete backup stays, because a deletion cannot be undone.
-
-    Returns no deletion at all if a host that was not forgotten would lose its last complete backup. Backups whose deletion was
-    requested even as the last ones do not count.
+    """Checks again that the last complete backup is kept, because a deletion cannot be undone. Returns no deletion at all if a host
+    that was not given up would lose its last complete backup. Backups whose deletion was requested even as the last ones do not
+    count.
     """
     if facts.forgotten is None and delete:
         doomed = {step.name for step in delete}
@@ -185,7 +182,9 @@ def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: dat
 def make_plan(
     all_facts: Iterable[HostBackups], zone: ZoneInfo, now: datetime, forced: Forced, *, clock_waits: bool = False
 ) -> Plan:
-    """The plan of all hosts, guards included. Hosts that were given up are the operator's own word, and no guard counts them."""
+    """Returns the plan of all hosts, including the safety limits. The administrator has given up some hosts explicitly, so no limit
+    counts their backups.
+    """
     plans, shares = [], {}
     left_out: dict[str, DeletedShare | UnreadableHost] = {}
     unruled: list[str] = []
@@ -213,7 +212,7 @@ def make_plan(
 
 
 def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
-    """The deletions of a plan that are of these backups, by host and name, and nothing else."""
+    """Returns only the deletions of these backups, by host and name."""
     hosts = (
         replace(
             host,
@@ -229,8 +228,8 @@ def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:
 
 
 def agreed(plan: HostPlan, seen: HostPlan) -> HostPlan:
-    """Returns the actions that the plan and the second look agree on. Keeping a backup needs only one of them: all revivals of the
-    second look count.
+    """Returns the actions that are in the plan and in the second result. To keep a backup, one of them is sufficient: all removed
+    marks of the second result count.
     """
     return replace(
         seen,

@@ -1,5 +1,5 @@
-"""One type for the problems that `check`, `doctor`, `status`, alarms and metrics find, its remedy and its stored form; and the
-findings about capabilities that this process lacks. Pure.
+"""One type for the problems that `check`, `doctor`, `status`, alarms and metrics find, with its remedy and its stored form; and the
+findings about missing capabilities of this process. Pure.
 """
 
 import json
@@ -25,7 +25,7 @@ class FixCommand:
 
     @property
     def line(self) -> str:
-        """The step as one that can be pasted into a shell."""
+        """The step as a line for a shell."""
         return shlex.join(self.command)
 
 
@@ -40,7 +40,7 @@ class WriteSysfs:
 
     @property
     def line(self) -> str:
-        """The step as one that can be pasted into a shell."""
+        """The step as a line for a shell."""
         return f"echo {shlex.quote(self.value)} > {shlex.quote(str(self.file))}"
 
 
@@ -49,16 +49,16 @@ Step = FixCommand | WriteSysfs
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """How a finding is mended."""
+    """How a finding is repaired."""
 
     why: str = ""
-    """What the finding leads to if nothing is done."""
+    """The consequence if nothing is done."""
     risk: str = ""
-    """What may go wrong with the commands; "": nothing."""
+    """The risk of the commands; "": none."""
     commands: tuple[str, ...] = ()
-    """Lines for a shell that mend it."""
+    """Lines for a shell that repair it."""
     steps: tuple[Step, ...] = ()
-    """Those of them that `doctor --fix` takes; empty: none."""
+    """Those of them that `doctor --fix` runs; empty: none."""
     unmounted: bool = False
     """True if the commands need the filesystem unmounted."""
 
@@ -77,24 +77,25 @@ NO_REMEDY = Remedy()
 
 
 FACT = "health"
-"""The name under which the catalogue has the newest verdict of `backupd notify`."""
+"""The name of the fact in the catalogue with the newest verdict of `backupd notify`."""
 
 UNUSABLE, CATALOGUE, READ_ONLY = "unusable", "catalogue", "read-only"
 MISSING, ERRORS = "missing-device", "device-errors"
 ROOM, UNALLOCATED, USED = "room", "unallocated", "used"
 SCHEDULE = "schedule"
 CHECKS = (UNUSABLE, CATALOGUE, READ_ONLY, MISSING, ERRORS, ROOM, UNALLOCATED, USED, SCHEDULE)
-"""All that is looked at, in the order in which it is told. `backupd doctor` has checks of the same names."""
+"""All checks, in the order of output. `backupd doctor` has checks of the same names."""
 
 _PRIVILEGES = "privileges"
 _STORED = ("check", "level", "text", "hint", "unusable", "device", "count")
 CLOCK = "clock"
-"""A check of `check`, `doctor` and `status`: it is about the machine, not the pool."""
+"""A check of `check`, `doctor` and `status` that is about the machine, not the pool."""
 
 OK, UNKNOWN, NOTE, WARNING, ERROR = "ok", "unknown", "note", "warning", "error"
 LEVELS = (OK, UNKNOWN, NOTE, WARNING, ERROR)
-"""From well to worst. Unknown: nothing was found, and something could not be checked. A note is worth knowing and may stay as it
-is; a warning is to be acted on; an error now."""
+"""From best to worst. Unknown: nothing was found, and something could not be checked. A note is information and may remain; a
+warning needs action soon; an error now.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +113,18 @@ class Finding:
     unusable: bool = False
     """True if no backup can be made."""
     device: int | None = None
-    """The number of the device that it is about; None: none."""
+    """The number of the device; None: it is not about a device."""
     count: int = 0
     """Number of errors of that device."""
     subject: str = ""
-    """The host or program that it is about; "": none."""
+    """The host or program; "": none."""
     cause: ExitCause | None = None
     """Why rsync could not list a path; None: another finding."""
     remedy: Remedy = NO_REMEDY
     """Details for `backupd doctor`."""
 
     def is_about_the_same(self, other: "Finding") -> bool:
-        """Returns True if both are one problem, whatever numbers their texts have: the same check, subject and device."""
+        """Returns True if both are the same problem, whatever numbers are in their texts: the same check, subject and device."""
         return (self.check, self.subject, self.device) == (other.check, other.subject, other.device)
 
     @property
@@ -134,7 +135,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PoolVerdict:
-    """The verdict on the pool."""
+    """The judgement about the pool."""
 
     findings: tuple[Finding, ...] = ()
     """All findings, in the order of CHECKS."""
@@ -151,20 +152,20 @@ class PoolVerdict:
         return tuple(finding for finding in self.findings if finding.check == check)
 
     def level_of(self, check: str) -> str:
-        """OK, UNKNOWN, or the worst that it has found."""
+        """Returns OK, UNKNOWN, or the worst level of its findings."""
         return PoolVerdict(self.of(check), tuple(unlooked for unlooked in self.unlooked if unlooked == check)).level
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """The verdict of a moment, as the catalogue has it."""
+    """The verdict of a time, as stored in the catalogue."""
 
     looked: datetime
     """When it was made."""
     verdict: PoolVerdict
     """The verdict."""
     pool_looked: datetime | None = None
-    """When the pool could be read last; None: not known."""
+    """When the pool could last be read; None: unknown."""
 
 
 def as_text(kept: StoredVerdict) -> str:
@@ -182,7 +183,7 @@ def as_text(kept: StoredVerdict) -> str:
 
 
 def from_text(text: str | None) -> StoredVerdict | None:
-    """Decodes the catalogue's verdict; None if there is none, or another version wrote it in another form."""
+    """Decodes the catalogue's verdict; None if there is none, or if another version wrote it in another form."""
     return parse_fact(text, _verdict, None)
 
 
@@ -206,7 +207,7 @@ def check_as_json(finding: Finding) -> dict[str, str]:
 
 
 def grade(level: str) -> int | None:
-    """A level as a number for metrics: 0 is well or worth a note, 1 a warning, 2 an error; None is not known."""
+    """Returns a level as a number for metrics: 0 is ok or a note, 1 a warning, 2 an error; None is unknown."""
     return {OK: 0, NOTE: 0, WARNING: 1, ERROR: 2}.get(level)
 
 
@@ -217,7 +218,7 @@ class Need:
     capability: str
     """Its name, such as CAP_SYS_ADMIN."""
     purpose: str
-    """What it is needed for, in words."""
+    """Its purpose in words."""
     required: bool
     """True if no backup can be made without it."""
 
@@ -258,7 +259,7 @@ def privilege_findings(capabilities: Capabilities | None, *, root: bool) -> Iter
 
 
 def privilege_words(need: Need, *, root: bool) -> str:
-    """Returns which capability is missing and what for."""
+    """Returns which capability is missing, and its purpose."""
     return f"{'root has' if root else 'this process has'} no {need.capability} here, which is needed {need.purpose}"
 
 

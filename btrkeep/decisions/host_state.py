@@ -1,7 +1,6 @@
-"""The state of a host in one word, and why; whether an optional host is absent, or refuses. Pure.
-
-A laptop in a bag has no route, does not answer, or refuses the connection because another machine has its address. One that refuses
-the key, or has another host key, is there: that would not be reported for as long as it counts as absent.
+"""The state of a host in one word, and why; whether an optional host is absent, or refuses. Pure. A laptop that is switched off has
+no route, does not answer, or refuses the connection because another machine has its address. A host that rejects the key, or has
+another host key, is present: if it counted as absent, the problem would not be reported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ UNKNOWN = "unknown"
 """The state of a host that was due when the catalogue, which was lost since, recorded no runs."""
 STATES = ("ok", "late", "failing", "suspect", "never", UNKNOWN)
 COPY = "copy"
-"""The state of a host whose backups are fetched from another pool: no backup is made here, whether it is configured or not."""
+"""The state of a host whose backups are fetched from another pool: it is not backed up here, configured or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class HostStatus:
     error: str | None
     """Why its last run failed; None if it did not."""
     warnings: Sequence[str] = ()
-    """What else an administrator should know, one line each."""
+    """Other information for an administrator, one line each."""
 
 
 UnknownSpans = Sequence[tuple[datetime, datetime]]
@@ -62,7 +61,7 @@ def host_statuses(
 
 
 def copy_of_host(host: str, facts: HostFacts | None, replica: str, now: datetime) -> HostStatus:
-    """Returns the state of a host that is fetched from another pool: nothing is due, and no run counts."""
+    """Returns the state of a host that is fetched from another pool: no backup is due here, and no run counts."""
     last = facts.last_complete if facts else None
     age = max(0.0, (now - last).total_seconds()) if last else None
     return HostStatus(host, COPY, last, age, None, None, (f"copy: fetched from another pool by replica {replica}",))
@@ -137,7 +136,7 @@ _ABSENT = frozenset({ExitCause.NO_ROUTE, ExitCause.SILENT, ExitCause.REFUSED, Ex
 
 
 def is_absent(cause: ExitCause, *, has_resolved: bool) -> bool:
-    """Returns True if a host that ssh could not connect to is not there. `has_resolved`: its name has led to it before."""
+    """Returns True if a host to which ssh could not connect is offline. `has_resolved`: its name had an address before."""
     return cause in _ABSENT or (cause is ExitCause.NO_SUCH_NAME and has_resolved)
 
 

@@ -1,7 +1,6 @@
-"""Follows conditions from one backup to the next: since when, how often, whether they last, their words and the remedy. Pure.
-
-A file that could not be read tonight may be readable tomorrow. The same one on three nights is another event: no user is working on
-it, and the backups miss it, or keep what the host has deleted.
+"""Follows conditions from one backup to the next: since when, how often, whether they last, their words and the remedy. Pure. A
+file that could not be read tonight may be readable tomorrow. The same file on three nights is different: no user is working on it,
+and it is missing in the backups, or they keep what the host has deleted.
 """
 
 import shlex
@@ -12,18 +11,17 @@ from btrkeep.backup_states import CUT, MOST, STANDING, Condition, ConditionKey, 
 from btrkeep.units import counted, local_time, printable
 
 NIGHTS = 3
-"""How many backups in a row must have a condition before it is an alarm."""
+"""Number of successive backups that must have a condition before it becomes an alarm."""
 _LEAST = timedelta(hours=36)
-"""The minimum time between the first and the last of them: with `every = "1h"` three backups are no three nights."""
+"""The minimum time between the first and the last of them: with `every = "1h"` three backups are less than three nights."""
 _LONGEST_SHOWN = 120
 _RANK = {kind: rank for rank, kind in enumerate(ConditionKind)}
 _PLAIN = frozenset("/._-+:,=%~") | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
 def follow(before: Iterable[Condition], seen: Iterable[ConditionKey], started: datetime) -> tuple[Condition, ...]:
-    """Returns the conditions of a backup: those `seen` in it, with the memory of the backup `before`, which it grew from.
-
-    One that was not seen has ended. The most serious ones are kept, at most MOST, and as many standing ones.
+    """Returns the conditions of a backup: those `seen` in it, with the history of the backup `before`, which was its base. A
+    condition that was not seen has ended. The most serious ones are kept, at most MOST, and as many lasting ones.
     """
     earlier = {condition.key: condition for condition in before}
     keys = dict.fromkeys(ConditionKey(key.kind, key.path, shortened(key.name)) for key in seen)
@@ -54,7 +52,7 @@ def lasting(conditions: Sequence[Condition], newest: datetime | None) -> tuple[C
 
 
 def standing_words(conditions: Iterable[Condition]) -> list[str]:
-    """Formats the standing conditions that earlier backups had, too: one line for each kind and source path."""
+    """Formats the lasting conditions that earlier backups also had: one line for each kind and source path."""
     grouped = dict[tuple[ConditionKind, str], list[Condition]]()
     for condition in conditions:
         if condition.kind in STANDING and condition.times > 1:
@@ -66,7 +64,7 @@ def standing_words(conditions: Iterable[Condition]) -> list[str]:
 
 
 def condition_words(condition: Condition) -> str:
-    """Formats a condition in one line, with its start. Names are escaped and cut."""
+    """Formats a condition in one line, with its start. Names are escaped and truncated."""
     name = _shown(condition.key.name or condition.key.path)
     since = f"since {local_time(condition.since)} ({counted(condition.times, 'backup')} in a row)"
     match condition.kind:
@@ -92,9 +90,8 @@ def condition_words(condition: Condition) -> str:
 
 
 def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
-    """Formats the alarm about a host's lasting conditions, at least one. `command`: how `backupd` is called for this pool.
-
-    Deletions are skipped because something cannot be read, so the unreadable name comes with its pattern.
+    """Formats the alarm about a host's lasting conditions, at least one. `command`: the command line of `backupd` for this pool. If
+    deletions are skipped because a file cannot be read, the message contains the name and the pattern that excludes it.
     """
     first, rest = conditions[0], len(conditions) - 1
     same_path = [condition for condition in conditions if condition.key.path == first.key.path]
@@ -108,15 +105,14 @@ def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
 
 
 def exclude_command(host: str, key: ConditionKey, command: str) -> str:
-    """Returns the command that excludes the name of the condition. Has no character that a shell or a mail would change."""
+    """Returns the command that excludes the name of the condition. It contains no character that a shell or a mail would change."""
     return f"{command} host set {shlex.quote(host)} {shlex.quote(f'exclude+={exclude_pattern(key)}')}"
 
 
 def exclude_pattern(key: ConditionKey) -> str:
-    """Returns the pattern that excludes the name and what is below it; "" if there is none.
-
-    A sender behind rrsync prefixes its own folder, so the pattern begins with the source path. Each byte that a shell, a mail or a
-    pattern would take for something else becomes a ?, which rsync matches with any one byte.
+    """Returns the pattern that excludes the name and everything below it; "" if there is none. A sender behind rrsync adds its own
+    folder in front, so the pattern starts with the source path. Each byte with a special meaning in a shell, a mail or a pattern
+    becomes a ?, which matches any one byte in rsync.
     """
     name, top = key.name, "/" + key.path.strip("/")
     if not name or name.endswith(CUT) or len(name) > _LONGEST_SHOWN:

@@ -1,4 +1,6 @@
-"""The samples that `backupd metrics` and the dashboard's /metrics have alike: which value belongs to which metric and labels."""
+"""The samples that `backupd metrics` and the dashboard's /metrics have in common: which value belongs to which metric
+and labels.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -22,19 +24,19 @@ class AddSample(Protocol):
 
 
 def add_state(add: AddSample, metric: Metric, states: Iterable[str], state: str, *labels: str) -> None:
-    """Adds 1 for the state that it has, and 0 for each other one."""
+    """Adds 1 for the present state, and 0 for each other one."""
     for each in states:
         add(metric, each == state, *labels, each)
 
 
 def add_counts(add: AddSample, metric: Metric, kinds: Iterable[Kind], counts: Mapping[Kind, int]) -> None:
-    """Adds the count of each kind, 0 for those that are not counted."""
+    """Adds the count of each kind, 0 for missing ones."""
     for kind in kinds:
         add(metric, counts.get(kind, 0), kind)
 
 
 def add_numbers(add: AddSample, numbers: PoolNumbers) -> None:
-    """Adds what is known of the pool's filesystem."""
+    """Adds the known facts about the pool's filesystem."""
     add(table.DEVICES_SIZE, numbers.size)
     add(table.DEVICES_ALLOCATED, numbers.allocated)
     add(table.DEVICES_USED, numbers.used)
@@ -58,13 +60,13 @@ def add_score(add: AddSample, score: FreeSpaceScore) -> None:
 
 
 def add_expiry_totals(add: AddSample, totals: ExpiryTotals) -> None:
-    """Adds what all expiries have done."""
+    """Adds the totals of all expiries."""
     add(table.EXPIRY_RUNS, totals.runs)
     add(table.EXPIRY_DELETED, totals.deleted)
 
 
 def add_balance_totals(add: AddSample, totals: BalanceTotals) -> None:
-    """Adds what all balances of the filesystem have done."""
+    """Adds the totals of all balances of the filesystem."""
     add(table.BALANCE_RUNS, totals.runs)
     add(table.BALANCE_GROUPS, totals.block_groups)
     add(table.BALANCE_MOVED, totals.moved)

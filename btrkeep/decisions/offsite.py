@@ -27,13 +27,13 @@ class OffsiteSnapshot:
     started: datetime
     """When that backup began."""
     machine: str = ""
-    """The id that the host had in the pool; "": none could be recorded."""
+    """The id that the host had in the pool; "": it could not be recorded."""
     label: str = ""
-    """The name that the host had when the backup was sent, if it has another one now; "" if not."""
+    """The name that the host had when the backup was sent, if it was renamed since; "" if not."""
     former: bool = False
     """True if another machine has that name now."""
     proven: bool = False
-    """True if the repository does not have the machine, but the pool has the backup."""
+    """True if the repository does not know the machine, but the pool has the backup."""
     original: str = ""
     """restic's id before its tags were changed; "": they never were."""
     incomplete: bool = False
@@ -41,10 +41,9 @@ class OffsiteSnapshot:
 
 
 def placed(taken: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
-    """Returns what is there with the names that the hosts have in the pool now.
-
-    `machines` has the id of each host of the pool; None for one of which nothing was sent so far. One that two have, because
-    an operator has copied a folder, leads from no name to another one.
+    """Returns the backups there under the present names of the hosts in the pool. `machines`: the id of each host of the pool; None
+    if nothing of it was sent so far. If two hosts have the same id, because an administrator has copied a folder, it belongs to no
+    host.
     """
     counts = Counter(filter(None, machines.values()))
     names = {machine: host for host, machine in machines.items() if machine and counts[machine] == 1}
@@ -59,8 +58,8 @@ def placed(taken: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None])
 
 
 def left_by_tag(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
-    """Returns the ids of snapshots that are there once more with the id of the machine: a `restic tag` was killed before it removed
-    what it had written anew.
+    """Returns the ids of snapshots that exist a second time with the id of the machine: a `restic tag` was killed before it removed
+    the old one.
     """
     one_by_one = list(snapshots)
     tagged = {snapshot.original for snapshot in one_by_one if snapshot.machine and not snapshot.proven}
@@ -68,8 +67,8 @@ def left_by_tag(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
 
 
 def tagged_incomplete(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
-    """Returns the ids of snapshots that a tag calls incomplete, also of one that is there once more without the tag: the key may
-    not delete, or a `restic tag` was killed before it removed the first one.
+    """Returns the ids of snapshots that a tag marks as incomplete, and of those that exist a second time without the tag: the key
+    may not delete, or a `restic tag` was killed before it removed the first one.
     """
     every = list(snapshots)
     originals = {snapshot.original for snapshot in every if snapshot.incomplete and snapshot.original}
@@ -81,14 +80,13 @@ def tagged_incomplete(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
 
 
 def newest_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
-    """The newest whole backup of each host in the repository, by name."""
+    """Returns the newest complete backup of each host in the repository, by name."""
     return {host: max(names) for host, names in complete_there(snapshots, incomplete).items()}
 
 
 def complete_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
-    """The names of the whole backups of each host in the repository, of those that have its name of today there.
-
-    Others are found there by none who knows that name alone; the newest one of a renamed host is sent again.
+    """Returns the names of the complete backups of each host in the repository that have its present name. A user who knows only
+    that name cannot find the others there, so the newest one of a renamed host is sent again.
     """
     names_by_host: dict[str, set[str]] = {}
     for snapshot in snapshots:
@@ -100,7 +98,9 @@ def complete_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[
 def to_send(
     newest: Mapping[str, str], snapshots: Collection[OffsiteSnapshot], incomplete: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Returns the hosts whose `newest` complete backup is not there, with its name. The one furthest behind comes first."""
+    """Returns the hosts whose `newest` complete backup is missing in the repository, with its name. The host that is furthest
+    behind comes first.
+    """
     whole = complete_there(snapshots, incomplete)
     newest_sent = newest_there(snapshots, incomplete)
     missing = [(host, name) for host, name in newest.items() if name not in whole.get(host, ())]
@@ -110,10 +110,8 @@ def to_send(
 def given_up(
     sendings: Iterable[tuple[str, str]], snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]
 ) -> set[tuple[str, str]]:
-    """Returns the backups that were sent so often without being complete there that trying again is useless; the host's next backup
-    is sent instead.
-
-    Each try leaves a snapshot, which a key that can only append cannot remove.
+    """Returns the backups that were sent several times and are never complete there, so that trying again is useless; the host's
+    next backup is sent instead. Each attempt leaves a snapshot, which a key that can only append cannot remove.
     """
     tries = Counter((snapshot.host, snapshot.name) for snapshot in snapshots if snapshot.id in incomplete and not snapshot.former)
     return {sending for sending in sendings if tries[sending] >= _TRIES}
@@ -121,7 +119,9 @@ def given_up(
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """`going`: what no rule keeps. `guarded`: hosts of which too much would go, and whether too much would go at all."""
+    """`going`: backups that no rule keeps. `guarded`: hosts that would lose too much, and whether too much would be
+    removed in all.
+    """
 
     going: tuple[OffsiteSnapshot, ...]
     guarded: LimitsExceeded
@@ -135,10 +135,9 @@ def to_remove(
     now: datetime,
     forced: Forced,
 ) -> Removal:
-    """Returns what the policy removes, machine by machine; nothing without a rule. Incomplete ones are removed once a complete
-    one of the machine is newer. A machine that had the name before is not part of another one's history.
-
-    The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
+    """Returns what the policy removes, machine by machine; nothing without a rule. Incomplete ones are removed when the machine has
+    a newer complete one. The backups of an earlier machine of that name are a separate history. The safety limits of expiry apply:
+    hosts beyond them are skipped unless forced by name.
     """
     of_machine: dict[tuple[str, str], list[OffsiteSnapshot]] = defaultdict(list)
     for snapshot in in_repository:
@@ -161,8 +160,8 @@ def to_remove(
 def _shares(
     of_machine: Mapping[tuple[str, str], Collection[OffsiteSnapshot]], going: Iterable[OffsiteSnapshot]
 ) -> dict[str, DeletedShare]:
-    """Returns by host how much of it would go. Of two machines of that name one that loses nothing does not count: it would make
-    the share of the other one look smaller.
+    """Returns how much of each host would be removed. If two machines have that name, one that loses nothing does not count,
+    because it would make the share of the other one look smaller.
     """
     going_of = Counter((snapshot.host, snapshot.machine) for snapshot in going)
     shares: dict[str, DeletedShare] = {}

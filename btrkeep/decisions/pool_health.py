@@ -1,7 +1,6 @@
-"""Decides what is wrong with the pool, for every command that reports it; when it has too little room for a transfer; and how many
-good copies its devices still have of everything that is stored. Pure.
-
-A copy is what one more lost device takes away: raid5 counts as two copies, raid6 as three. Both copies of `dup` are on one device.
+"""Decides what is wrong with the pool, for every command that reports it; when it has too little free space for a transfer; and how
+many good copies its devices still have of all data. Pure. A copy is what the loss of one more device destroys: raid5 counts as two
+copies, raid6 as three. Both copies of `dup` are on one device.
 """
 
 import json
@@ -33,17 +32,17 @@ def room_advice(config: Config) -> str:
 
 
 def least_metadata(total: int) -> int:
-    """Bytes of room for metadata below which no transfer starts: 32 MiB, or a hundredth of a small pool."""
+    """Free bytes for metadata below which no transfer starts: 32 MiB, or a hundredth of a small pool."""
     return min(LEAST_METADATA, total // 100)
 
 
 def for_metadata(room: Room) -> int:
-    """Bytes that metadata can still take without another kind giving any back."""
+    """Returns the bytes that metadata can still use without taking space from another type."""
     return max(room.unallocated, room.metadata_free)
 
 
 def lacks_room(room: Room, min_free: SizeOrShare) -> str:
-    """Returns why no new transfer may start, or None. Free space in block groups and unallocated space are added up."""
+    """Returns why no new transfer may start, or None. Free space in block groups and unallocated space are added."""
     if room.available < min_free.bytes_of(room.total):
         return f"the pool has too little free space: {room}, below min_free = {min_free}"
     if for_metadata(room) < least_metadata(room.total):
@@ -63,7 +62,7 @@ class Redundancy:
     copies: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Bytes by type ("data") and number of good copies."""
     lost: int = 0
-    """Bytes with every copy on a missing device."""
+    """Bytes with all copies on missing devices."""
     reduced: int = 0
     """Bytes with one good copy left although their profile keeps more."""
     missing: tuple[int, ...] = ()
@@ -71,13 +70,13 @@ class Redundancy:
 
     @property
     def single(self) -> int:
-        """Returns the bytes that have one good copy, by their profile or because a device is missing."""
+        """Returns the bytes with one good copy, because of their profile or because a device is missing."""
         return sum(of.get(1, 0) for of in self.copies.values())
 
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """The facts about the pool at a moment; None: not known. With a `fault` nothing else is known."""
+    """The facts about the pool at a time; None: unknown. With a `fault` everything else is unknown."""
 
     fault: str = ""
     """Why the pool cannot be used; "" if it can."""
@@ -98,7 +97,7 @@ class PoolFacts:
     was_full: bool = False
     """True if more than `used_limit` was used at the last check."""
     redundancy: Redundancy | None = None
-    """How many good copies the used bytes have. With a missing device it is read only with CAP_SYS_ADMIN."""
+    """How many good copies the used bytes have. If a device is missing, it is read only with CAP_SYS_ADMIN."""
     schedule: ScheduleVerdict = NOTHING_MISSED
     """Whether runs start in time."""
     left_devices: tuple[str, ...] = ()
@@ -168,9 +167,8 @@ def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
 
 
 def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Finding]:
-    """Yields findings about the machine's clock. `doubt`: why it cannot be right; `synchronised`: the kernel's opinion.
-
-    An unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
+    """Yields findings about the machine's clock. `doubt`: why it cannot be right; `synchronised`: according to the kernel. An
+    unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
     """
     if doubt:
         yield Finding(v.CLOCK, WARNING, doubt, "check that the clock is right: `timedatectl`")
@@ -208,14 +206,14 @@ def _devices(facts: PoolFacts) -> Iterator[Finding]:
 
 
 def _copies(facts: PoolFacts) -> str:
-    """Returns what a missing device means for the data, as a further sentence."""
+    """Returns the effect of a missing device on the data, as a further sentence."""
     if facts.redundancy is None:
         return "; how many good copies are left could not be read"
     return f"; {redundancy_words(facts.redundancy)}"
 
 
 class Shortage(StrEnum):
-    """What there is too little of when nearly nothing is unallocated."""
+    """The type of space that is short when nearly nothing is unallocated."""
 
     DATA = "data"  # nor is there free space inside data block groups: only deleting, or another device, helps
     METADATA = "metadata"  # what is free inside data block groups is of no use to metadata
@@ -223,7 +221,7 @@ class Shortage(StrEnum):
 
 
 def unallocated_floor(total: int) -> int:
-    """Unallocated bytes below which a filesystem of `total` bytes is short of them."""
+    """Returns the unallocated bytes below which a filesystem of `total` bytes has too few."""
     return min(_FLOOR, int(total * _FLOOR_SHARE))
 
 
@@ -278,7 +276,7 @@ _STRIPED = ("single", "raid0", "dup")
 
 
 def copies_left(profile: str, devids: tuple[int, ...], missing: Collection[int]) -> int:
-    """Returns how many copies chunks of this profile on these devices have left. An unknown profile counts as one copy."""
+    """Returns how many copies of chunks with this profile are left on these devices. An unknown profile counts as one copy."""
     away = sum(devid in missing for devid in devids)
     promised = PROMISED.get(profile, 1)
     if profile in _STRIPED or profile not in PROMISED:
@@ -290,7 +288,7 @@ def copies_left(profile: str, devids: tuple[int, ...], missing: Collection[int])
 
 
 def redundancy(uses: Iterable[ChunkUse], missing: Collection[int]) -> Redundancy:
-    """Returns the good copies of everything. With nothing missing, `devids` of the chunks may be empty."""
+    """Returns the good copies of everything. If no device is missing, `devids` of the chunks may be empty."""
     chunks = list(uses)
     best = Counter[str]()
     for chunk in chunks:
@@ -306,14 +304,16 @@ def redundancy(uses: Iterable[ChunkUse], missing: Collection[int]) -> Redundancy
 
 
 def note_redundancy(facts: FactWriter, current: Redundancy | None) -> None:
-    """Keeps it for programs that may not read the chunks; only while a device is missing, for otherwise every program can."""
+    """Stores it for programs that may not read the chunks; only while a device is missing, because otherwise every program can
+    compute it.
+    """
     text = json.dumps(redundancy_as_json(current), sort_keys=True) if current and current.missing else None
     if text != facts.get_fact(_REDUNDANCY):
         facts.set_fact(_REDUNDANCY, text)
 
 
 def noted_redundancy(facts: FactReader) -> Redundancy | None:
-    """Returns the newest one that was kept; None without one."""
+    """Returns the newest stored one; None without one."""
     return parse_fact(facts.get_fact(_REDUNDANCY), _noted, None)
 
 

@@ -1,7 +1,6 @@
-"""Optional steps: those that did not come to their end several times in a row, and what a dedupe has saved. Pure.
-
-One that is stopped by its time limit and goes on from there the next time has come forward, so it counts as done. Each records
-what became of it in the catalogue: drills, dedupe and balance in rows of their own, the rest here.
+"""Optional steps: those that were not finished several times in succession, and the savings of a dedupe. Pure. A step that is
+stopped by its time limit, and continues from there the next time, has made progress, so it counts as done. Each step records its
+result in the catalogue: drills, dedupe and balance in their own rows, the others here.
 """
 
 import json
@@ -22,7 +21,7 @@ from btrkeep.units import counted, format_size, format_time, local_time, parse_t
 CHECK = "repeated"
 """The name of the findings."""
 ATTEMPTS = "attempts:"
-"""How the name of the fact of a step's newest attempts begins."""
+"""Start of the name of the fact with a step's newest attempts."""
 TIMES = 3
 _KEPT = 8
 _LONGEST_TEXT = 200
@@ -31,7 +30,7 @@ _MAY_RUN = timedelta(days=7)  # an attempt that has begun and not ended may stil
 
 
 class AttemptOutcome(StrEnum):
-    """`begun`: it has not ended, or was killed. `unfinished`: it ended without having come forward. Never renamed: it is stored."""
+    """`begun`: it has not ended, or was killed. `unfinished`: it ended without progress. Never renamed, because it is stored."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -60,7 +59,7 @@ _COMMANDS = {
     Step.DEDUPE: "backupd dedupe",
     Step.BALANCE: "btrfs-balancer plan --pool {pool}",
 }
-"""The command of each step as it is typed for the pool `main`, or with its --pool."""
+"""The command of each step for the pool `main`, or with its --pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +89,24 @@ class StepAttempts:
 
 @dataclass(frozen=True, slots=True)
 class RepeatedFailure:
-    """A step that was not finished several times in a row."""
+    """A step that was not finished several times in succession."""
 
     step: Step
     """Which step."""
     name: str
     """The name of the repository; "" for other steps."""
     subject: str
-    """The step, with that name, as messages have it."""
+    """The step, with that name, in the form of messages."""
     times: int
-    """How many times in a row."""
+    """How many times in succession."""
     since: datetime
-    """When the first of these began."""
+    """When the first of these started."""
     text: str
     """Why the last one was not finished."""
 
 
 def repeated_failures(steps: Iterable[StepAttempts], now: datetime) -> tuple[RepeatedFailure, ...]:
-    """Returns the steps whose newest attempts, TIMES or more in a row, did not come to their end."""
+    """Returns the steps of which the newest attempts, TIMES or more in succession, were not finished."""
     failures = []
     for step in steps:
         if step.step is Step.AGAINST_SOURCE and step.attempts and now - step.attempts[0].at > _STILL_COMPARED:
@@ -149,7 +148,7 @@ def repeated_object(failure: RepeatedFailure) -> dict[str, object]:
 
 
 def repeated_hint(failure: RepeatedFailure, command: str) -> str:
-    """Returns what to do. `command`: how `backupd` is called for this pool."""
+    """Returns what to do. `command`: the command line of `backupd` for this pool."""
     options = command.removeprefix("backupd").strip() or "--pool main"
     typed = _COMMANDS[failure.step].replace("backupd", command, 1).replace("--pool {pool}", options).replace("{name}", failure.name)
     longer = "; give it more time ([drill] time) or a smaller sample" if failure.step is Step.DRILL else ""
@@ -173,7 +172,9 @@ class StepFacts(Protocol):
 
 
 def read_steps(catalogue: StepFacts, filesystem: str | None) -> list[StepAttempts]:
-    """Returns the attempts of all steps. `filesystem`: the pool's UUID; None if it is unknown, and with it the balances."""
+    """Returns the attempts of all steps. `filesystem`: the pool's UUID; None if it is unknown, which means that the balances are
+    unknown, too.
+    """
     attempts = [StepAttempts(Step.DRILL, _of_drills(read_drills(catalogue)))]
     attempts.append(StepAttempts(Step.DEDUPE, tuple(filter(None, map(_of_dedupe, catalogue.dedupes(_KEPT))))))
     if filesystem:
@@ -186,7 +187,7 @@ def read_steps(catalogue: StepFacts, filesystem: str | None) -> list[StepAttempt
 
 
 def _of_drills(drills: Mapping[str, Sequence[DrillResult]]) -> tuple[StepAttempt, ...]:
-    """A drill that failed came to its end: it has an alarm of its own."""
+    """A drill that failed is finished: it has its own alarm."""
     every = [drill for host in drills.values() for drill in host if drill.kind is DrillKind.RESTORE]
     every.sort(key=lambda drill: drill.at, reverse=True)
     return tuple(
@@ -217,7 +218,7 @@ def _of_balance(balance: Balance) -> StepAttempt | None:
 
 
 def note_attempt(facts: FactWriter, step: Step, attempt: StepAttempt, name: str = "") -> None:
-    """Records an attempt; one that has ended replaces its beginning."""
+    """Records an attempt; the record of its end replaces that of its start."""
     key = f"{ATTEMPTS}{step}:{name}"
     before = [earlier for earlier in _attempts(facts.get_fact(key)) if earlier.at != attempt.at]
     kept = [StepAttempt(attempt.at, attempt.outcome, attempt.text[:_LONGEST_TEXT]), *before][:_KEPT]
@@ -256,8 +257,8 @@ class RunningAttempt:
 
 @contextmanager
 def noted_attempt(facts: FactWriter, step: Step, now: datetime, name: str = "") -> Iterator[RunningAttempt]:
-    """Records that the step has begun, and at the end what became of it; unfinished, unless `end` was called. A catalogue that
-    cannot be written does not stop the step.
+    """Records the start of the step, and its result at the end: unfinished, unless `end` was called. A catalogue that cannot be
+    written does not stop the step.
     """
     now = now.replace(microsecond=0)
     running = RunningAttempt()

@@ -3,13 +3,11 @@
 Backups are identified by the UUID of their origin, never by name. A backup is fetched if this pool's own retention would keep it
 among all backups of both sides, so nothing is fetched that the next expiry would delete.
 
-A taken-over server can send without end, for example the same block of the same file again and again: that needs no room, so
-`min_free` does not end it. What the server says about the size bounds a stream of an honest server, but not exactly: a backup may
-hold files that the newest transfer did not count, because a path failed or a deletion was refused. So the limit is generous: a
-stream of an honest server must never reach it.
-
-The words of `receive_cause` are those of btrfs-progs 5.10 to 6.19 (cmds/receive.c, common/send-stream.c), and of the C library
-behind them.
+An attacker who has taken over the other server can send without end, for example the same block of the same file again and again:
+that takes no space, so `min_free` does not end it. The size that the server announces limits the stream of an honest server, but
+not exactly: a backup may contain files that the newest transfer did not count, because a path failed or a deletion was refused. So
+the limit is generous: a stream of an honest server must never reach it. The words of `receive_cause` are those of btrfs-progs 5.10
+to 6.19 (cmds/receive.c, common/send-stream.c), and of the C library that they use.
 """
 
 import re
@@ -51,7 +49,7 @@ class RemoteBackup:
     name: str
     """Its name there."""
     uuid: str
-    """It identifies the backup in every pool."""
+    """Identifies the backup in every pool."""
     state: str
     """Its state there."""
 
@@ -63,13 +61,13 @@ class LocalBackup:
     name: str
     """Its name here."""
     uuid: str
-    """It identifies the backup in every pool."""
+    """Identifies the backup in every pool."""
     state: str
     """Its state here."""
     going: bool = False
-    """True if retention has marked it."""
+    """True if expiry has marked it."""
     is_original: bool = True
-    """True if it was not changed since it was final."""
+    """True if it was not changed since it became final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +95,13 @@ class LocalHost:
     damaged: Collection[str] = ()
     """Names of backups with files that are known to be damaged."""
     unreadable: Collection[str] = ()
-    """Names of backups that are known to be damaged as a whole, so nothing can be received as a difference to them."""
+    """Names of backups that are known to be damaged completely, so no difference to them can be received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One backup to fetch. `parent` is a backup that both sides have, or will have by then; None sends everything.
-
-    `again`: it replaces a damaged one.
+    """One backup to fetch. `parent`: a backup that both sides have, or will have by then; None sends everything. `again`: it
+    replaces a damaged one.
     """
 
     backup: RemoteBackup
@@ -117,24 +114,24 @@ class Parents:
     """The backups of a host that both pools have and to which a difference can be received."""
 
     whole: tuple[RemoteBackup, ...] = ()
-    """Those without known damage here."""
+    """Those without known damage in this pool."""
     damaged: tuple[RemoteBackup, ...] = ()
-    """Those with damaged files, whose damage the difference inherits."""
+    """Those with damaged files, whose damage the difference would inherit."""
 
     def of(self, backup: RemoteBackup, *, again: bool) -> RemoteBackup | None:
         """Returns the nearest earlier one without damage, else the nearest later one, else the nearest with damage, unless the
-        backup comes `again` because it is damaged; None: all of it is sent.
+        backup is fetched `again` because it is damaged; None: all of it is sent.
         """
         return _nearest(self.whole, backup) or (None if again else _nearest(self.damaged, backup))
 
     def with_fetched(self, fetch: Fetch) -> "Parents":
-        """Returns those after a fetch."""
+        """Returns the common backups after a fetch."""
         if fetch.parent and fetch.parent in self.damaged:
             return replace(self, damaged=(*self.damaged, fetch.backup))
         return replace(self, whole=(*self.whole, fetch.backup))
 
     def without(self, backup: RemoteBackup) -> "Parents":
-        """Returns those but that one, because it cannot be read."""
+        """Returns the others, because that one cannot be read."""
         left = (tuple(candidate for candidate in ones if candidate != backup) for ones in (self.whole, self.damaged))
         return Parents(*left)
 
@@ -152,7 +149,7 @@ class HostFetches:
     parents: Parents = Parents()
     """Those of them that can be parents."""
     obstacle: Obstacle | None = None
-    """Why nothing can be fetched; None: it can."""
+    """Why nothing can be fetched; None: it can be."""
     text: str = ""
     """Details of `obstacle`, such as a pool's name."""
 
@@ -178,7 +175,9 @@ def plan_fetches(
     *,
     damaged: bool = False,
 ) -> HostFetches:
-    """Plans the fetches for a host. `wanted` is the mark that its notes will have. `damaged`: what is damaged here comes again."""
+    """Plans the fetches for a host. `wanted`: the mark for its notes. `damaged`: backups that are damaged here and are fetched
+    again.
+    """
     if obstacle := _obstacle(here, wanted, far_backups):
         return HostFetches(host, obstacle=obstacle[0], text=obstacle[1])
     names = {backup.name: backup.uuid for backup in here.backups}
@@ -215,10 +214,9 @@ def plan_fetches(
 def misplaced(
     remote_hosts: Mapping[str, tuple[Collection[str], Sequence[RemoteBackup]]], near: Mapping[str, LocalHost], pool: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns for hosts whose copies have another name here than in the other pool: the name there by the one here, as far as the
-    other pool says that it renamed them; and by the name there, the name here of any host that has a backup of it.
-
-    `remote_hosts` has the former names and the backups of each host that is backed up in the other pool; `pool` is its id.
+    """Returns two mappings for hosts with different names in the two pools: from the name in this pool to the name in the other
+    one, if the other pool reports the rename; and from the name there to the name here of any host that has a backup of it.
+    `remote_hosts`: the former names and the backups of each host that is backed up in the other pool; `pool`: its id.
     """
     places: dict[str, set[str]] = {}
     for name, host in near.items():
@@ -250,9 +248,8 @@ def _is_future(name: str, now: datetime) -> bool:
 def _without_replacing(
     new: Sequence[RemoteBackup], here: Sequence[LocalBackup], policy: Retention, zone: ZoneInfo, now: datetime
 ) -> list[RemoteBackup]:
-    """`new` without those that are older than the newest one here, when with them something would expire here that is kept now.
-
-    Backups that the other pool invents for days that are over would take the place of the genuine ones.
+    """Returns `new` without those older than the newest one here, if with them a backup would expire here that is kept now.
+    Otherwise backups that the other pool invents for past days could replace the genuine ones.
     """
     newest = max((near_backup.name for near_backup in here), default="")
     late = [backup for backup in new if backup.name < newest]
@@ -268,8 +265,7 @@ def _by_name(backup: RemoteBackup) -> str:
 def demotion_obstacle(
     far_backups: Sequence[RemoteBackup], here: Sequence[LocalBackup], *, is_copy_there: bool
 ) -> tuple[Obstacle, str] | None:
-    """Returns why a host that is backed up here cannot become a copy of the other pool's, with the subject; None if it can.
-
+    """Returns why a host that is backed up here cannot become a copy of the other pool's host, with the subject; None if it can.
     `is_copy_there`: the other pool fetches it as well, so neither would back it up.
     """
     if not far_backups:
@@ -306,9 +302,8 @@ def _kept(backups: Sequence[LocalBackup | RemoteBackup], policy: Retention, zone
 
 
 def with_parents(new: Iterable[RemoteBackup], again: Iterable[RemoteBackup], parents: Parents) -> tuple[Fetch, ...]:
-    """Assigns its parent to each backup, oldest first; what was fetched before can be one.
-
-    A backup that is fetched `again` is damaged and cannot be a parent before it has been fetched.
+    """Assigns its parent to each backup, oldest first; a backup fetched earlier can be a parent. A backup that is fetched `again`
+    is damaged and cannot be a parent before it has been fetched.
     """
     fetches, repeated = list[Fetch](), tuple(again)
     for backup in sorted([*new, *repeated], key=_by_name):
@@ -319,7 +314,7 @@ def with_parents(new: Iterable[RemoteBackup], again: Iterable[RemoteBackup], par
 
 
 def planned_again(fetches: Iterable[Fetch], parents: Parents) -> tuple[Fetch, ...]:
-    """Returns the same fetches with the parents that are left."""
+    """Returns the same fetches with the remaining parents."""
     left = tuple(fetches)
     return with_parents(
         [fetch.backup for fetch in left if not fetch.again], [fetch.backup for fetch in left if fetch.again], parents
@@ -351,7 +346,7 @@ OBSTACLES: Mapping[Obstacle, str] = {
 
 
 def obstacle_words(fetches: HostFetches) -> str:
-    """Says why nothing of the host can be fetched; "" if it can."""
+    """Returns why nothing of the host can be fetched; "" if it can be."""
     return OBSTACLES[fetches.obstacle].format(host=fetches.host, text=fetches.text) if fetches.obstacle else ""
 
 
@@ -414,13 +409,12 @@ HINTS: Mapping[ReceiveCause, str] = {
     ReceiveCause.CELL: "the cell that receives it cannot be set up: `backupd check` shows what is missing",
     ReceiveCause.UNKNOWN: "",
 }
-"""What to do next, "" if that is not known."""
+"""What to do next, "" if unknown."""
 
 
 def receive_cause(lines: Iterable[str], *, is_read_only: bool) -> ReceiveCause:
-    """Returns the cause that its messages name; the first one that says something counts.
-
-    `is_read_only`: whether the pool's filesystem is; if not, it was the cell that kept something from being written.
+    """Returns the cause in its messages; the first one with a known form counts. `is_read_only`: whether the pool's filesystem is;
+    if not, the cell prevented the write.
     """
     for line in lines:
         for pattern, cause in _PATTERNS:

@@ -44,9 +44,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequest:
-    """An operator's request to delete a backup (`backupd delete`), and why.
-
-    `last`: also when no other complete one is left. `at_once`: without grace. `by`: the login name of the user.
+    """A user's request to delete a backup (`backupd delete`), and why. `last`: also if no other complete one is left. `at_once`:
+    without a grace period. `by`: the login name of the user.
     """
 
     why: str = ""
@@ -56,7 +55,9 @@ class DeletionRequest:
 
 
 class RetentionCode(StrEnum):
-    """Code of a reason to keep or delete a backup, as in JSON, besides the periods of the policy, whose codes are their names."""
+    """Code of a reason to keep or delete a backup, as in JSON, in addition to the periods of the policy, whose codes are their
+    names.
+    """
 
     MIN_KEEP = "min_keep"
     NEWEST = "newest"
@@ -100,21 +101,21 @@ class Candidate:
     started: datetime
     """When its run began."""
     state: str
-    """complete, suspect, failed or altered, without regard to expiry."""
+    """complete, suspect, failed or altered, as if it was not expired."""
     expired: datetime | None = None
     """When it was marked for deletion; None: it is not marked."""
     hold: Hold | None = None
     """Its hold; None: it is not held."""
     in_use: bool = False
-    """True if it is the base of the run in progress, or of one that will be continued."""
+    """True if it is the base of the run in progress, or of a run that will be continued."""
     asked: DeletionRequest | None = None
-    """The request to delete it; None: it is marked by a rule, or not at all."""
+    """The request to delete it; None: a rule has marked it, or it is not marked."""
     common: str = ""
-    """The replica whose newest common backup with this pool it is, and so the parent of the next difference; "": none."""
+    """The replica whose newest common backup with this pool it is, so that the next difference needs it; "": none."""
 
     def marked(self, now: datetime) -> datetime | None:
-        """Returns when it was marked as expired; None if it was not, or if the mark lies in the future, where its grace would last
-        for years.
+        """Returns when it was marked as expired; None if it was not, or if the mark is in the future, because then its grace period
+        would last for years.
         """
         return None if self.expired and self.expired > latest(now) else self.expired
 
@@ -128,19 +129,17 @@ class Decision:
     keep: bool
     """True if it is kept."""
     reasons: tuple[Reason, ...]
-    """Every rule and floor that keeps it; if none does, why it expires."""
+    """Every rule and minimum that keeps it; if none does, why it expires."""
     expires: datetime | None
-    """When it may be deleted: the mark, or now, plus the grace; None if it is kept."""
+    """When it may be deleted: the mark, or now, plus the grace period; None if it is kept."""
 
 
 def decide(
     candidates: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, *, forgotten: datetime | None = None
 ) -> list[Decision]:
-    """Returns one decision for each candidate, oldest first.
-
-    Pass all final backups of the host, including those marked as expired: until they are deleted, they count. Backups that an
-    operator asked to delete do not count: the others are decided as if these were gone already. `forgotten`: when the host was
-    given up; then every backup expires, whatever floors there are.
+    """Returns one decision for each candidate, oldest first. Pass all final backups of the host, including those marked as expired:
+    until they are deleted, they count. Backups whose deletion a user requested do not count: the others are decided as if these
+    were already deleted. `forgotten`: when the host was given up; then every backup expires, whatever the minimums are.
     """
     ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
     asked = _asked_to_go(ordered, now) if forgotten is None else {}
@@ -154,10 +153,9 @@ def decide(
 
 
 def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
-    """Returns the backups that an operator asked to delete, by name. A complete one is included only if another one stays, or if
-    the operator confirmed deleting the last.
-
-    Another one stayed when the deletion was asked for, but it may have been removed by hand since.
+    """Returns the backups whose deletion a user requested, by name. A complete one is included only if another one remains, or if
+    the user confirmed deleting the last. Another one remained when the deletion was requested, but it may have been removed by hand
+    since.
     """
     asked = {backup.name: backup for backup in backups if backup.asked}
     if not asked or any(_counts(backup, latest(now)) for backup in backups if not backup.asked):
@@ -170,7 +168,7 @@ def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candi
 
 
 def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
-    """Decides about a backup that an operator asked to delete: a hold keeps it, and so does a run based on it, but no replica."""
+    """Decides about a backup whose deletion a user requested: a hold keeps it, and so does a run based on it, but no replica."""
     assert backup.asked is not None
     if kept := tuple(_kept_by_itself(replace(backup, common=""), now)):
         return Decision(backup.name, True, kept, None)
@@ -198,7 +196,7 @@ def _by_policy(
 
 
 def _replaced(backups: Sequence[Candidate], now: datetime) -> int:
-    """The place before which every backup has ENOUGH newer complete ones; 0 when there are not so many."""
+    """Returns the index before which every backup has ENOUGH newer complete ones; 0 if there are too few."""
     end = latest(now)
     newest = (place for place in reversed(range(len(backups))) if _counts(backups[place], end))
     return next(islice(newest, ENOUGH - 1, None), 0)
@@ -211,10 +209,8 @@ def _counts(backup: Candidate, end: datetime) -> bool:
 def _kept(
     backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[Reason]]
 ) -> Iterator[tuple[int, Reason]]:
-    """Place and reason of everything that is kept, `reasons` being those that were given so far.
-
-    A stamp in the future, which only a wrong clock makes, is no anchor and counts for nothing: what becomes of the others is
-    the same with it and without it.
+    """Returns index and reason of everything that is kept. `reasons`: those found so far. A time in the future, from a wrong clock,
+    is not used for any period: the decisions about the others are the same with and without it.
     """
     if policy.missing:
         yield from ((place, Reason(RetentionCode.NO_POLICY)) for place in range(len(backups)))
@@ -237,7 +233,7 @@ def _kept(
 def _by_rules(
     backups: Sequence[Candidate], complete: Sequence[int], policy: Retention, zone: ZoneInfo, state: str = ""
 ) -> Iterator[tuple[int, Reason]]:
-    """The first complete backup of each of the newest periods that have one. One backup may stand for several periods."""
+    """Yields the first complete backup of each of the newest periods with one. One backup may represent several periods."""
     newest_first = [(place, _periods(_local_day(backups[place].started, zone))) for place in reversed(complete)]
     for column, name in enumerate(PERIOD_NAMES):
         if limit := getattr(policy, name):
@@ -249,7 +245,7 @@ def _by_rules(
 
 
 def _local_day(moment: datetime, zone: ZoneInfo) -> int:
-    """The number of the day, in the pool's zone, that `moment` lies in."""
+    """Returns the number of the day, in the pool's zone, of `moment`."""
     try:
         return moment.astimezone(zone).toordinal()
     except OverflowError:  # the first day that a date can have: one odd folder must not stop the decision about all others
@@ -258,13 +254,13 @@ def _local_day(moment: datetime, zone: ZoneInfo) -> int:
 
 @lru_cache(16384)  # thousands of hosts share the same days
 def _periods(day: int) -> tuple[int, ...]:
-    """The periods that a local day lies in, one of each length."""
+    """Returns the periods of a local day, one of each length."""
     return tuple(period.number(date.fromordinal(day)) for period in PERIODS)
 
 
 @lru_cache(1024)
 def _numbered(code: str, limit: int, most: int, state: str = "") -> tuple[Reason, ...]:
-    """The first of `limit`, the second of `limit`, ...: at most `most` of them."""
+    """Yields the first of `limit`, the second of `limit`, ...: at most `most` of them."""
     return tuple(Reason(code, number, limit, state) for number in range(1, min(limit, most) + 1))
 
 
@@ -294,14 +290,14 @@ def _kept_by_itself(backup: Candidate, now: datetime) -> Iterator[Reason]:
 
 
 class _Group(NamedTuple):
-    """Suspect or failed backups with the same complete ones around them: so many are newer."""
+    """Suspect or failed backups between the same complete ones, with the number of newer complete ones."""
 
     newer: int
     state: str
 
 
 def _not_yet_replaced(backups: Sequence[Candidate], unfinished: Sequence[int], complete: Sequence[int]) -> dict[_Group, list[int]]:
-    """Suspect and failed ones of which too few complete ones are newer: all that there may be of their days."""
+    """Yields suspect and failed ones with too few newer complete ones: all that there may be on their days."""
     groups: dict[_Group, list[int]] = {}
     for place in unfinished:
         newer = len(complete) - bisect_left(complete, place)
@@ -314,7 +310,7 @@ def _thinned(
     backups: Sequence[Candidate], places: Sequence[int], state: str, policy: Retention, zone: ZoneInfo
 ) -> Iterator[tuple[int, Reason]]:
     """Yields what the policy would keep of complete backups, applied to one group. A group grows only at its newer end and expires
-    as a whole, so the result does not depend on how often this is called.
+    completely, so the result does not depend on how often this is called.
     """
     if state == ALTERED:  # an administrator decides
         yield from ((place, Reason(RetentionCode.ALTERED)) for place in places)
@@ -327,7 +323,7 @@ def _thinned(
 
 
 def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete: Sequence[int]) -> Iterator[tuple[int, Reason]]:
-    """Yields the backups to restore from, should a suspect backup be the data loss that it looks like."""
+    """Yields the backups that would be needed for a restore if a suspect backup is really a loss of data."""
     for place in kept:
         before = bisect_left(complete, place)
         if before and backups[place].state == SUSPECT:
@@ -346,9 +342,8 @@ _KINDS = {key.name: key.kind for key in TABLE if RETENTION in key.sections}
 
 
 def parse_policy(text: str, base: Retention) -> Retention:
-    """Returns the policy `base` changed by a text such as "daily=7,weekly=4"; every key of [retention] is allowed.
-
-    Raises ValueError with the mistake.
+    """Returns the policy `base` changed by a text such as "daily=7,weekly=4"; every key of [retention] is allowed. Raises
+    ValueError with the mistake.
     """
     changes: dict[str, Any] = {}
     for part in text.split(","):

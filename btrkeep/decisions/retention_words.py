@@ -1,4 +1,4 @@
-"""What retention decides, in words and as JSON: the one place where a reason becomes text. Pure."""
+"""The decisions of the retention, in words and as JSON: the one place where a reason becomes text. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ def reason_words(reason: Reason) -> str:
 
 
 def reasons_words(reasons: Iterable[Reason]) -> str:
-    """All reasons of one decision."""
+    """Formats all reasons of one decision."""
     return ", ".join(map(reason_words, reasons))
 
 
@@ -59,12 +59,12 @@ def hold_words(hold: Hold, time_words: Callable[[datetime], str] = local_time) -
 
 
 def by_hand(asked: DeletionRequest | None) -> str:
-    """Formats that an operator deleted it, and why; "" if none did."""
+    """Formats who deleted it, and why; "" if nobody did."""
     return reason_words(Reason(RetentionCode.BY_HAND, text=asked.why)) if asked else ""
 
 
 def goes_words(expires: datetime, now: datetime) -> str:
-    """Formats when a backup is deleted that may be deleted from `expires` on: by the next expiry, if that is past."""
+    """Formats when a backup is deleted that may be deleted from `expires` on: by the next expiry, if that time is past."""
     return f"to be deleted since {local_time(expires)}" if expires <= now else f"expires {local_time(expires)}"
 
 
@@ -75,7 +75,7 @@ def words_of(decision: Decision, now: datetime) -> str:
 
 
 def policy_words(policy: Retention) -> str:
-    """The policy in one line."""
+    """Formats the policy in one line."""
     if policy.missing:
         return "no retention policy, so everything is kept"
     rules = ", ".join(f"{name} {count}" for name in PERIOD_NAMES if (count := getattr(policy, name)))
@@ -89,7 +89,7 @@ class ExplainedHost:
     facts: HostBackups
     """The facts that they depend on."""
     decisions: Sequence[Decision]
-    """One for each backup, oldest first."""
+    """The decisions, one for each backup, oldest first."""
     today: int
     """Number of backups that are deleted by the configured policy."""
 
@@ -100,7 +100,7 @@ class ExplainedHost:
 
     @property
     def oldest(self) -> str | None:
-        """The oldest one that is kept."""
+        """Returns the oldest backup that is kept."""
         return next((decision.name for decision in self.decisions if decision.keep), None)
 
 
@@ -115,7 +115,7 @@ def as_of(facts: HostBackups, at: datetime) -> HostBackups:
 
 
 def explain(facts: HostBackups, policy: Retention, zone: ZoneInfo, now: datetime) -> ExplainedHost:
-    """The decisions by `policy`, which need not be the host's own."""
+    """Returns the decisions by `policy`, which may differ from the host's own."""
 
     def by(rules: Retention) -> list[Decision]:
         return decide(facts.candidates, rules, zone, now, forgotten=facts.forgotten)
@@ -127,7 +127,7 @@ def explain(facts: HostBackups, policy: Retention, zone: ZoneInfo, now: datetime
 
 def guarded(hosts: Iterable[ExplainedHost]) -> LimitsExceeded:
     """Returns the hosts that an expiry would skip, or whether it would refuse to start, because too many backups would be deleted
-    at once. Backups that are already being deleted do not count.
+    together. Backups that are already being deleted do not count.
     """
     return too_many({host.facts.host: _share(host) for host in hosts if host.facts.forgotten is None}, Forced())
 
@@ -165,7 +165,7 @@ def cells(host: ExplainedHost, zone: ZoneInfo) -> list[StripBackup]:
 
 
 def note_of(host: ExplainedHost, policy: Retention) -> str:
-    """Returns a remark about the host as a whole; mostly none."""
+    """Returns a remark about the whole host; usually none."""
     facts = host.facts
     if facts.forgotten:
         return f"forgotten since {local_time(facts.forgotten)}"
@@ -175,5 +175,5 @@ def note_of(host: ExplainedHost, policy: Retention) -> str:
 
 
 def future_names(host: ExplainedHost, now: datetime) -> list[str]:
-    """Backups that the strip cannot show, since a wrong clock stamped them."""
+    """Returns the backups that the strip cannot show, because their times are in the future."""
     return [candidate.name for candidate in host.facts.candidates if candidate.started > latest(now)]

@@ -1,4 +1,4 @@
-"""A table of the exit statuses of rsync, and of ssh below it: their meaning, and whether another try can help."""
+"""A table of the exit statuses of rsync and of its ssh: their meaning, and whether another attempt can help."""
 
 import re
 from collections.abc import Iterable
@@ -109,7 +109,7 @@ _WORDS: dict[ExitCause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Why rsync ended, and what to do then."""
+    """Why rsync ended, and what to do."""
 
     kind: ExitKind
     """How to react."""
@@ -118,7 +118,7 @@ class Meaning:
     unreachable: bool = False
     """True if ssh did not connect."""
     number: int = 0
-    """Of the signal, or of an unknown exit status; otherwise 0."""
+    """The signal, or an unknown exit status; otherwise 0."""
     line: str = field(default="", compare=False)
     """The message with the reason, or rsync's last one. It is not compared."""
 
@@ -233,7 +233,7 @@ _NO_PROTOCOL = Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL)
 
 
 def exit_words(cause: str, exit_code: int | None) -> str:
-    """The words for a cause that was stored beside its exit status; KILLED and other words are returned unchanged."""
+    """Returns the words for a cause that was stored beside its exit status; KILLED and other words are returned unchanged."""
     try:
         exit_cause = ExitCause(cause)
     except ValueError:
@@ -251,10 +251,9 @@ _OUR_RSYNC = re.compile(r"rsync: (?:\[\w+\] )?connection unexpectedly closed|rsy
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
-    """Interprets `exit_code` (negative: the signal), and for a connection that failed also the last messages.
-
-    A message counts only in the form in which ssh, rsync, sudo, rrsync or a shell prints it, from the start of its line, and the
-    last one counts: before rsync's first byte a host prints what it likes (a banner, the startup files of its shell).
+    """Interprets `exit_code` (negative: the signal), and for a connection that failed also the last messages. A message counts only
+    in the form in which ssh, rsync, sudo, rrsync or a shell prints it, from the start of its line, and the last one counts: before
+    rsync's first byte a host may print anything (a banner, output of the startup files of its shell).
     """
     lines = tuple(last_lines)
     if exit_code < 0:
@@ -271,7 +270,7 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
 
 
 def _last_line(kind: ExitKind, lines: tuple[str, ...]) -> str:
-    """Returns rsync's own last line, which names its status; before it the complaint that made it, or the host, give up."""
+    """Returns rsync's own last line, which names its status, or an earlier complaint that explains it."""
     complaints = [line for line in lines if not _OUR_RSYNC.match(line)]
     if kind in (ExitKind.BROKEN, ExitKind.HOST) and complaints:
         return complaints[-1]
@@ -279,10 +278,9 @@ def _last_line(kind: ExitKind, lines: tuple[str, ...]) -> str:
 
 
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
-    """Returns why a connection ended, and whether it was ever established.
-
-    rsync asks for ssh's exit status only once; if it asks too early, ssh's 255, 126 or 127 becomes rsync's 12. So messages decide.
-    rsync's own messages are ignored: a file that could not be opened ("Permission denied") says nothing about the connection.
+    """Returns why a connection ended, and whether it was ever established. rsync asks for ssh's exit status only once; if it asks
+    too early, ssh's 255, 126 or 127 becomes rsync's 12. So messages decide. rsync's own messages are ignored: that a file could not
+    be opened ("Permission denied") is not about the connection.
     """
     received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
     reached = any(received)
@@ -299,10 +297,8 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
 
 
 def _by_ssh(exit_code: int, printed: list[str]) -> Meaning | None:
-    """Returns the reason that ssh gave. Its message is the last one; with rsync's 12 nothing may follow it, because that status is
-    more often the host's.
-
-    Through a jump host the real reason stands just before the words that the connection was closed.
+    """Returns the reason in ssh's messages. Its message is the last one; with rsync's 12 nothing may follow it, because that status
+    usually comes from the host. With a jump host the real reason is just before the message that the connection was closed.
     """
     closed: Meaning | None = None
     for line in reversed(printed):
@@ -323,5 +319,5 @@ def _last_match(table: Iterable[tuple[re.Pattern[str], Meaning]], lines: tuple[s
 
 
 def _match(table: Iterable[tuple[re.Pattern[str], Meaning]], line: str) -> Meaning | None:
-    """Returns the first row whose form the line has, with the line."""
+    """Returns the first row that matches the line, with the line."""
     return next((replace(means, line=line) for pattern, means in table if pattern.match(line)), None)

@@ -1,7 +1,6 @@
-"""Decides whether an expiry must not begin: too much would be deleted at once, or the clock cannot be right. Pure.
-
-Retention itself deletes nothing because of a wrong clock, but a clock that is ahead ends a grace period or a hold too early. A
-mistyped policy is noticed here as well, before anything is marked.
+"""Decides whether an expiry must not start: too much would be deleted together, or the clock cannot be right. Pure. The retention
+itself deletes nothing because of a wrong clock, but a clock that is ahead ends a grace period or a hold too early. A mistyped
+policy is also noticed here, before anything is marked.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,7 +42,7 @@ class Forced:
 
     @classmethod
     def parse(cls, words: Sequence[str], hosts: Collection[str]) -> "Forced":
-        """The words of `--force`, `hosts` being all that there are. Raises UsageError that names the word."""
+        """Parses the words of `--force`; `hosts`: all existing ones. Raises UsageError that names an invalid word."""
         names = frozenset(_host_of(word, hosts) for word in words if word not in WORDS)
         return cls(POOL in words, HOSTS in words, CLOCK in words, names)
 
@@ -63,7 +62,7 @@ def force_word(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeletedShare:
-    """How many of a host's backups would be deleted at once."""
+    """How many of a host's backups would be deleted together."""
 
     going: int
     """Number of backups to be deleted."""
@@ -73,7 +72,7 @@ class DeletedShare:
 
 @dataclass(frozen=True, slots=True)
 class LimitsExceeded:
-    """`left_out`: hosts of which too much would go. `stop`: too much would go of the pool, so nothing may be done at all."""
+    """`left_out`: hosts that would lose too much. `stop`: the pool would lose too much, so nothing may be done at all."""
 
     left_out: dict[str, DeletedShare]
     stop: DeletedShare | None
@@ -95,19 +94,19 @@ def _beyond(share: DeletedShare, most: float, count: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClockFact:
-    """The clocks of one moment."""
+    """The clocks at one time."""
 
     wall: datetime
     """The system clock."""
     boottime: float
-    """Seconds since the boot, suspend included (CLOCK_BOOTTIME)."""
+    """Seconds since the boot, including suspend (CLOCK_BOOTTIME)."""
     boot_id: str
-    """Which boot, as the kernel names it."""
+    """The kernel's id of the boot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockBehind:
-    """The clock shows `now`, although `newest_known` was seen already."""
+    """The clock shows `now`, although `newest_known` is already past."""
 
     now: datetime
     newest_known: datetime
@@ -115,19 +114,19 @@ class ClockBehind:
 
 @dataclass(frozen=True, slots=True)
 class ClockAhead:
-    """How far the system clock went ahead of the clock of this boot."""
+    """How far the system clock ran ahead of the clock of this boot."""
 
     by: timedelta
     """How far."""
     since: datetime
-    """The moment with which it is compared."""
+    """The time with which it is compared."""
     explained: timedelta
-    """The part of it that the clock of this boot explains."""
+    """The part of the difference that the clock of this boot explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockVerdict:
-    """`stop`: why nothing may be done. `wait`: why grace and hold ends wait for a night. None: nothing against it."""
+    """`stop`: why nothing may be done. `wait`: why the ends of grace periods and holds wait for a night. None: no objection."""
 
     stop: ClockBehind | None = None
     wait: ClockAhead | None = None
@@ -135,8 +134,8 @@ class ClockVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ClockPast:
-    """What earlier expiries saw. `trusted`: the last consistent one. `doubted`: a later one that was too far ahead of it or before
-    it; the first of a consistent series.
+    """The times of earlier expiries. `trusted`: the last consistent one. `doubted`: a later one that was too far ahead of it or
+    before it; the first of a consistent series.
     """
 
     trusted: ClockFact | None = None
@@ -171,7 +170,7 @@ def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehe
 
 
 def _has_stayed(past: ClockPast, now: ClockFact, newest: datetime | None) -> bool:
-    """True if the clock has gone on for a night from one that was doubted. One that is behind needs a run's word besides."""
+    """True if the clock has run normally for a night since a doubted time. A clock that is behind also needs a run that ended."""
     doubted, trusted = past.doubted, past.trusted
     if doubted is None or not _goes_on(doubted, now) or _between(doubted, now) < STAYED:
         return False
@@ -182,13 +181,13 @@ def _has_stayed(past: ClockPast, now: ClockFact, newest: datetime | None) -> boo
 
 
 def _between(doubted: ClockFact, now: ClockFact) -> timedelta:
-    """By the boot clock; over a boot there is only the wall's word."""
+    """Compares by the boot clock; after another boot only by the wall clock."""
     return _explained(doubted, now)[0] if doubted.boot_id == now.boot_id else now.wall - doubted.wall
 
 
 def past_after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockPast:
-    """Returns the state for the next expiry. Of a consistent series of doubted times the first is kept: its waiting night has
-    begun.
+    """Returns the state for the next expiry. Of a consistent series of doubted times the first is kept: its night of waiting has
+    started.
     """
     if not verdict.stop and not verdict.wait:
         return ClockPast(now)
@@ -196,7 +195,7 @@ def past_after(past: ClockPast, now: ClockFact, verdict: ClockVerdict) -> ClockP
 
 
 def _goes_on(last: ClockFact, now: ClockFact) -> bool:
-    """Returns True if the wall clock has gone on since as the boot clock lets it."""
+    """Returns True if the wall clock has run since then in agreement with the boot clock."""
     explained, slack = _explained(last, now)
     return -BACKWARDS <= now.wall - last.wall <= explained + slack
 

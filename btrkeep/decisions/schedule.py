@@ -1,7 +1,6 @@
-"""Decides which hosts will not be backed up in time, from what starts runs and when. Pure.
-
-Each host is followed through the coming starts as if each of its backups succeeded: it is missed when one comes only after
-`late_from`, the moment at which the host is late.
+"""Decides which hosts will not be backed up in time, from the timers and other callers that start runs. Pure. Each host is followed
+through the coming starts as if each of its backups succeeded: it is missed if one comes only after `late_from`, the time from which
+the host is late.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +17,11 @@ from btrkeep.decisions.findings import SCHEDULE, WARNING, Finding
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time
 
 SCHEDULE_FACT = "schedule"
-"""The name under which the catalogue has the newest answer, for the dashboard."""
+"""The name of the fact in the catalogue with the newest answer, for the dashboard."""
 CALLERS_FACT = "run_callers"
-"""The name under which the catalogue has who started the last runs."""
+"""The name of the fact in the catalogue with the callers that started the last runs."""
 PAST = timedelta(days=3)
-"""Callers of which only their past runs are known are expected to go on as in this time."""
+"""Callers of which only past runs are known are expected to continue as in this period."""
 _KEPT_CALLS = 200
 
 
@@ -33,23 +32,23 @@ class Start:
     at: datetime
     """When."""
     hosts: tuple[str, ...] = ()
-    """Patterns of the hosts that it names; empty: those that are due."""
+    """Patterns of the named hosts; empty: those that are due."""
     regardless: bool = False
-    """True if it takes its hosts whether due or not, and outside of their windows."""
+    """True if it takes its hosts whether they are due or not, and outside of their windows."""
 
     def takes(self, host: str) -> bool:
-        """Returns True if it is for that host."""
+        """Returns True if it includes that host."""
         return not self.hosts or any(fnmatchcase(host, pattern) for pattern in self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
 class StartFacts:
-    """What starts runs of this pool."""
+    """Everything that starts runs of this pool."""
 
     starts: tuple[Start, ...]
     """The coming starts, complete until `until`."""
     until: datetime
-    """Until when `starts` has all starts."""
+    """Until when `starts` is complete."""
     starters: tuple[str, ...] = ()
     """The timers, files of cron and others that start runs."""
     unknown: str = ""
@@ -59,7 +58,7 @@ class StartFacts:
     pool: str = "main"
     """The pool's name."""
     command: str = "backupd"
-    """How `backupd` is called for this pool, for hints."""
+    """The command line of `backupd` for this pool, for hints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,11 @@ class ScheduleVerdict:
     terms: str = ""
     """`every`, the window and the zone of the first of them, in words."""
     first: datetime | None = None
-    """The next start that takes a host; None: there is none."""
+    """The next start that includes a host; None: none."""
     starters: tuple[str, ...] = ()
     """The timers, files of cron and others that start runs."""
     unknown: str = ""
-    """Why nothing can be decided; "" if it can."""
+    """Why nothing can be decided; "": it can."""
     by_hand: bool = False
     """True if nothing starts runs and no unit reads the configuration: it is run by hand, or not installed yet."""
     by_units: bool = True
@@ -83,14 +82,14 @@ class ScheduleVerdict:
     pool: str = "main"
     """The pool's name."""
     command: str = "backupd"
-    """How `backupd` is called for this pool, for hints."""
+    """The command line of `backupd` for this pool, for hints."""
 
 
 NOTHING_MISSED = ScheduleVerdict()
 
 
 def judge_schedule(hosts: Iterable[HostConfig], zone: ZoneInfo, facts: StartFacts, now: datetime) -> ScheduleVerdict:
-    """Returns which of these hosts will not be backed up in time; of them, those that are enabled count."""
+    """Returns which of these hosts will not be backed up in time; only enabled hosts count."""
     enabled = [host for host in hosts if host.enabled]
     starts = sorted((start for start in facts.starts if start.at > now), key=lambda start: start.at)
     named = any(start.hosts for start in starts)
@@ -122,7 +121,7 @@ def judge_schedule(hosts: Iterable[HostConfig], zone: ZoneInfo, facts: StartFact
 def _follow(
     host: HostConfig, zone: ZoneInfo, starts: Sequence[Start], until: datetime, now: datetime
 ) -> tuple[bool, datetime | None]:
-    """Returns whether the host is missed, and the first start whose run may take it: one when its window is open."""
+    """Returns whether the host is missed, and the first start whose run may include it: one while its window is open."""
     last, begin = now, None
     for start in starts:
         if start.at > until:
@@ -159,7 +158,7 @@ def schedule_findings(verdict: ScheduleVerdict) -> Iterable[Finding]:
 
 
 def schedule_hint(verdict: ScheduleVerdict) -> str:
-    """Returns the command that makes runs start often enough."""
+    """Returns the command for starting runs often enough."""
     timer = f"btrkeep-backup@{verdict.pool}.timer"
     if not verdict.by_units:
         return f"this line in /etc/cron.d/btrkeep-{verdict.pool} starts runs: `{cron_line(verdict)}`"
@@ -169,9 +168,8 @@ def schedule_hint(verdict: ScheduleVerdict) -> str:
 
 
 def cron_line(verdict: ScheduleVerdict) -> str:
-    """Returns the line of cron that does what the shipped timer does.
-
-    The path is that of install.sh, because cron's PATH has only /usr/bin and /bin. A percent sign would end the command.
+    """Returns the line for cron that does the same as the shipped timer. The path is that of install.sh, because cron's PATH has
+    only /usr/bin and /bin. A percent sign would end the command.
     """
     command = verdict.command.replace("backupd", "/usr/local/sbin/backupd", 1)
     return f"*/15 * * * * root {command} run --scheduled".replace("%", "\\%")
@@ -182,7 +180,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def schedule_text(verdict: ScheduleVerdict, now: datetime) -> str:
-    """Encodes for the catalogue what the dashboard shows."""
+    """Encodes the answer for the catalogue and the dashboard."""
     return json_text(
         {
             "looked": format_time(now),
@@ -202,16 +200,16 @@ def json_text(value: Mapping[str, Any] | list[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """The schedule of a moment, as the catalogue has it."""
+    """The schedule at a time, as stored in the catalogue."""
 
     looked: datetime
     """When it was read."""
     first: datetime | None
-    """The next start that takes a host; None: there is none."""
+    """The next start that includes a host; None: none."""
     starters: tuple[str, ...]
     """The timers, files of cron and others that start runs."""
     unknown: str
-    """Why nothing can be decided; "" if it can."""
+    """Why nothing can be decided; "": it can."""
 
 
 def stored_schedule(text: str | None) -> StoredSchedule | None:
@@ -230,7 +228,7 @@ def parse_calls(text: str | None) -> tuple[tuple[datetime, str], ...]:
 
 
 def with_call(text: str | None, now: datetime, caller: str) -> str:
-    """Returns the recorded calls with one more, without those that are too old to matter."""
+    """Returns the recorded calls with one more, without those that are too old to count."""
     calls = [call for call in parse_calls(text) if now - PAST <= call[0] <= now]
     return json_text([[format_time(at), by] for at, by in [*calls, (now, caller)][-_KEPT_CALLS:]])
 
@@ -238,7 +236,7 @@ def with_call(text: str | None, now: datetime, caller: str) -> str:
 def expected_calls(
     calls: Iterable[tuple[datetime, str]], until: datetime, now: datetime
 ) -> tuple[tuple[Start, ...], tuple[str, ...]]:
-    """Returns the starts that are expected of callers which started runs on two days of the last three, and these callers."""
+    """Returns the expected starts of callers which started runs on two of the last three days, and these callers."""
     past: dict[str, list[datetime]] = {}
     for at, caller in calls:
         if now - PAST < at <= now:

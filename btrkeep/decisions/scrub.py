@@ -1,8 +1,6 @@
-"""What a scrub has read: every present device as a whole, or which not, and why; and read errors counted since. Pure.
-
-btrfs-progs 6.2 reports a scrub of a pool with a missing device as aborted, exits 0, and resumes it each time without any reading.
-
-The counters say that a read failed, but not of what. Only the kernel's log names it, and not always.
+"""What a scrub has read: every present device completely, or which not, and why; and read errors counted since. Pure. btrfs-progs
+6.2 reports a scrub of a pool with a missing device as aborted, exits with 0, and resumes it each time without reading anything. The
+counters show that a read failed, but not of what. Only the kernel's log names it, and not always.
 """
 
 import json
@@ -16,7 +14,7 @@ from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.units import parse_time
 
 SCRUB_EVERY = timedelta(days=35)
-"""A scrub that began longer ago is not resumed: what it read first is due again."""
+"""A scrub that started longer ago is not resumed: the data that it read first is due again."""
 UNFINISHED = ("aborted", "interrupted")
 
 
@@ -35,7 +33,7 @@ class DeviceScrub:
 
 
 class UnreadReason(StrEnum):
-    """Why a device was not read as a whole."""
+    """Why a device was not read completely."""
 
     MISSING = "missing"
     NOT_STARTED = "not-started"
@@ -46,7 +44,7 @@ class UnreadReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnreadDevice:
-    """A device that a scrub did not read as a whole."""
+    """A device that a scrub did not read completely."""
 
     devid: int
     """The device's number in the filesystem."""
@@ -57,9 +55,8 @@ class UnreadDevice:
 
 
 def is_resumable(scrubs: Mapping[int, DeviceScrub], present: Collection[int], now: datetime) -> bool:
-    """Returns True if a scrub of a present device was interrupted, and no present device was read too long ago to count with it.
-
-    A missing device does not count: its scrub can only be aborted again.
+    """Returns True if a scrub of a present device was interrupted, and no present device was read too long ago to count with it. A
+    missing device does not count: its scrub can only be aborted again.
     """
     here = [scrubs[devid] for devid in present if devid in scrubs]
     is_recent = all(device_scrub.begun and timedelta() <= now - device_scrub.begun <= SCRUB_EVERY for device_scrub in here)
@@ -67,7 +64,7 @@ def is_resumable(scrubs: Mapping[int, DeviceScrub], present: Collection[int], no
 
 
 def begun_of(scrubs: Mapping[int, DeviceScrub], present: Collection[int]) -> datetime | None:
-    """Returns since when the present devices have been read: the oldest beginning. None if one has none."""
+    """Returns since when the present devices have been read: the earliest start. None if one has none."""
     moments = [scrubs[devid].begun if devid in scrubs else None for devid in present]
     return min((moment for moment in moments if moment), default=None) if all(moments) else None
 
@@ -79,7 +76,7 @@ def unread_devices(
     used: Mapping[int, int] | None,
     since: datetime | None,
 ) -> tuple[UnreadDevice, ...]:
-    """Returns the devices that were not read as a whole since that moment. `used`: bytes on each device; None if unknown."""
+    """Returns the devices that were not read completely since that time. `used`: bytes on each device; None if unknown."""
     unread = []
     for devid in sorted({*present, *missing}):
         scrub, size = scrubs.get(devid), used.get(devid, 0) if used is not None else None
@@ -146,7 +143,7 @@ def grown(seen: SeenErrors, counters: Mapping[int, int]) -> int:
 
 
 def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: str, message: int, now: datetime) -> SeenErrors:
-    """The look of now, at which the log had `named` so many of them."""
+    """Returns the present check, in whose messages the log had `named` that many errors."""
     unexplained, unnamed = seen.unexplained, max(0, grown(seen, counters) - named)
     if unnamed:
         unexplained = (*unexplained, (now, unnamed))
@@ -156,19 +153,17 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
 
 
 def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int) -> None:
-    """Clears the unexplained errors found up to that moment, at which a scrub began that has named all errors it found.
-
-    What was counted later another reader may have met, in a place that was read already: that stays, but for as many as the scrub's
-    `own` reads added. None: its time is unknown.
+    """Clears the unexplained errors found until that time, at which a scrub started that has named all errors it found. Errors
+    counted later may come from another reader, in a place that the scrub had already read: these remain, except as many as the
+    scrub's `own` reads added. None: its time is unknown.
     """
     later = tuple(error for error in seen.unexplained if until is None or error[0] > until)
     note_seen(facts, replace(seen, unexplained=_without_own(later, own)))
 
 
 def forget_own(facts: FactWriter, seen: SeenErrors, since: datetime, own: int) -> None:
-    """Clears as many of the unexplained errors found after that moment as a job's own reads added, which has named the files.
-
-    What was counted before stays: it may lie where only a scrub looks, in metadata or an unfinished backup.
+    """Clears as many of the unexplained errors found after that time as the reads of a job added, which has named the files. Errors
+    counted before that remain: they may be where only a scrub reads, in metadata or an unfinished backup.
     """
     before, later = ([error for error in seen.unexplained if (error[0] > since) == is_later] for is_later in (False, True))
     note_seen(facts, replace(seen, unexplained=(*before, *_without_own(tuple(later), own))))
@@ -182,7 +177,7 @@ def _without_own(later: tuple[tuple[datetime, int], ...], own: int) -> tuple[tup
 
 
 def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
-    """Keeps it for the next look."""
+    """Stores it for the next check."""
     fields = {
         "counters": {str(devid): count for devid, count in seen.counters.items()},
         "boot": seen.boot,
@@ -195,7 +190,7 @@ def note_seen(facts: FactWriter, seen: SeenErrors) -> None:
 
 
 def read_seen(facts: FactReader) -> SeenErrors:
-    """Reads the last check; a zero state if there was none or the fact is invalid."""
+    """Reads the last check; an empty one if there was none or the fact is invalid."""
     return parse_fact(facts.get_fact(_FACT), _parsed, SeenErrors())
 
 

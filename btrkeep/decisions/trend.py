@@ -1,11 +1,10 @@
-"""Samples of the pool: its numbers at one moment, one point per hour or day, ticks of an axis, and when it will be full. Pure.
-
-The growth per day is the median of the slopes between all pairs of days, the estimator of Theil (1950) and Sen (1968), which
-tolerates up to a quarter of outliers. The estimator's own confidence interval assumes independent days and is far too narrow: a
-pool grows by its weeks, its hosts and its retention. So the history is divided into six stretches, and the range is given by the
+"""Samples of the pool: its numbers at one time, one point per hour or day, ticks of an axis, and when it will be full. Pure. The
+growth per day is the median of the slopes between all pairs of days, the estimator of Theil (1950) and Sen (1968), which tolerates
+up to a quarter of outliers. The estimator's own confidence interval assumes independent days and is far too narrow: the growth of a
+pool depends on weeks, hosts and retention. So the history is divided into six overlapping parts, and the range is given by the
 slowest and the fastest of them. In simulated histories whose growth changes randomly each month, the pool was full within this
-range nine times out of ten; if each month's growth resembles the one before, two times out of three: half a year of history cannot
-tell more (tests/backupd/test_sampling_forecast.py).
+range nine times out of ten; if each month's growth is similar to that of the month before, two times out of three: half a year of
+history does not allow more (tests/backupd/test_sampling_forecast.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,9 +29,9 @@ class PoolNumbers:
     used: int
     """Bytes with data or metadata."""
     spaces: Mapping[str, tuple[int, int]]
-    """Allocated and used bytes by type ("data"), as files have them."""
+    """Allocated and used bytes by type ("data"), in bytes of files."""
     errors: Mapping[int, Mapping[str, int]]
-    """What each device has counted since its counters were reset, by device number and the names in DEVICE_ERRORS."""
+    """The counters of each device since they were reset, by device number and the names in DEVICE_ERRORS."""
     orphans: int | None
     """Number of deleted subvolumes that wait for the cleaner; None: not permitted to count them."""
 
@@ -88,13 +87,13 @@ class Point:
 
     @property
     def unused(self) -> int:
-        """Returns the bytes that are allocated and unused, which a balance can give back."""
+        """Returns the bytes that are allocated and unused, which a balance can free."""
         return max(self.allocated - self.used, 0)
 
 
 def step_for(length: timedelta) -> timedelta:
-    """Returns the distance of points for a span of this length: five minutes, an hour, six, a day or a week, for at most 400
-    points.
+    """Returns the distance of points for a span of that length: five minutes, an hour, six, a day or a week, so that there are at
+    most 400 points.
     """
     return next((step for step in _STEPS if length / step <= MOST_POINTS), _STEPS[-1])
 
@@ -113,14 +112,14 @@ def point_of(sample: Sample) -> Point:
 
 
 def metadata_share(sample: Sample) -> float:
-    """Bytes of the devices that are used by metadata, as a share of all that are used. Mixed block groups are data here."""
+    """Returns the share of the used bytes of the devices that metadata uses. Mixed block groups are data here."""
     used = [(read_space_name(name).type, bytes_used * factor) for name, (_, bytes_used, factor) in sample.spaces.items()]
     whole = sum(value for _, value in used)
     return sum(value for type_, value in used if type_ == "metadata") / whole if whole else 0.0
 
 
 def data_factor(sample: Sample) -> float:
-    """Returns how many raw bytes a byte of data takes: 2 with raid1. Uses the profile that most of the data has."""
+    """Returns how many raw bytes a byte of data takes: 2 with raid1. Uses the profile of most of the data."""
     profiles = [
         (used, factor / 1000)
         for name, (_, used, factor) in sample.spaces.items()
@@ -134,7 +133,9 @@ _MOST = 7
 
 
 def date_ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
-    """The first of each year, of each month or some days, whichever are few enough; in the zone of `first`."""
+    """Returns the first day of each year, of each month or of some days, depending on how many there are; in the zone
+    of `first`.
+    """
     length = last - first
     days = [first.date() + timedelta(days=number) for number in range(1, (last.date() - first.date()).days + 1)]
     if length > _YEARS:
@@ -149,7 +150,7 @@ def _named(days: list[date], pattern: str, first: datetime) -> list[tuple[dateti
 
 
 def hour_ticks(start: datetime, end: datetime, zone: ZoneInfo) -> list[tuple[datetime, str]]:
-    """Every third hour of the zone's clock, also on days on which it changes."""
+    """Returns every third hour of the zone's clock, also on days on which it changes."""
     first = start.replace(minute=0, second=0, microsecond=0)
     hours = [first + timedelta(hours=number) for number in range(int((end - first) / timedelta(hours=1)) + 1)]
     local = [(hour, hour.astimezone(zone)) for hour in hours if hour >= start]
@@ -157,12 +158,12 @@ def hour_ticks(start: datetime, end: datetime, zone: ZoneInfo) -> list[tuple[dat
 
 
 LEAST_DAYS = 14
-"""Of history, and of the shortest stretch: two weeks have all their weekdays twice."""
+"""Minimum days of history, and of the shortest part: two weeks contain each weekday twice."""
 FARTHEST = 3650.0
-"""Days; beyond ten years no date is told."""
+"""Days; a date more than ten years away is not reported."""
 _DAY = 86400.0
 _APART = 6.5
-"""Days between the two of a pair, at least: what differs by weekdays is no growth."""
+"""Minimum days between the two of a pair: differences between weekdays are not growth."""
 _STRETCHES = 6
 
 
@@ -173,9 +174,9 @@ class Growth:
     usual: float
     """Over the whole time."""
     slow: float
-    """In the slowest part of it."""
+    """Growth in the slowest part of the history."""
     fast: float
-    """In the fastest part of it."""
+    """Growth in the fastest part of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +204,9 @@ class TooLittleHistory:
     """Why there is no forecast."""
 
     days: float
-    """How many days the history has."""
+    """The length of the history in days."""
     count: int
-    """How many of them have a sample."""
+    """How many of these days have a sample."""
 
     def __str__(self) -> str:
         if self.count < LEAST_DAYS <= self.days:
@@ -235,7 +236,7 @@ def forecasts(daily: Sequence[Point]) -> tuple[FullForecast | TooLittleHistory, 
 
 
 def bounded(allocated: FullForecast, used: FullForecast) -> FullForecast:
-    """Allocated is full when used is, at the latest: balance may have made it shrink, but it cannot go on so for ever."""
+    """Allocated space is full at the latest when used space is: a balance may have made it smaller, but cannot do so for ever."""
     pairs = (allocated.usual, used.usual), (allocated.earliest, used.earliest), (allocated.latest, used.latest)
     usual, earliest, latest = (min((moment for moment in pair if moment), default=None) for pair in pairs)
     return replace(allocated, usual=usual, earliest=earliest, latest=latest, with_used=usual != allocated.usual)
@@ -249,7 +250,9 @@ def growth(days: Sequence[float], values: Sequence[int]) -> Growth:
 
 
 def _paces(days: Sequence[float], values: Sequence[int]) -> list[float]:
-    """The slope of stretches of a sixth of the history, or of LEAST_DAYS; each begins a quarter of it after the one before."""
+    """Yields the slopes of parts of a sixth of the history, or of LEAST_DAYS; each starts a quarter of its length after the one
+    before.
+    """
     length = max((days[-1] - days[0]) / _STRETCHES, LEAST_DAYS - 1.5)
     begin, paces = days[0], []
     while begin + length <= days[-1] + 1e-6:
@@ -261,7 +264,7 @@ def _paces(days: Sequence[float], values: Sequence[int]) -> list[float]:
 
 
 def slope(days: Sequence[float], values: Sequence[int]) -> float:
-    """The median of the slopes of all pairs that are a week apart or more."""
+    """Returns the median of the slopes of all pairs that are a week apart or more."""
     pairs = (
         (values[later] - values[early]) / (days[later] - days[early])
         for early in range(len(days))

@@ -1,10 +1,9 @@
-"""Decides the verification state of a backup, and of a host, and which backups a crash of this server may have damaged. Pure.
+"""Decides the verification state of a backup, and of a host, and which backups a crash of this server may have damaged. Pure. Three
+sources count: `backupd verify`, which reads the files of a backup; a scrub, which reads everything on the disks and checks it
+against btrfs' own checksums; and a comparison with the host. A comparison depends on what the host sends, so it never makes a
+backup "whole" and does not postpone reading the disks.
 
-Three sources count: `backupd verify`, which reads the files of a backup; a scrub, which reads everything on the disks and checks it
-against btrfs' own checksums; and a comparison with the host. A comparison relies on what the host sends, so it never makes a backup
-"whole" and does not postpone reading the disks.
-
-A disk that acknowledged data it had only in its cache, or a controller with a dead battery, loses what was written last. Afterwards
+A disk that acknowledged data which was only in its cache, or a controller with a dead battery, loses the newest data. Afterwards
 the filesystem and all names are intact, but the data cannot be read, or is wrong.
 """
 
@@ -23,7 +22,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"
-"""The names of the facts of the newest scrub that came to its end, and of what there was when the newest one began."""
+"""The names of the facts of the newest finished scrub, and of the state when the newest one started."""
 
 
 class VerificationState(StrEnum):
@@ -50,11 +49,9 @@ class VerifiedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The contents of `verified.json` for one backup.
-
-    `begun`: start of the pass that reads each of its files once; `at`: end of its last part. `read`: files that the pass could
-    read; `compared`: those that were compared with an earlier checksum; `bytes` of data, without holes. `whole`: when a pass was
-    last finished. `damages`: number of damaged files; `damaged`: the first of them.
+    """The contents of `verified.json` for one backup. `begun`: start of the pass that reads each of its files once; `at`: end of
+    its last part. `read`: files that the pass could read; `compared`: those that were compared with an earlier checksum; `bytes` of
+    data, without holes. `whole`: when a pass was last finished. `damages`: number of damaged files; `damaged`: the first of them.
     """
 
     begun: datetime
@@ -68,7 +65,7 @@ class Verification:
 
     @property
     def is_over(self) -> bool:
-        """Returns True if the pass came to its end: the next one is another."""
+        """Returns True if the pass is finished: the next one is another."""
         return self.whole is not None and self.whole >= self.begun
 
 
@@ -87,7 +84,7 @@ class ReadPass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScrubBegin:
-    """What there was when a scrub first began. `newest`: the highest id of a backup's subvolume; `at`: when it was."""
+    """The state when a scrub first started. `newest`: the highest id of a backup's subvolume; `at`: the time."""
 
     newest: int = 0
     at: datetime | None = None
@@ -95,10 +92,9 @@ class ScrubBegin:
 
 @dataclass(frozen=True, slots=True)
 class FinishedScrub:
-    """A scrub that was finished.
-
-    `begun`: its first start, even if it was cancelled and resumed since; `newest`: the highest id of a backup's subvolume at that
-    time. `is_whole`: it found no error, or repaired it, or the files of all uncorrectable errors are known as damaged.
+    """A finished scrub. `begun`: its first start, even if it was cancelled and resumed since; `newest`: the highest id of a
+    backup's subvolume at that time. `is_whole`: it found no error, or repaired it, or the files of all uncorrectable errors are
+    known as damaged.
     """
 
     begun: datetime
@@ -107,9 +103,8 @@ class FinishedScrub:
     newest: int
 
     def has_read(self, finished: datetime | None, subvolume_id: int | None, until: datetime) -> bool:
-        """Returns True if it has read all of a backup: one that was there, whole and read-only, when it first began.
-
-        A copy that was fetched later, or imported, was finished before that, but has a higher id.
+        """Returns True if it has read all of a backup: one that existed, complete and read-only, when the scrub first started. A
+        copy that was fetched later, or imported, was finished before that time, but has a higher id.
         """
         was_there = finished is not None and finished < self.begun and subvolume_id is not None and subvolume_id <= self.newest
         return self.is_whole and was_there and self.finished <= until
@@ -122,23 +117,23 @@ class Verified:
     state: VerificationState
     """The state."""
     by: VerifiedBy | None = None
-    """What proved or disproved it; None: nothing did."""
+    """The source of the proof; None: none."""
     at: datetime | None = None
     """When."""
     read: int = 0
-    """Number of files that `backupd verify` read; None if it did not."""
+    """Number of files that `backupd verify` read; None: it did not."""
     compared: int = 0
     """Number of them that were compared with a recorded checksum."""
     damages: int = 0
     """Number of damaged files."""
     source: ComparedBackup | None = None
-    """The result of a comparison with the host, whatever decides the state; None: there was none."""
+    """The result of a comparison with the host, whatever determines the state; None: none."""
     damaged: str = ""
     """The path of one of the damaged files; "": none."""
 
 
 def state_of(facts: VerificationFacts) -> VerificationState:
-    """Returns the verification state. Damage comes first, however old: data does not repair itself."""
+    """Returns the verification state. Damage counts first, whatever its age: data does not repair itself."""
     if facts.is_damaged:
         return VerificationState.DAMAGED
     if facts.is_in_doubt:
@@ -151,7 +146,7 @@ def state_of(facts: VerificationFacts) -> VerificationState:
 
 
 def is_empty(state: str, files: int | None) -> bool:
-    """Returns True if reading it proves nothing: it failed and nothing came, or it was changed after it was final."""
+    """Returns True if reading it proves nothing: it failed and no data arrived, or it was changed after it became final."""
     return state == ALTERED or (state == FAILED and not files)
 
 
@@ -166,12 +161,10 @@ def verified(
     *,
     empty: bool = False,
 ) -> Verified:
-    """Returns the verification state of a backup, and who has looked, and when. `scrub`: one that has read all of it; `damages`:
-    number of its files known to be damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have damaged it;
-    `empty`: `is_empty`.
-
-    The newest source that read the whole backup counts, then the newest one that did not. Times in the future come from a clock
-    that was ahead and are ignored.
+    """Returns the verification state of a backup, and which source determined it, and when. `scrub`: one that has read all of it;
+    `damages`: number of its files known to be damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have
+    damaged it; `empty`: `is_empty`. The newest source that read the whole backup counts, then the newest one that did not. Times in
+    the future come from a clock that was ahead and are ignored.
     """
     until = latest(now)
     read_pass = read_pass if read_pass and read_pass.at <= until else None
@@ -218,9 +211,8 @@ def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> 
 def late_reads(
     oldest: Mapping[str, datetime], looks: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
 ) -> tuple[str, ...]:
-    """The hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.
-
-    Where nothing was ever read, that is a choice and not late, unless `is_asked`: the configuration has a limit.
+    """Returns the hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that. If
+    nothing was ever read, that is a choice and not late, unless `is_asked`: the configuration has a limit.
     """
     if not is_asked and not any(looks.values()):
         return ()
@@ -229,8 +221,8 @@ def late_reads(
 
 
 def verification_sentence(looks: Mapping[str, datetime | None], damaged: int, now: datetime) -> str:
-    """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was ever
-    read.
+    """Summarises all hosts in a sentence: those whose data was read, and the number of damaged backups; "" if none was
+    ever read.
     """
     read = [last for last in looks.values() if last]
     parts = []
@@ -285,12 +277,12 @@ def verification_counts(catalogue: Catalogue, now: datetime) -> Counter[Verifica
 
 
 def note_begin(facts: FactWriter, begin: ScrubBegin) -> None:
-    """Keeps it, in the place of the one before."""
+    """Stores it, instead of the one before."""
     facts.set_fact(_BEGUN, json.dumps({"newest": begin.newest, "at": begin.at.isoformat() if begin.at else None}))
 
 
 def read_begin(facts: FactReader) -> ScrubBegin:
-    """Returns what there was when the newest scheduled scrub began."""
+    """Returns the state when the newest scheduled scrub started."""
     return parse_fact(facts.get_fact(_BEGUN), _scrub_begin, ScrubBegin())
 
 
@@ -299,7 +291,7 @@ def _scrub_begin(given: Mapping[str, Any]) -> ScrubBegin:
 
 
 def note_scrub(facts: FactWriter, scrub: FinishedScrub) -> None:
-    """Keeps it, in the place of the one before."""
+    """Stores it, instead of the one before."""
     facts.set_fact(SCRUB, json.dumps({**asdict(scrub), "begun": format_time(scrub.begun), "finished": format_time(scrub.finished)}))
 
 
@@ -338,7 +330,7 @@ def source_words(comparison: ComparedBackup, date: Callable[[datetime], str]) ->
 
 
 def damaged_words(proof: Verified) -> str:
-    """Formats how many files are damaged, and names one of them. Paths are escaped."""
+    """Formats the number of damaged files, with the path of one. Paths are escaped."""
     if not proof.damaged:
         return f"damaged: {counted(proof.damages, 'file')}"
     return f"damaged: {printable(proof.damaged)}" + (f", {counted(proof.damages, 'file')}" if proof.damages > 1 else "")
@@ -387,14 +379,12 @@ def written_last(
     begun: datetime,
     now: datetime,
 ) -> frozenset[tuple[str, str]]:
-    """Returns the backups of earlier boots, by host and name, that a crash at the end of the last boot may have damaged.
-
-    `begun`: start of the present boot; `signs`: moments at which this server was alive; `stopped`: its last orderly shutdown. The
-    time of a crash is unknown, but it was not before the last sign of life. So data written more than `margin` before that sign had
-    at least this long to reach the disk. After an orderly shutdown only later writes are in doubt: there was another boot since.
-
-    Signs later than `begun` say nothing about the boot before. If all are later, the clock is wrong and all of them count. Backups
-    stamped in the future are always in doubt.
+    """Returns the backups of earlier boots, by host and name, that a crash at the end of the last boot may have damaged. `begun`:
+    start of the present boot; `signs`: times at which this server was running; `stopped`: its last orderly shutdown. The time of a
+    crash is unknown, but it was not before the last sign of life. So data written more than `margin` before that sign had at least
+    this long to reach the disk. After an orderly shutdown only later writes are doubted, because there was another boot in between.
+    Signs later than `begun` prove nothing about the boot before. If all are later, the clock is wrong and all of them count.
+    Backups with a time in the future are always doubted.
     """
     moments = [backup.written for backup in backups] + [*signs, *((stopped,) if stopped else ())]
     if not moments:
@@ -410,7 +400,7 @@ def written_last(
 
 
 def note_in_doubt(facts: FactWriter, in_doubt: BackupsInDoubt | None) -> None:
-    """Keeps it for those who cannot look into the pool; None: there are none."""
+    """Stores them for programs that cannot read the pool; None: none."""
     fields = {"since": format_time(in_doubt.since), "backups": sorted(in_doubt.backups)} if in_doubt else None
     text = json.dumps(fields) if fields else None
     if text != facts.get_fact(_IN_DOUBT):
@@ -418,7 +408,7 @@ def note_in_doubt(facts: FactWriter, in_doubt: BackupsInDoubt | None) -> None:
 
 
 def read_in_doubt(facts: FactReader) -> BackupsInDoubt | None:
-    """Reads it; None if there is none, or it is invalid."""
+    """Reads them; None if there are none, or if the fact is invalid."""
     return parse_fact(facts.get_fact(_IN_DOUBT), _backups_in_doubt, None)
 
 
