@@ -1,4 +1,3 @@
-"""The btrfs that holds a pool: its marker, subvolumes, locks, and room. With treescan, the only user of python-btrfs.
-
-This module imports nothing, so that asking for a filesystem's UUID loads no more than that needs.
+"""The btrfs that contains a pool: its marker, subvolumes, locks, and free space. Only this package and treescan use python-btrfs.
+This module imports nothing, so that reading a filesystem's UUID loads only the modules for that.
 """

@@ -1,8 +1,7 @@
-"""Reads the load of a btrfs and its devices: their counters, pressure stall information, and the kernel's own operations.
-
-The counters are those of /proc/diskstats, read from /sys/fs/btrfs/UUID/devices (Documentation/block/stat.rst), which partitions and
-loop devices have as well. They count from when a device appeared, so only differences are meaningful, and only within one boot and
-for the same device: hence the device's sequence number (diskseq, Linux 5.15) in its key.
+"""Reads the load of a btrfs and its devices: their counters, pressure stall information, and the kernel's own operations. The
+counters are those of /proc/diskstats, read from /sys/fs/btrfs/UUID/devices (Documentation/block/stat.rst), which also exist for
+partitions and loop devices. They start at 0 when a device appears, so only differences are meaningful, and only within one boot and
+for the same device: therefore the device's sequence number (diskseq, Linux 5.15) is in its key.
 """
 
 import errno
@@ -26,10 +25,9 @@ _SCRUB_PROGRESS = iowr(29, _SCRUB.size)
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Cumulative counters. `boot` names the boot, `clock` is seconds since it, suspended time included.
-
-    `devices`: by name and sequence number ("sda1:9"): reads, bytes read, writes, bytes written, milliseconds busy. `pressure`:
-    microseconds that processes waited ("io some"), empty on a kernel without pressure stall information.
+    """Cumulative counters. `boot`: id of the boot, `clock`: seconds since it, including suspended time. `devices`: by name and
+    sequence number ("sda1:9"): reads, bytes read, writes, bytes written, milliseconds busy. `pressure`: microseconds that processes
+    waited ("io some"), empty on a kernel without pressure stall information.
     """
 
     boot: str
@@ -55,7 +53,7 @@ def _device(device: Path) -> tuple[str, tuple[int, ...]] | None:
 
 
 def _sequence_number(device: Path) -> str:
-    """Returns the sequence number of the disk, also for a partition, whose folder lies in the disk's. "" before Linux 5.15."""
+    """Returns the sequence number of the disk, also for a partition, whose folder is in that of the disk. "" before Linux 5.15."""
     real = device.resolve()
     for folder in (real, real.parent):
         try:
@@ -78,18 +76,17 @@ def _pressure() -> dict[str, int]:
 
 
 def written_bytes(path: Path) -> int:
-    """Bytes written to all devices of the filesystem of `path` since each came up. `path` is a folder. Raises OSError.
-
-    From /sys/fs/btrfs/UUID/devices/*/stat (Documentation/block/stat.rst), which partitions and loop devices have as well. Only
-    a difference of two looks has a meaning: it counts the writes of all programs, and on partitions those of the partition
-    alone. Discards are no writes. A missing device has no statistics.
+    """Returns the bytes written to all devices of the filesystem of `path` since each appeared. `path`: a folder. Raises OSError.
+    From /sys/fs/btrfs/UUID/devices/*/stat (Documentation/block/stat.rst), which also exists for partitions and loop devices. Only a
+    difference of two readings has a meaning: it counts the writes of all programs, and for partitions only those of the partition.
+    Discards are not counted. A missing device has no statistics.
     """
     folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
     return sum(counters[1][3] for device in folder.iterdir() if (counters := _device(device)))
 
 
 def read_activity(path: Path, devids: list[int]) -> tuple[str, ...]:
-    """Returns the operations besides file I/O: "scrub", or an exclusive operation ("balance", ...)."""
+    """Returns the running operations other than file I/O: "scrub", or an exclusive operation ("balance", ...)."""
     operation = exclusive_operation(path)
     operations = () if operation == "none" else (operation,)
     with opened(path.resolve()) as fd:

@@ -1,6 +1,5 @@
-"""Reads how much of a btrfs is allocated, used and free, by type of block group and by device, and its devices' error counters.
-
-All of it comes from ioctls that read the kernel's memory: no tree is searched, no device is woken up. Layouts:
+"""Reads how much of a btrfs is allocated, used and free, by type of block group and by device, and its devices' error counters. All
+of it comes from ioctls that read the kernel's memory: no tree is searched, no disk has to spin up. Layouts:
 include/uapi/linux/btrfs.h. SPACE_INFO, DEV_INFO and GET_DEV_STATS need no privilege.
 """
 
@@ -41,8 +40,9 @@ _RESERVED = 1 << 20  # at the beginning of each device: BTRFS_DEVICE_RANGE_RESER
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All block groups of one type and profile. `total` and `used` are bytes as files have them; `factor`: how many bytes of the
-    devices each of them takes, for raid5 and raid6 as it is on average."""
+    """All block groups of one type and profile. `total` and `used`: bytes of files; `factor`: bytes of the devices for each of
+    them, for raid5 and raid6 the average.
+    """
 
     type: str
     profile: str
@@ -60,25 +60,25 @@ class DeviceUse:
     size: int
     """Bytes."""
     allocated: int
-    """Bytes of it that chunks have."""
+    """Bytes that belong to chunks."""
     errors: tuple[int, ...] | None
     """The counters, in the order of DEVICE_ERRORS; None: the kernel reports none, as for a missing device."""
     present: bool = True
     """False if the filesystem is mounted without it."""
     path: str = ""
-    """The kernel's name of it, which may be another device's after a reboot."""
+    """The kernel's name of the device, which may be that of another one after a reboot."""
     uuid: str = ""
     """The filesystem's UUID of the device."""
 
     @property
     def unallocated(self) -> int:
-        """Bytes of it that new chunks may take: not the first MiB, and none of a missing device."""
+        """Returns the bytes that new chunks may use: not the first MiB, and none of a missing device."""
         return max(0, self.size - self.allocated - _RESERVED) if self.present else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A snapshot of the allocation. Totals are raw bytes of the devices: data stored twice counts twice, so that all three can be
+    """The allocation at one time. Totals are raw bytes of the devices: data stored twice counts twice, so that all three can be
     compared.
     """
 
@@ -89,7 +89,7 @@ class Allocation:
 
     @property
     def size(self) -> int:
-        """Returns the size of all devices, without what chunks of the profile of data cannot take of unequal ones."""
+        """Returns the size of all devices, without the part of unequal devices that chunks with the profile of data cannot use."""
         size = sum(device.size for device in self.devices)
         if self._is_unknown:
             return size
@@ -98,25 +98,24 @@ class Allocation:
 
     @property
     def allocated(self) -> int:
-        """Bytes of it in chunks."""
+        """Bytes that belong to chunks."""
         return sum(device.allocated for device in self.devices)
 
     @property
     def used(self) -> int:
-        """Bytes of that in use."""
+        """Used bytes of these."""
         return sum(round(space.used * space.factor) for space in self.spaces)
 
     @property
     def data_profile(self) -> str:
-        """Returns the profile of data, "" where it has none or, as in a conversion, several."""
+        """Returns the profile of data, "" if there is no data or if there are several, as during a conversion."""
         profiles = {space.profile for space in self.spaces if space.type in ("data", "mixed")}
         return profiles.pop() if len(profiles) == 1 else ""
 
     @property
     def capacity(self) -> int | None:
-        """Bytes of data that fit on its devices when all is data; None if unknown, as with a missing device.
-
-        Chunks stay where they are: of a device that was added to a full mirror nothing can be used before a balance.
+        """Returns the bytes of data that would fit on its devices if everything was data; None if unknown, as with a missing
+        device. Chunks are not moved: a device added to a full mirror cannot be used at all before a balance.
         """
         new = self.new_data
         if new is None:
@@ -168,7 +167,7 @@ def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
 
 
 def _spaces(sums: list[tuple[int, int, int]], devices: tuple[DeviceUse, ...]) -> tuple[Space, ...]:
-    """Returns the types of block groups; raid5 and raid6 share what the others leave of the allocated bytes of the devices."""
+    """Returns the types of block groups; raid5 and raid6 share the allocated bytes of the devices that the others do not use."""
     profiles = [(type_of(flags), *_PROFILES.get(flags & ctree.BLOCK_GROUP_PROFILE_MASK, ("unknown", 1.0))) for flags, _, _ in sums]
     plain = sum(total * factor for (_, total, _), (_, _, factor) in zip(sums, profiles, strict=True) if factor)
     striped = sum(total for (_, total, _), (_, _, factor) in zip(sums, profiles, strict=True) if not factor)
@@ -190,17 +189,16 @@ def type_of(flags: int) -> str:
 
 
 _BY_KERNEL = frozenset({"single", "dup", "raid0"})
-"""Profiles of which statfs counts exactly what fits. Of raid1 on 900, 400 and 400 MB it counts 400: it mirrors small devices first,
-the allocator large ones.
+"""Profiles for which statfs returns exactly what fits. For raid1 on 900, 400 and 400 MB it returns 400: it mirrors small devices
+first, the allocator large ones.
 """
 
 
 def read_room(path: Path) -> Room:
-    """Returns the room of the btrfs of `path`. Raises OSError.
-
-    The total available is the kernel's own estimate (statfs, which drops to zero when metadata has no room left), or what its
-    allocator can place where that is something else, less what the next commit will use: dirty data in memory and data written
-    since the last one, which may be gigabytes. How much of it is free in block groups comes from the space info.
+    """Returns the free space of the btrfs of `path`. Raises OSError. The total available is the kernel's own estimate (statfs,
+    which is zero if metadata has no free space left), or what its allocator can place if that is different, minus what the next
+    commit will use: dirty data in memory and data written since the last one, which may be gigabytes. How much of it is free in
+    block groups comes from the space info.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         spaces = filesystem.space_info()
@@ -221,9 +219,8 @@ def read_room(path: Path) -> Room:
 
 
 def _capacity(total: int, available: int, free: int, allocation: Allocation) -> tuple[int, int]:
-    """Returns how much data fits in all and still, of the kernel's numbers and the allocator's.
-
-    The kernel divides the size of all devices by the number of copies, whether devices of unequal size can hold them or not.
+    """Returns how much data fits in all and how much still fits, from the numbers of the kernel and of the allocator. The kernel
+    divides the size of all devices by the number of copies, whether devices of unequal size can store them or not.
     """
     capacity, new_data = allocation.capacity, allocation.new_data
     if capacity is None or new_data is None:
@@ -236,9 +233,8 @@ def _capacity(total: int, available: int, free: int, allocation: Allocation) -> 
 
 
 def _waiting(filesystem: uuid.UUID) -> int:
-    """Bytes of data that were promised room (may_use) or given it (reserved) and are not committed.
-
-    0 where sysfs does not say: of mixed block groups it counts metadata along.
+    """Returns the bytes of data whose space is promised (may_use) or reserved (reserved), but not yet committed. 0 if sysfs does
+    not report them: in mixed block groups metadata is included.
     """
     data = Path("/sys/fs/btrfs") / str(filesystem) / "allocation" / "data"
     with contextlib.suppress(OSError):

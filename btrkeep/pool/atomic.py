@@ -1,4 +1,4 @@
-"""Replaces files atomically. A module without btrfs, for programs that only write notes."""
+"""Replaces files atomically. Needs no btrfs, for programs that only write notes."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replaces a file as a whole, mode 0600; when this returns, its data and its name are on disk."""
+    """Replaces a file, mode 0600; when this returns, its data and its name are on disk."""
     write_pieces_atomically(path, (content.encode() if isinstance(content, str) else content,))
 
 
@@ -35,9 +35,8 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def link_atomically(link: Path, target: str | None) -> None:
-    """Makes the symlink point to `target`, or removes it if that is None. Anything but a symlink is left alone.
-
-    An outdated link is removed even if a new one cannot be created on a full disk. Raises OSError.
+    """Makes the symlink point to `target`, or removes it if that is None. Anything but a symlink is not touched. An outdated link
+    is removed even if a new one cannot be made on a full disk. Raises OSError.
     """
     before = str(link.readlink()) if link.is_symlink() else None
     if before == target or (before is None and os.path.lexists(link)):

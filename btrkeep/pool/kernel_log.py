@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 from btrkeep.pool.marker import filesystem_uuid
 
 SPAN = 64 << 10
-"""How many bytes, aligned, one named address may stand for."""
+"""Number of aligned bytes that one address in a message may represent."""
 _KMSG = "/dev/kmsg"
 _LONGEST = 8192  # a record; a smaller buffer gives EINVAL
 _HEAD = r"BTRFS \w+ \(device (\S+?)(?: state \w+)?\): (?:scrub: )?"
@@ -31,8 +31,8 @@ _TREE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TreeBlock:
-    """Metadata that a scrub could not read. Since Linux 6.4 `tree` and `level` are of the first block in the 64 KiB, which need
-    not be the damaged one.
+    """Metadata that a scrub could not read. Since Linux 6.4 `tree` and `level` are those of the first block in the 64 KiB, which
+    need not be the damaged one.
     """
 
     vaddr: int
@@ -48,7 +48,7 @@ class ScrubFaults:
     """The errors in the log."""
 
     vaddrs: tuple[int, ...] = ()
-    """Their logical addresses, ascending, those of `trees` included."""
+    """Their logical addresses, ascending, including those of `trees`."""
     trees: tuple[TreeBlock, ...] = ()
     """The damaged metadata."""
     lines: int = 0
@@ -70,7 +70,7 @@ def faults(messages: Iterable[str], devices: frozenset[str]) -> ScrubFaults:
 
 
 class ReadFailure(NamedTuple):
-    """A block of a file whose checksum did not fit when it was read, from one of its copies at least."""
+    """A block of a file whose checksum was wrong when it was read, in at least one of its copies."""
 
     subvolume: int
     inode: int
@@ -86,13 +86,13 @@ def read_failures(messages: Iterable[str], devices: frozenset[str]) -> list[Read
 
 
 def filesystem_devices(path: Path) -> frozenset[str]:
-    """The kernel's names for the devices of the btrfs that the folder `path` is on. Raises OSError."""
+    """Returns the kernel's names for the devices of the btrfs of the folder `path`. Raises OSError."""
     return frozenset(device.name for device in (Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices").iterdir())
 
 
 class KernelLog:
-    """The kernel's messages from now on, while the context lasts; with `after`, also all earlier ones that are still available and
-    have a higher number. Numbers restart at each boot.
+    """Collects the kernel's messages from now on, until the context ends; with `after`, also all earlier ones that are still
+    available and have a higher number. Numbers restart at each boot.
     """
 
     def __init__(self, after: int | None = None) -> None:
@@ -101,7 +101,7 @@ class KernelLog:
         """The highest number that was read."""
         self._found: list[str] = []
         self.why = ""
-        """Why it cannot be read; empty when it can."""
+        """Why it cannot be read; "": it can."""
 
     def __enter__(self) -> Self:
         try:

@@ -1,11 +1,8 @@
-"""Locks of the pool: flock(2) on a file whose text names the holder.
-
-The kernel releases a flock when the last process that has the file open is gone. The processes of a transfer inherit the
-descriptor, so a host stays locked as long as any receiver lives, even if its parent was killed.
-
-The flock is the lock. The text is for people, and for finding what a killed run left. On a full pool it cannot be written; the
-kernel is then asked who holds the lock. A process that inherits an unsealed lock can write other text, so readers verify whatever
-they rely on.
+"""Locks of the pool: flock(2) on a file whose text names the holder. The kernel releases a flock when no process has the open file
+any more. The processes of a transfer inherit the descriptor, so a host stays locked as long as any receiver lives, even if its
+parent was killed. The flock is the lock. The text is for people, and for finding what a killed run left. On a full pool it cannot
+be written; then the kernel is asked who holds the lock. A process that inherits an unsealed lock can write other text, so readers
+verify everything that they use.
 """
 
 import contextlib
@@ -28,9 +25,11 @@ log = logging.getLogger(__name__)
 
 NIGHT_LOCK, EXPIRE_LOCK, VERIFY_LOCK = "night", "expire", "verify"
 BALANCE_LOCK = "balance"
-"""Held while one block group is balanced, and while backups are deleted: both rewrite the same trees."""
+"""Held while one block group is balanced, and while backups are deleted: both change the same trees."""
 POOL_LOCKS = (NIGHT_LOCK, EXPIRE_LOCK, BALANCE_LOCK)
-"""Those of the pool itself. Their files are made while there is room: without room for metadata no file can be made any more."""
+"""The locks of the pool itself. Their files are made while there is free space: without space for metadata no file can be made any
+more.
+"""
 _LENGTH = 1024
 _UNKNOWN = "another process"
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process or the machine: they say nothing of the pool
@@ -43,7 +42,7 @@ class Holder:
     pid: int
     """The process."""
     started: str
-    """Its start time: with `pid` it identifies the process for ever."""
+    """Its start time, which together with `pid` identifies the process for ever."""
     since: str
     """When it took the lock."""
     what: str
@@ -58,14 +57,15 @@ class Holder:
 
     @property
     def unnamed(self) -> bool:
-        """Returns True if no text names the holder's task: on a full pool, and briefly while a lock is taken or released."""
+        """Returns True if the text does not name the holder's task: on a full pool, and briefly while a lock is taken
+        or released.
+        """
         return self.what == _UNKNOWN
 
 
 class Lock:
-    """A held lock. Its descriptor is inherited only by processes to which it is passed.
-
-    `sealed`: that descriptor can only be read, even by root; the text is written through another one that is never inherited.
+    """A held lock. Its descriptor is inherited only by processes to which it is passed. `sealed`: that descriptor can only be read,
+    even by root; the text is written through another one that is never inherited.
     """
 
     def __init__(self, path: Path, fd: int, text: int, holder: Holder) -> None:
@@ -85,7 +85,7 @@ class Lock:
         _write(self._text, self.holder)
 
     def leave(self) -> None:
-        """Closes the lock without releasing it: it stays with the processes that inherited it, and the text says so."""
+        """Closes the lock without releasing it: the processes that inherited it still hold it, and the text says so."""
         for file in {self.fd, self._text} - {-1}:
             os.close(file)
         self.fd = self._text = -1
@@ -106,9 +106,8 @@ class Lock:
 
 
 def _write(fd: int, holder: Holder) -> None:
-    """Overwrites what a killed holder left: blanks, up to a length that no text reaches, replace a truncation.
-
-    If there is no room for it, the text of the former holder must not stay.
+    """Overwrites the text of a killed holder: spaces, up to a length that no text reaches, are used instead of truncation. If there
+    is no space for it, the text of the former holder must not remain.
     """
     try:
         os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_LENGTH), 0)
@@ -149,7 +148,7 @@ def _known_to_the_kernel(path: Path) -> Holder | None:
 
 
 def at_work(locks: Path) -> str:
-    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if none does."""
+    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if nobody does."""
     for name in POOL_LOCKS:
         holder = read_holder(locks / name)
         if holder and holder.is_alive:
@@ -158,7 +157,7 @@ def at_work(locks: Path) -> str:
 
 
 def left_behind(path: Path, holder: Holder) -> list[GroupMember]:
-    """The processes of a dead holder's group that hold the lock still."""
+    """Returns the processes of an ended holder's group that still hold the lock."""
     if holder.is_alive or not holder.group:
         return []
     file = path.stat()
@@ -185,8 +184,7 @@ def held_by(path: Path) -> LockHeld:
 
 
 def take_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
-    """Takes the lock without waiting, on a full pool too; `sealed` (needs CAP_SYS_ADMIN) if an untrusted process will inherit it.
-
+    """Takes the lock without waiting, also on a full pool; `sealed` (needs CAP_SYS_ADMIN) if an untrusted process will inherit it.
     Raises LockHeld, which names the holder, PoolUnusable, and OperatorError if this process has too many open files.
     """
     with Checkpoint(f"{_kind(path)} lock taken"):

@@ -1,7 +1,5 @@
-"""The marker of a pool: `.btrkeep/pool.json` on the filesystem that it names.
-
-If the pool is not mounted, no backup may fill the root disk instead. So every command but `init` opens the pool through
-`open_pool`.
+"""The marker of a pool: `.btrkeep/pool.json` on the filesystem whose UUID it contains. If the pool is not mounted, backups must not
+fill the root disk instead. So every command except `init` opens the pool through `open_pool`.
 """
 
 import json
@@ -43,7 +41,7 @@ class Pool:
     filesystem: str
     """The UUID of its filesystem."""
     rehearsal: bool
-    """True for a rehearsal pool, in which commands accept another `now`."""
+    """True for a rehearsal pool, in which commands accept another time as `now`."""
     zone: tzinfo = UTC
     """Its time zone."""
 
@@ -75,27 +73,25 @@ class Pool:
         return self.path / HOSTS / name / WORKING
 
     def staged(self, name: str) -> Path:
-        """Returns where a host's `.working` is created before it has a record and its name. Anything found here was made by
-        btrkeep.
-
-        Each host has its own folder, because the kernel creates one subvolume at a time in a folder; this way hosts that begin
+        """Returns where a host's `.working` is made before it has a record and its name. Everything found here was made by btrkeep.
+        Each host has its own folder, because the kernel creates only one subvolume at a time in a folder; this way hosts that start
         together share a commit.
         """
         return self.path / MARKER / "new" / name / WORKING
 
     def backup(self, host: str, started: datetime) -> Path:
-        """The place of the backup of that start."""
+        """Returns the path of the backup with that start time."""
         return self.path / HOSTS / host / backup_name(started)
 
 
 def filesystem_uuid(path: Path) -> str:
-    """The UUID of the btrfs that `path` (which may be a symlink) is on. Raises OSError."""
+    """Returns the UUID of the btrfs that contains `path` (which may be a symlink). Raises OSError."""
     with subvolume.opened(path.resolve()) as fd:
         return str(btrfs.ioctl.fs_info(fd).fsid)
 
 
 def filesystem_of(fd: int) -> str | int:
-    """Identifies the filesystem of a descriptor: by UUID on btrfs, whose subvolumes each have a device number of their own."""
+    """Identifies the filesystem of a descriptor: on btrfs by UUID, because each of its subvolumes has a separate device number."""
     try:
         return str(btrfs.ioctl.fs_info(fd).fsid)
     except OSError:  # no btrfs
@@ -108,11 +104,8 @@ def is_on(path: Path, filesystem: str) -> bool:
 
 
 def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
-    """The pool at `path`. Raises PoolUnusable when it has no marker, or is on another filesystem than the marker names.
-
-    `zone`: as configured.
-
-    So it does, after some seconds, when nothing comes back from there: of a disk that is gone, for instance.
+    """Returns the pool at `path`. Raises PoolUnusable if it has no marker, or is on another filesystem than the one in the marker;
+    and, after some seconds, if the filesystem does not answer, for example because a disk was removed. `zone`: as configured.
     """
     marker = path / MARKER / "pool.json"
     if not answers(marker):
@@ -147,7 +140,7 @@ def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
 
 
 def _hint_for_missing(path: Path) -> str:
-    """A pool can be made on a btrfs alone: elsewhere it is one that is not mounted."""
+    """A pool can be made only on a btrfs: elsewhere it would be one that is not mounted."""
     standing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if statfs_type(standing) != "btrfs":
         return f"{mount_pool_words(path)}; no btrfs is mounted at {path}"
@@ -170,7 +163,7 @@ def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:
 
 
 def require_place_for_pool(path: Path) -> None:
-    """Raises UsageError or PoolUnusable, which say why no pool can be made there."""
+    """Raises UsageError or PoolUnusable with the reason if no pool can be made there."""
     standing = path if path.exists() else path.parent
     if (path / MARKER / "pool.json").exists():
         raise UsageError(f"{path} is a pool already", "nothing to do; `backupd check` examines it")

@@ -56,29 +56,31 @@ _REFUSED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def mount_of(path: Path) -> Mount:
-    """Returns the mount of `path`; the kernel resolves several mounts at one place. Raises OSError."""
+    """Returns the mount of `path`; if there are several at one place, the kernel decides. Raises OSError."""
     with _opened(path) as fd:
         return _mount_of_descriptor(fd, path)
 
 
 def statfs_type(path: Path) -> str:
-    """The filesystem's name of the mount that holds `path`. Raises OSError."""
+    """Returns the filesystem's name of the mount that contains `path`. Raises OSError."""
     return mount_of(path).filesystem
 
 
 def mount_options(path: Path) -> frozenset[str]:
-    """The options of the mount and of the filesystem that hold `path`: ro, noatime, nossd, ... Raises OSError."""
+    """Returns the options of the mount and of the filesystem that contain `path`: ro, noatime, nossd, ... Raises OSError."""
     mount = mount_of(path)
     return frozenset((*mount.mount_options, *mount.super_options))
 
 
 def _opened(path: Path) -> ClosingFd:
-    """O_PATH opens nothing: neither permission to read is needed nor a device woken up."""
+    """O_PATH does not open the content: it needs no permission to read, and no disk has to spin up."""
     return ClosingFd(os.open(path, os.O_PATH | os.O_CLOEXEC))
 
 
 def mount_id(fd: int) -> int:
-    """The number of the mount that a descriptor was opened through, as in mountinfo; -1 when the kernel does not report."""
+    """Returns the number of the mount through which a descriptor was opened, as in mountinfo; -1 if the kernel does not
+    report it.
+    """
     match = re.search(r"^mnt_id:\s*(\d+)$", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
     return int(match[1]) if match else -1
 
@@ -120,7 +122,7 @@ def is_machines(path: Path) -> bool:
 
 
 def allocator(mount: Mount) -> str:
-    """Returns ssd, ssd_spread or nossd. Without an option it is nossd, which btrfs uses for devices that claim to rotate."""
+    """Returns ssd, ssd_spread or nossd. Without an option it is nossd, the default of btrfs for rotating devices."""
     return next((word for word in ("ssd_spread", "ssd") if word in mount.super_options), "nossd")
 
 
@@ -186,9 +188,8 @@ def _syscall() -> Callable[..., int]:
 
 
 def remount(mount: Mount, words: tuple[str, ...]) -> None:
-    """Remounts by mount(2), with all present flags, for kernels without fspick. Raises OSError.
-
-    A mount that is read-only by itself (a bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
+    """Remounts by mount(2), with all present flags, for kernels without fspick. Raises OSError. A mount that is itself read-only (a
+    bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
     """
     import ctypes
 
@@ -202,7 +203,7 @@ def remount(mount: Mount, words: tuple[str, ...]) -> None:
 
 
 def remount_flags(mount: Mount) -> int:
-    """MS_REMOUNT and every flag in force. Without a word about access times they are strict, which must be said."""
+    """Returns MS_REMOUNT and every present flag. Without an option for access times they are strict, which needs a flag."""
     flags = _MS_REMOUNT
     for option in mount.mount_options:
         flags |= _MOUNT_FLAGS.get(option, 0)
@@ -213,9 +214,8 @@ def remount_flags(mount: Mount) -> int:
 
 @contextmanager
 def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iterator[int]:
-    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises `unusable`.
-
-    Errors while its trees are read within the context are converted as well: missing privilege, or a kernel without support.
+    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises `unusable`. Errors in the context while its trees are
+    read are converted, too: missing privilege, or a kernel without support.
     """
     _require_btrfs(path, unusable)
     try:
@@ -278,7 +278,7 @@ def mount_command(path: Path, fstab: str, has_unit: Callable[[str], bool], is_mo
 
 
 def unit_name(folder: Path) -> str:
-    """Returns the name of the unit that mounts a folder, as `systemd-escape --path --suffix=mount` has it."""
+    """Returns the name of the unit that mounts a folder, in the form of `systemd-escape --path --suffix=mount`."""
     text = "".join("-" if char == "/" else _escaped(char, first=number == 0) for number, char in enumerate(str(folder).strip("/")))
     return f"{text or '-'}.mount"
 
@@ -290,7 +290,7 @@ def _escaped(char: str, *, first: bool) -> str:
 
 
 def _mountpoint(line: str) -> Path | None:
-    """Returns where a line of fstab mounts something: its second field, in which \\040 is a blank."""
+    """Returns where a line of fstab mounts something: its second field, in which \\040 is a space."""
     fields = line.split()
     if len(fields) < 3 or fields[0].startswith("#") or not fields[1].startswith("/"):
         return None

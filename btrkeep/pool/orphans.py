@@ -59,9 +59,8 @@ def key_text(key: Key) -> str:
 @dataclass(frozen=True, slots=True)
 class Drop:
     """A root that is being dropped. `drop_progress`: the key (objectid, type, offset) from which the drop continues; all smaller
-    keys are gone. `level`: the tree level of this key, 0 being the leaves.
-
-    The key is written when the drop changes transactions; None if it has not done so yet, as with small trees.
+    keys are already dropped. `level`: the tree level of this key, 0 for the leaves. The key is written when the drop changes
+    transactions; None if it has not done so yet, as with small trees.
     """
 
     root: int
@@ -82,18 +81,17 @@ class DeadRoot:
     height: int
     """Of its tree."""
     drop: Drop | None
-    """How far the cleaner is with it; None: it has not begun."""
+    """The progress of the cleaner with it; None: not started."""
 
 
 def _anywhere(path: Path) -> ClosingFd:
-    """A descriptor of a file or folder on the filesystem, for calls that are about the filesystem as a whole."""
+    """A descriptor of a file or folder on the filesystem, for calls about the whole filesystem."""
     return ClosingFd(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def orphan_items(path: Path) -> list[int]:
-    """Returns the numbers of all ORPHAN items of the root tree: `dead_roots`, and occasionally an inode of free space cache v1.
-
-    For callers that poll and may count one too many: takes a tenth of the time of `dead_roots`. Raises OSError.
+    """Returns the numbers of all ORPHAN items of the root tree: those of `dead_roots`, and occasionally an inode of free space
+    cache v1. For callers that poll and may count one too many: takes a tenth of the time of `dead_roots`. Raises OSError.
     """
     with _anywhere(path) as fd:
         return _orphan_items(fd)
@@ -110,7 +108,7 @@ def count_orphans(path: Path) -> int | None:
 
 
 def dead_roots(path: Path) -> list[DeadRoot]:
-    """All of it in one look: the deleted subvolumes that are not gone yet, by id. Raises OSError. 13 ms for 1,000 of them."""
+    """Returns the deleted subvolumes that still exist, by id, in one search. Raises OSError. Takes 13 ms for 1,000 of them."""
     with _anywhere(path) as fd:
         return [dead for id_ in _orphan_items(fd) if (dead := _dead_root(fd, id_))]
 
@@ -123,10 +121,9 @@ def _orphan_items(fd: int) -> list[int]:
 
 
 def _dead_root(fd: int, id_: int) -> DeadRoot | None:
-    """Reads an orphan from the root tree; None if it is not a subvolume.
-
-    Inodes of the free space cache v1 are in the root tree too, with numbers from the same counter, and have an ORPHAN item while
-    they are removed. They have no ROOT_ITEM; neither has a subvolume whose drop is just finished.
+    """Reads an orphan from the root tree; None if it is not a subvolume. Inodes of the free space cache v1 are also in the root
+    tree, with numbers from the same counter, and have an ORPHAN item while they are removed. They have no ROOT_ITEM; nor has a
+    subvolume whose drop has just finished.
     """
     first, last = ctree.Key(id_, ctree.ROOT_ITEM_KEY, 0), ctree.Key(id_, ctree.ROOT_ITEM_KEY, ULLONG_MAX)
     for _, item in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1, buf_size=_ONE_ITEM):
@@ -139,11 +136,10 @@ def _dead_root(fd: int, id_: int) -> DeadRoot | None:
 
 
 def wait_for(path: Path, subvolume_id: int, timeout: float) -> bool:
-    """Waits until the deleted subvolume is gone; returns False if it is not after `timeout` seconds. Raises OSError.
-
-    A subvolume that was not deleted counts as gone. To make it quick, wake the cleaner first: `commit`. The kernel's own wait
-    (BTRFS_IOC_SUBVOL_SYNC_WAIT) polls once a second, has no timeout and ends at any signal; a search for one key costs some
-    microseconds, so we poll, often at first and four times a second later.
+    """Waits until the deleted subvolume no longer exists; returns False if it still does after `timeout` seconds. Raises OSError. A
+    subvolume that was not deleted counts as gone. For a short wait, wake the cleaner first: `commit`. The kernel's own wait
+    (BTRFS_IOC_SUBVOL_SYNC_WAIT) polls once a second, has no timeout and ends at any signal; a search for one key takes some
+    microseconds, so this polls, first often and later four times a second.
     """
     deadline, pause = time.monotonic() + timeout, _SHORTEST_PAUSE
     with _anywhere(path) as fd:
@@ -162,10 +158,9 @@ def _has_orphan(fd: int, id_: int) -> bool:
 
 
 def queued(path: Path) -> int | None:
-    """Counts the cleaner's list, without the one that it is dropping; None where the kernel cannot tell. Raises OSError.
-
-    Asked of BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13) itself. Those that `dead_roots` has beyond it and the one in hand are held: a
-    process has a file of theirs open, and the cleaner gets them only when that is closed.
+    """Counts the cleaner's list, without the one that it is dropping; None if the kernel does not report it. Raises OSError. Uses
+    BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13). Other deleted subvolumes of `dead_roots` are held: a process has one of their files
+    open, and the cleaner gets them only when it is closed.
     """
     arguments = bytearray(_SUBVOL_WAIT.pack(0, _SYNC_COUNT, 0))
     with _anywhere(path) as fd:
@@ -188,10 +183,9 @@ _PARITY: int = ctree.BLOCK_GROUP_RAID5 | ctree.BLOCK_GROUP_RAID6
 
 
 def branches(path: Path, dead: DeadRoot) -> tuple[Key, ...] | None:
-    """Returns the first key of each branch of the tree of a deleted subvolume, in order; None if unknown.
-
-    Unknown: for a tree of a single leaf, with metadata in RAID5 or RAID6, if a device is missing or unreadable, and if the tree is
-    already gone. `path` is on the filesystem. Raises OSError.
+    """Returns the first key of each branch of the tree of a deleted subvolume, in order; None if unknown. Unknown: for a tree of a
+    single leaf, with metadata in RAID5 or RAID6, if a device is missing or unreadable, and if the tree no longer exists. `path` is
+    on the filesystem. Raises OSError.
     """
     if dead.height == 0:
         return None
@@ -227,7 +221,9 @@ def _in_stripes(chunk: ctree.Chunk, offset: int) -> tuple[int, int]:
 
 
 def _read_directly(device: str, physical: int, size: int) -> bytes:
-    """Reads bytes of a device, not from its page cache: btrfs does not write through that, so it may be older. Raises OSError."""
+    """Reads bytes of a device, not from its page cache: btrfs does not write through that, so it may be outdated.
+    Raises OSError.
+    """
     import mmap  # which no other function here needs
 
     with ClosingFd(os.open(device, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)) as fd, mmap.mmap(-1, size) as aligned:
@@ -235,7 +231,7 @@ def _read_directly(device: str, physical: int, size: int) -> bytes:
 
 
 def parse_node(node: bytes, dead: DeadRoot) -> tuple[Key, ...] | None:
-    """The keys in that node, None when it is not the root node of this tree."""
+    """Returns the keys in that node, None if it is not the root node of this tree."""
     if len(node) < _HEADER.size:
         return None
     bytenr, generation, owner, count, level = _HEADER.unpack_from(node)
@@ -246,5 +242,5 @@ def parse_node(node: bytes, dead: DeadRoot) -> tuple[Key, ...] | None:
 
 
 def passed(keys: Sequence[Key], drop_progress: Key) -> int:
-    """Counts the branches that the drop has behind it: all before the one that its key lies in."""
+    """Counts the branches that the drop has finished: all before the one that contains its key."""
     return max(0, bisect_right(keys, drop_progress) - 1)

@@ -1,14 +1,13 @@
-"""Simple quotas (Linux 6.7): how much of the data on the disks a host wrote, and a limit on that.
+"""Simple quotas (Linux 6.7): how much of the data on the disks a host wrote, and a limit for it.
 
-An extent belongs to the subvolume for which it was written, as long as it lives, however many snapshots share it. The subvolumes of
-a host are members of one group of level 1, whose byte count is therefore what the host wrote and is still alive, metadata included.
-Data written before simple quotas were enabled belongs to no group.
+An extent belongs to the subvolume for which it was written, as long as the extent exists, however many snapshots share it. The
+subvolumes of a host are members of one group of level 1, whose byte count is therefore the number of bytes that the host wrote and
+that still exist, including metadata. Data written before simple quotas were enabled belongs to no group.
 
-The number of a host's group is derived from the pool's subvolume and the inode of the host's folder: no two hosts share one, a
-renamed host keeps it, and nothing needs to be stored that could be lost.
-
-The group of a deleted subvolume stays until it is removed; the kernel allows that once nothing of it is alive. Layouts:
-include/uapi/linux/btrfs.h, btrfs_tree.h. Changes, and reading trees, need CAP_SYS_ADMIN.
+The number of a host's group is computed from the pool's subvolume and the inode of the host's folder: no two hosts share one, a
+renamed host keeps it, and nothing that could be lost needs to be stored. The group of a deleted subvolume remains until it is
+removed; the kernel allows that when none of its data exists any more. Layouts: include/uapi/linux/btrfs.h, btrfs_tree.h. Changes,
+and reading trees, need CAP_SYS_ADMIN.
 """
 
 import errno
@@ -57,7 +56,7 @@ _QGROUP_LIMIT = ior(43, _LIMIT.size)
 
 
 def mode(filesystem: str) -> str:
-    """SIMPLE, FULL (qgroups that look for all owners of an extent) or OFF, of the btrfs with that UUID."""
+    """Returns the mode of the btrfs with that UUID: SIMPLE, FULL (qgroups that find all owners of an extent) or OFF."""
     folder = SYSFS / filesystem / "qgroups"
     if sysfs_text(folder / "enabled") != "1":
         return OFF
@@ -70,20 +69,20 @@ def is_known_to_kernel() -> bool:
 
 
 def was_ever_on(filesystem: str) -> bool:
-    """Returns True if the filesystem has the incompatible feature, which stays when simple quotas are switched off."""
+    """Returns True if the filesystem has the incompatible feature, which remains when simple quotas are disabled."""
     return (SYSFS / filesystem / "features" / "simple_quota").exists()
 
 
 @Checkpoint("simple quotas switched on")
 def enable(pool: Pool, now: datetime) -> None:
-    """Switches simple quotas on, for the whole filesystem. Raises OSError."""
+    """Enables simple quotas for the whole filesystem. Raises OSError."""
     write_atomically(_since_file(pool), json.dumps({"since": format_time(now)}) + "\n")
     _control(pool, _ENABLE_SIMPLE)
 
 
 @Checkpoint("simple quotas switched off")
 def disable(pool: Pool) -> None:
-    """Switches them off; the kernel forgets all groups and numbers. Raises OSError."""
+    """Disables them; the kernel deletes all groups and numbers. Raises OSError."""
     _control(pool, _DISABLE)
     _since_file(pool).unlink(missing_ok=True)
 
@@ -117,17 +116,19 @@ def _control(pool: Pool, command: int) -> None:
 
 
 def group_of(pool: Pool, host: str) -> int:
-    """The number of the host's group, whose folder there is. Raises OSError; OperatorError where it does not fit into one."""
+    """Returns the number of the group of the host, whose folder must exist. Raises OSError; OperatorError if no number
+    is possible.
+    """
     return group_number(_subvolume_of(pool), pool.host(host).stat(follow_symlinks=False).st_ino)
 
 
 def require_numbers(pool: Pool) -> None:
-    """Raises OperatorError where hosts of this pool could have no group."""
+    """Raises OperatorError if hosts of this pool could have no group."""
     group_number(_subvolume_of(pool), pool.hosts.stat().st_ino)
 
 
 def _subvolume_of(pool: Pool) -> int:
-    """The id of the subvolume that the pool's folder of hosts lies in."""
+    """Returns the id of the subvolume that contains the pool's folder of hosts."""
     with opened(pool.hosts) as fd:
         return int(btrfs.ioctl.ino_lookup(fd).treeid)
 
@@ -148,9 +149,8 @@ def group_name(group: int) -> str:
 
 
 def live_bytes(pool: Pool) -> dict[str, int]:
-    """By host, the bytes that it wrote since simple quotas were switched on and that are still alive, as of the last commit.
-
-    Without hosts that wrote nothing since. Needs no privilege but to list the pool's folder of hosts.
+    """Returns for each host the bytes that it wrote since simple quotas were enabled and that still exist, as of the last commit.
+    Leaves out hosts that wrote nothing since. Needs only the right to list the pool's folder of hosts.
     """
     if mode(pool.filesystem) != SIMPLE:
         return {}
@@ -165,7 +165,7 @@ def live_bytes(pool: Pool) -> dict[str, int]:
 
 @Checkpoint("subvolume counted for its host")
 def join(pool: Pool, host: str, subvolume_id: int) -> None:
-    """Makes the subvolume a member of the host's group, with all that it has. Raises OSError, OperatorError."""
+    """Makes the subvolume, with all of its data, a member of the host's group. Raises OSError, OperatorError."""
     group = group_of(pool, host)
     with opened(pool.hosts) as fd:
         with suppress(FileExistsError):
@@ -191,13 +191,13 @@ def limit(pool: Pool, group: int, most: int | None) -> None:
 
 
 def referenced(pool: Pool, group: int) -> int | None:
-    """Returns the live bytes of a group; None if there is no such group."""
+    """Returns the bytes of a group that still exist; None if there is no such group."""
     number = sysfs_text(_folder(pool, group) / "referenced")
     return int(number) if number.isdecimal() else None
 
 
 def limit_of(pool: Pool, group: int) -> int | None:
-    """The limit that the kernel holds now, None: none."""
+    """Returns the present limit of the kernel, None: none."""
     folder = _folder(pool, group)
     flags, most = sysfs_text(folder / "limit_flags"), sysfs_text(folder / "max_referenced")
     return int(most) if flags.isdecimal() and int(flags) & _MAX_REFERENCED and most.isdecimal() else None
@@ -208,9 +208,8 @@ def _folder(pool: Pool, group: int) -> Path:
 
 
 def remove_unused(pool: Pool) -> int:
-    """Removes unused groups of this pool and returns their number. Raises OSError.
-
-    These are groups of deleted subvolumes without live extents, and of hosts without a folder.
+    """Removes unused groups of this pool and returns their number. Raises OSError. These are groups of deleted subvolumes without
+    remaining extents, and of hosts without a folder.
     """
     if mode(pool.filesystem) != SIMPLE:
         return 0
@@ -250,6 +249,6 @@ def _parents(fd: int, group: int) -> Iterator[int]:
 
 
 def _has_subvolume(fd: int, id_: int) -> bool:
-    """Returns True if there is one of that id, be it a deleted one that the cleaner has not dropped yet."""
+    """Returns True if there is a subvolume of that id, including a deleted one that the cleaner has not dropped yet."""
     first, last = ctree.Key(id_, ctree.ROOT_ITEM_KEY, 0), ctree.Key(id_, ctree.ROOT_ITEM_KEY, ULLONG_MAX)
     return any(True for _ in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1))

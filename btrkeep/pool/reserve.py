@@ -1,8 +1,7 @@
-"""Reserves room in the pool for what must be written when it is full: the notes without which nothing may be deleted.
-
-The reserve is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. Truncating it needs only metadata, for
-which btrfs keeps some room; after the next commit its blocks are free. For metadata there is also an empty file with extended
-attributes that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
+"""Reserves space in the pool for indispensable writes when it is full: the notes without which nothing may be deleted. The reserve
+is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. Truncating it needs only metadata, for which btrfs
+reserves some space; after the next commit its blocks are free. For metadata there is also an empty file with extended attributes
+that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
 """
 
 import logging
@@ -34,15 +33,14 @@ _LEAF_LESS = 384  # bytes by which an attribute that has a leaf for itself is sh
 
 
 def size_of(total: int) -> int:
-    """Returns the size of the reserve of a filesystem of `total` bytes: a hundredth of it, and 256 MiB at the most."""
+    """Returns the size of the reserve of a filesystem of `total` bytes: a hundredth of it, at most 256 MiB."""
     return min(_MOST, total // _SHARE)
 
 
 @Checkpoint("reserve made")
 def ensure_reserve(pool: Path) -> None:
-    """Creates the reserve if it is missing or too small and enough room is left, and the files of the pool's locks.
-
-    Never raises OSError. Without a reserve, everything works while there is room, so a failure is only logged.
+    """Makes the reserve if it is missing or too small and enough free space is left, and the files of the pool's locks. Never
+    raises OSError. Without a reserve, everything works while there is free space, so a failure is only logged.
     """
     from btrkeep.pool.allocation import read_room  # commands that only read begin sooner without it
 
@@ -99,7 +97,7 @@ def give_back(pool: Path) -> None:
 
 
 def with_reserve(pool: Path, write: Callable[[], None]) -> None:
-    """Calls `write`, and once more with the pool's reserve given back when it finds no room. Raises OSError as `write` does."""
+    """Calls `write`, and again after freeing the pool's reserve if there was no free space. Raises OSError like `write`."""
     try:
         write()
     except OSError as error:

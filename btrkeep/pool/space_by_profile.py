@@ -1,8 +1,7 @@
-"""The pool's data, without the code that reads it, and how much data fits on devices of given sizes, by profile. Pure.
-
-The kernel's allocator places chunks so: a chunk takes its stripes from the devices with the most unallocated space, one from each
-(gather_device_info and decide_stripe_size in fs/btrfs/volumes.c): two for raid1, as many devices as have space for raid0, raid10
-(an even number), raid5 and raid6.
+"""The data about the pool's space, without the code that reads it, and how much data fits on devices of given sizes, by profile.
+Pure. The kernel's allocator works like this: a chunk takes its stripes from the devices with the most unallocated space, one from
+each (gather_device_info and decide_stripe_size in fs/btrfs/volumes.c): two for raid1, as many devices as have space for raid0,
+raid10 (an even number), raid5 and raid6.
 """
 
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from functools import lru_cache
 from btrkeep.units import format_size
 
 DEVICE_ERRORS = ("write", "read", "flush", "corruption", "generation")
-"""What GET_DEV_STATS counts of a device, in the order of `DeviceUse.errors`."""
+"""The counters of GET_DEV_STATS for a device, in the order of `DeviceUse.errors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +23,16 @@ class ChunkUse:
     profile: str
     """Such as "raid1"."""
     used: int
-    """Bytes in use in all of them."""
+    """Used bytes in all of them."""
     devids: tuple[int, ...]
     """The devices, in the order of the stripes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes of data that fit, by location.
-
-    `free` is unused inside allocated data block groups, `unallocated` belongs to no block group yet (as data would be stored:
-    halved for raid1 and dup), `total` is the capacity of the empty filesystem. `metadata_free` is unused in allocated metadata
-    block groups, including mixed ones, beyond the kernel's own reserve.
+    """Bytes of data that fit, by location. `free` is unused inside allocated data block groups, `unallocated` belongs to no block
+    group yet (in bytes of data: halved for raid1 and dup), `total` is the capacity of the empty filesystem. `metadata_free` is
+    unused in allocated metadata block groups, including mixed ones, without the kernel's own reserve.
     """
 
     total: int
@@ -55,7 +52,7 @@ class Room:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`least`: how many devices with unallocated space a new chunk needs. `copies` of each byte, on that many devices; `parity`:
-    stripes of a chunk without data. `striped`: a chunk takes all devices that have space.
+    stripes of a chunk without data. `striped`: a chunk uses all devices that have space.
     """
 
     least: int
@@ -84,12 +81,12 @@ def devices_needed(profile: str) -> int:
 
 
 def data_that_fits(profile: str, sizes: Iterable[int]) -> int:
-    """Returns the bytes of data that fit on devices with so much unallocated space. An unknown profile counts as single."""
+    """Returns the bytes of data that fit on devices with that unallocated space. An unknown profile counts as single."""
     return _fits(profile, _in_order(sizes))[0]
 
 
 def space_for_chunks(profile: str, sizes: Iterable[int]) -> int:
-    """Returns the bytes of these devices that chunks of the profile can take, all copies and parity counted."""
+    """Returns the bytes of these devices that chunks with the profile can use, including all copies and parity."""
     return _fits(profile, _in_order(sizes))[1]
 
 
@@ -99,7 +96,7 @@ def _in_order(sizes: Iterable[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _fits(name: str, sizes: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the bytes of data, and those of the devices."""
+    """Returns the bytes of data that fit, and the bytes of the devices that they use."""
     profile = PROFILES.get(name, PROFILES["single"])
     if len(sizes) < profile.least:
         return 0, 0
@@ -112,10 +109,8 @@ def _fits(name: str, sizes: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _mirrored(copies: int, sizes: tuple[int, ...]) -> int:
-    """Returns the most bytes of which each has its copies on different devices.
-
-    A device that is larger than all others together is used in part only: with the `larger` largest taken out, which hold one copy
-    each, the rest must hold the other copies.
+    """Returns the maximum bytes whose copies can be on different devices. Only a part of a device that is larger than all others
+    together can be used: without the `larger` largest, which store one copy each, the rest must store the other copies.
     """
     return min(sum(sizes[larger:]) // (copies - larger) for larger in range(copies))
 

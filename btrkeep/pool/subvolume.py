@@ -58,15 +58,15 @@ class Subvolume:
     uuid: str
     """Its UUID."""
     parent_uuid: str | None
-    """Of the subvolume of which it is a snapshot; None: it is not a snapshot."""
+    """UUID of the subvolume of which it is a snapshot; None: it is not a snapshot."""
     read_only: bool
     """True if it is read-only."""
     generation: int
-    """Of its last change, possibly only of its place on the disk."""
+    """Generation of its last change, possibly only of its place on the disk."""
     created: int
     """The generation in which it was created."""
     received_uuid: str | None = None
-    """Of the subvolume in another pool from which `btrfs receive` made it; None: it was made here."""
+    """UUID of the subvolume in another pool from which `btrfs receive` made it; None: it was made here."""
     written: int = 0
     """The generation of the last change to a file (ctransid)."""
     created_at: int = 0
@@ -74,7 +74,7 @@ class Subvolume:
 
 
 def opened(path: Path) -> ClosingFd:
-    """A descriptor of a folder, never through a symlink at its end."""
+    """Opens a folder, but not through a symlink at the end of its path."""
     return ClosingFd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
 
@@ -87,9 +87,8 @@ def create(path: Path) -> None:
 
 @Checkpoint("snapshot made")
 def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
-    """A snapshot of `source`; when this returns, the snapshot is committed. A read-only one has its `received_uuid`, too.
-
-    In a writable one every change from now on is dated later than those in `source`.
+    """Makes a snapshot of `source`; when this returns, the snapshot is committed. A read-only one also has the `received_uuid` of
+    `source`. In a writable one every later change has a later time than those in `source`.
     """
     begun = moment()
     with opened(source) as origin, opened(path.parent) as parent:
@@ -99,7 +98,9 @@ def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
 
 
 def describe(path: Path) -> Subvolume | None:
-    """Describes the subvolume at `path`; None when no subvolume's root folder is there (nothing, a file, a symlink, a folder)."""
+    """Describes the subvolume at `path`; None if that is not the root folder of a subvolume (nothing, a file, a
+    symlink, a folder).
+    """
     try:
         with opened(path) as fd:
             if os.fstat(fd).st_ino != ROOT_FOLDER:
@@ -127,9 +128,8 @@ def describe(path: Path) -> Subvolume | None:
 
 
 def last_written(path: Path) -> dict[int, datetime]:
-    """Returns when a file of each subvolume was last written, or when it was received, by id, on the filesystem of `path`.
-
-    Times are by this server's clock, read in one pass through the root tree. Raises OSError.
+    """Returns by id when a file of each subvolume on the filesystem of `path` was last written, or when it was received. Times are
+    by this server's clock, read in one pass through the root tree. Raises OSError.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         moments = ((subvolume.objectid, max(subvolume.ctime.sec, subvolume.rtime.sec)) for subvolume in filesystem.subvolumes())
@@ -137,8 +137,8 @@ def last_written(path: Path) -> dict[int, datetime]:
 
 
 def origins(path: Path) -> dict[int, str]:
-    """Returns by id, of each subvolume on the filesystem of `path`, its UUID, or that of which it is a copy. The subvolumes
-    themselves are not opened, so their damage does no harm. Raises OSError.
+    """Returns by id, for each subvolume on the filesystem of `path`, its UUID, or that of its original if it is a copy. The
+    subvolumes themselves are not opened, so damage in them does no harm. Raises OSError.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         return {
@@ -157,17 +157,16 @@ def set_read_only(path: Path) -> None:
 
 @Checkpoint("copy marked")
 def set_received(path: Path, origin: str) -> None:
-    """Notes in a writable subvolume the UUID of the subvolume that it is a copy of, as `btrfs receive` does. The kernel writes its
-    own generation and time beside it. Raises OSError; needs CAP_SYS_ADMIN.
+    """Writes the UUID of the original of a copy into a writable subvolume, as `btrfs receive` does. The kernel adds its own
+    generation and time. Raises OSError; needs CAP_SYS_ADMIN.
     """
     with opened(path) as fd:
         fcntl.ioctl(fd, _SET_RECEIVED_SUBVOL, _RECEIVED.pack(uuid.UUID(origin).bytes, 0, 0, 0))
 
 
 def marked_copies(folder: Path, origin: str) -> list[int]:
-    """Returns the ids of the subvolumes on the filesystem of `folder` that are marked as copies of the one with that UUID.
-
-    Of several of them `btrfs receive` takes any, or none, for the parent of a difference. Raises OSError; needs CAP_SYS_ADMIN.
+    """Returns the ids of the subvolumes on the filesystem of `folder` that are marked as copies of the one with that UUID. If there
+    are several, `btrfs receive` uses any of them, or none, as the parent of a difference. Raises OSError; needs CAP_SYS_ADMIN.
     """
     first, last = _UUID_KEY.unpack(uuid.UUID(origin).bytes)
     key = ctree.Key(first, ctree.UUID_KEY_RECEIVED_SUBVOL, last)
@@ -176,12 +175,9 @@ def marked_copies(folder: Path, origin: str) -> list[int]:
 
 
 def delete(folder: Path, subvolume_id: int) -> None:
-    """Deletes the subvolume of that id, which lies in `folder`. By id, because a name may have changed hands meanwhile.
-
-    Raises FileNotFoundError if there is none of that id in the folder: what was described may be mounted there, from another
-    filesystem, which numbers its subvolumes alike.
-
-    On a full filesystem the kernel takes what this needs out of its reserve, which may be in use: it is tried again after a commit.
+    """Deletes the subvolume of that id in `folder`. By id, because its name may belong to another one now. Raises FileNotFoundError
+    if there is none of that id in the folder: another filesystem, which uses the same numbers, may be mounted there. On a full
+    filesystem the kernel uses its reserve for this, which may be in use: it is tried again after a commit.
     """
     with opened(folder) as fd:
         _require_in(fd, subvolume_id)
@@ -189,7 +185,7 @@ def delete(folder: Path, subvolume_id: int) -> None:
 
 
 def delete_with_nested(folder: Path, subvolume_id: int) -> None:
-    """Does the same, after it has deleted all subvolumes that lie in that one, at any depth. Needs CAP_SYS_ADMIN."""
+    """Does the same, after deleting all subvolumes in that one, at any depth. Needs CAP_SYS_ADMIN."""
     with opened(folder) as fd:
         _require_in(fd, subvolume_id)
         for within in list(_below(fd, subvolume_id)):
@@ -208,7 +204,7 @@ def _require_in(folder: int, subvolume_id: int) -> None:
 
 @Checkpoint("subvolume deleted")
 def _destroy(fd: int, subvolume_id: int) -> None:
-    """Deletes the subvolume of that id on the filesystem of `fd`, wherever it lies."""
+    """Deletes the subvolume of that id on the filesystem of `fd`, wherever it is."""
     for attempt in range(_ATTEMPTS):
         try:
             ioctl(fd, _SNAP_DESTROY_V2, bytearray(_ARGS_V2_BY_ID.pack(0, 0, _SPEC_BY_ID, subvolume_id)))
@@ -221,7 +217,7 @@ def _destroy(fd: int, subvolume_id: int) -> None:
 
 
 def _below(fd: int, id_: int) -> Iterator[int]:
-    """Yields the ids of all subvolumes that lie in that one, the deepest first: the order in which they can be deleted."""
+    """Yields the ids of all subvolumes in that one, the deepest first: the order in which they can be deleted."""
     first, last = ctree.Key(id_, ctree.ROOT_REF_KEY, 0), ctree.Key(id_, ctree.ROOT_REF_KEY, ULLONG_MAX)
     for within in [header.offset for header, _ in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, buf_size=1 << 16)]:
         yield from _below(fd, within)
@@ -238,9 +234,8 @@ def inodes_made(path: Path) -> int:
 
 @Checkpoint("filesystem committed")
 def commit(path: Path) -> None:
-    """Writes everything of the filesystem out and commits the transaction; also wakes the cleaner.
-
-    `path` may be a symlink, such as that of a pool.
+    """Writes all data of the filesystem and commits the transaction; also wakes the cleaner. `path` may be a symlink, such as that
+    of a pool.
     """
     with ClosingFd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         btrfs.ioctl.sync(fd)
@@ -254,7 +249,7 @@ _KNOWN = Path("/sys/fs/btrfs/features/send_stream_version")
 
 
 def newest_stream() -> int:
-    """The newest version of the stream that this kernel sends, as far as it is known here; before Linux 6.0 there was one."""
+    """The newest known version of the stream that this kernel sends; before Linux 6.0 there was only one."""
     try:
         return min(NEWEST, int(_KNOWN.read_text()))
     except (OSError, ValueError):

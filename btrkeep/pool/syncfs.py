@@ -1,13 +1,13 @@
-"""syncfs(2) on a descriptor that was open before the first write: the only sync that reports data lost by the disk.
+"""syncfs(2) on a descriptor that was open before the first write: the only sync that reports data which the disk lost.
 
-BTRFS_IOC_SYNC and the kernel's own commits write data as well, but succeed even if that failed: with mirrored metadata the
-filesystem stays writable, and files have new times and sizes over old content. The kernel records each such failure for the
-filesystem (errseq_t, lib/errseq.c) and reports it to each open descriptor once, at its next syncfs. A failure that has not been
-reported yet is also reported to descriptors opened later: one alarm too many, never one too few.
+BTRFS_IOC_SYNC and the kernel's own commits also write data, but succeed even if that failed: with mirrored metadata the filesystem
+stays writable, and files have new times and sizes with old content. The kernel records each such failure for the filesystem
+(errseq_t, lib/errseq.c) and reports it to each open descriptor once, at its next syncfs. A failure that has not been reported yet
+is also reported to descriptors opened later: there may be a false alarm, but none is missed.
 
-On btrfs the ioctl is called first all the same. syncfs begins with the metadata that is dirty so far, which the commit then writes
-again at other places: 24 small hosts, four at a time, on a disk with 5 ms a write took 12.0 s and 2,030 writes with syncfs alone,
-8.9 s and 1,600 with the ioctl alone, 9.8 s and 1,650 with both; commits 43, 49 and 51.
+On btrfs the ioctl is called first, because syncfs starts with the dirty metadata, which the commit then writes again in other
+places: 24 small hosts, four at a time, on a disk with 5 ms a write took 12.0 s and 2,030 writes with only syncfs, 8.9 s and 1,600
+with only the ioctl, 9.8 s and 1,650 with both; commits 43, 49 and 51.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _syncfs.argtypes = (ctypes.c_int,)
 
 
 class Syncfs:
-    """Detects lost writes to the filesystem of `fd` from now on. The caller keeps and closes the descriptor."""
+    """Detects lost writes to the filesystem of `fd` from now on. The caller closes the descriptor."""
 
     def __init__(self, fd: int, *, on_btrfs: bool = False) -> None:
         self._fd = fd
@@ -38,22 +38,21 @@ class Syncfs:
 
     @property
     def is_read_only(self) -> bool:
-        """Returns whether the filesystem, or this mount of it, is read-only now."""
+        """Returns True if the filesystem, or this mount of it, is read-only now."""
         return bool(os.fstatvfs(self._fd).f_flag & os.ST_RDONLY)
 
     @Checkpoint("filesystem synced")
     def sync(self) -> None:
-        """Writes everything since then to the disk: data, metadata, and the commit.
-
-        Raises the kernel's OSError if anything was lost, and again at every later call: what is lost does not come back. On a
-        filesystem that an error made read-only, syncfs has nothing to do and succeeds, so that state is checked as well.
+        """Writes everything to the disk: data, metadata, and the commit. Raises the kernel's OSError if anything was lost since
+        this object was made, and again at every later call, because lost data does not come back. On a filesystem that an error
+        made read-only, syncfs has nothing to do and succeeds, so that state is checked as well.
         """
         self._error = self._error or self._failure()
         if self._error:
             raise OSError(self._error, os.strerror(self._error))
 
     def _failure(self) -> int:
-        """The errno of what went wrong, 0 when nothing did."""
+        """The errno of the failure, 0 without one."""
         try:
             if self._on_btrfs:
                 btrfs.ioctl.sync(self._fd)
@@ -72,7 +71,7 @@ def syncing(path: Path) -> Iterator[Syncfs]:
 
 
 class SyncfsSet:
-    """A Syncfs for each filesystem that is written to below one folder: more than one where something is mounted there."""
+    """A Syncfs for each filesystem that is written to below one folder: several if something is mounted there."""
 
     def __init__(self) -> None:
         self._devices: set[int] = set()

@@ -1,7 +1,6 @@
-"""Temporary devices of a pool: what is recorded of them, and which block devices they are.
-
-The record is a file in the state folder, written before each step: a process that was killed leaves a pool with one more device,
-and the next one finds out by this file which one that is.
+"""Temporary devices of a pool: their record, and how to find these block devices. The record is a file in the state folder, written
+before each step: a process that is killed leaves a pool with one more device, and the next process finds out from this file which
+one that is.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TemporaryDevice:
-    """`path`: a block device, or a file of ours for a loop device (`is_file`). `size`: bytes of the file, 0 for a device."""
+    """`path`: a block device, or a file of btrkeep for a loop device (`is_file`). `size`: bytes of the file, 0 for a device."""
 
     path: Path
     is_file: bool
@@ -33,14 +32,14 @@ class TemporaryDevice:
 
 @dataclass(frozen=True, slots=True)
 class TemporaryRecord:
-    """What is recorded while temporary devices are part of the pool."""
+    """The record while temporary devices are part of the pool."""
 
     filesystem: str
     """The UUID of the filesystem."""
     started: str
     """When they were added."""
     goal: int
-    """Unallocated bytes that the permanent devices should have."""
+    """The goal of unallocated bytes on the permanent devices."""
     devices: tuple[TemporaryDevice, ...]
     """The temporary devices."""
     highest: int = -1
@@ -50,9 +49,9 @@ class TemporaryRecord:
     round: int = 1
     """How often block groups were moved and moved back, from 1."""
     lasting: tuple[str, ...] = ()
-    """UUIDs of the devices that the pool had before. A device may have another name after a reboot."""
+    """UUIDs of the earlier devices of the pool. A device may have another name after a reboot."""
     added: tuple[str, ...] = ()
-    """UUIDs of the temporary devices, once they are added."""
+    """UUIDs of the temporary devices, after they were added."""
 
 
 def read_record(state: Path) -> TemporaryRecord | None:
@@ -96,7 +95,7 @@ def delete_record(state: Path) -> None:
 
 def left_devices(state: Path) -> tuple[str, ...]:
     """Returns the names of the recorded devices; that of the record itself if it cannot be read, none if its folder does not
-    answer, which is reported of the catalogue in it.
+    answer, which is reported for the catalogue in it.
     """
     if not answers(state):
         return ()
@@ -121,7 +120,7 @@ def block_device(device: TemporaryDevice) -> Path | None:
 
 
 def is_same_device(path: Path, other: Path | None) -> bool:
-    """Returns True if both name one block device."""
+    """Returns True if both are names of one block device."""
     if other is None:
         return False
     with contextlib.suppress(OSError):

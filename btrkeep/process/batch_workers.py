@@ -1,6 +1,5 @@
-"""Processes beside this one that do batches of work on open folders, so that more than one processor works on it.
-
-Each is a fork, and gets open folders with every batch; it opens nothing by a path. It ends with this process, whatever ends that.
+"""Other processes that do batches of work in open folders, so that more than one processor is used. Each is a fork, and gets open
+folders with every batch; it opens nothing by a path. It ends with this process, whatever the reason.
 """
 
 import gc
@@ -20,19 +19,18 @@ from btrkeep.errors import OperatorError
 
 _MOST_WORKERS = 4
 _AHEAD = 2
-"""Batches that one process has at a time: one that it does, and the next."""
+"""Number of batches of one process at the same time: the present one, and the next."""
 _LONGEST = 128 << 10  # bytes of a message; a batch of names is shorter
 
 Work = Callable[..., Any]
-"""Gets two open folders and the rest of a batch; takes and returns what marshal can hold."""
+"""Takes two open folders and the rest of a batch; arguments and results are values that marshal can store."""
 Then = Callable[[Any], None]
-"""Gets what the work returned."""
+"""Takes the result of the work."""
 
 
 class BatchWorkers:
-    """Does batches in other processes where there are processors for them, else at once. `work` must not raise.
-
-    `most`: processes at the most. `kept`: open files that `work` uses.
+    """Does batches in other processes if there are processors for them, else in this one. `work` must not raise. `most`: maximum
+    number of processes. `kept`: open files that `work` uses.
     """
 
     def __init__(self, work: Work, most: int = _MOST_WORKERS, *, kept: Sequence[int] = ()) -> None:
@@ -54,30 +52,30 @@ class BatchWorkers:
         self.close()
 
     def close(self) -> None:
-        """Ends the processes, each after the batch that it does. May be repeated."""
+        """Ends the processes, each after its present batch. May be repeated."""
         ended, self._workers = self._workers, []
         for worker in ended:
             worker.close()
 
     @property
     def are_processes(self) -> bool:
-        """Returns False if everything is done at once, by this process."""
+        """Returns False if this process does all work."""
         return bool(self._workers)
 
     def wait_until_free(self) -> None:
-        """Waits until a batch can be given. Calls what waits for others; raises what that raises, OperatorError."""
+        """Waits until a batch can be given. Calls the functions that wait for results; raises their errors, OperatorError."""
         while self._workers and all(len(worker.waiting) >= _AHEAD for worker in self._workers):
             self._take()
 
     def give(self, source: int, to: int, batch: Any, then: Then) -> None:
-        """Has a batch done; `then` is called at once, or while others are waited for. Raises OperatorError."""
+        """Gives a batch to a process; `then` is called with the result, at once or during a later wait. Raises OperatorError."""
         if self._workers:
             min(self._workers, key=lambda worker: len(worker.waiting)).give(source, to, batch, then)
         else:
             then(self._work(source, to, batch))
 
     def finish(self) -> None:
-        """Waits for all batches. Raises as `wait_until_free`."""
+        """Waits for all batches. Raises the same as `wait_until_free`."""
         while any(worker.waiting for worker in self._workers):
             self._take()
 
@@ -90,7 +88,7 @@ class BatchWorkers:
 
 
 class _Worker:
-    """One process. `waiting`: what is called with the results of the batches that it has."""
+    """One process. `waiting`: the functions for the results of its batches."""
 
     is_this_process = False
 
@@ -145,12 +143,12 @@ class _Worker:
 
 
 def is_worker() -> bool:
-    """Returns True in a process that does nothing but batches: its current folder is its own affair."""
+    """Returns True in a process that does only batches, which may change its current folder."""
     return _Worker.is_this_process
 
 
 def _keep_only(kept: Sequence[int]) -> None:
-    """Closes all other files: locks among them would outlive the process that is killed, and hinder the next one."""
+    """Closes all other files: locks would be held longer than the process that was killed, and block the next one."""
     gc.freeze()  # no object of the other process closes a number that means another file here
     first = 3
     for fd in sorted(kept):

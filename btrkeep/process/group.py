@@ -1,6 +1,5 @@
-"""Runs a program in the background: all of its processes can be stopped and, more important, are known to be gone.
-
-rsync forks a receiver and starts ssh. A receiver that outlives its parent would go on writing into the backup.
+"""Runs a program in the background: all of its processes can be stopped and, more important, are known to have ended. rsync forks a
+receiver and starts ssh. A receiver that lives longer than its parent would continue to write into the backup.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ _NO_PROCESS = "the limit of processes is reached (TasksMax= of the unit, ulimit 
 _LOOK_AWAY = 0.02
 _SLOW = 0.25  # seconds between two looks at a group that outlives its leader
 ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
-"""How a command line begins whose program the kernel kills when the thread that started it ends (prctl(2))."""
+"""The start of a command line for a program that the kernel kills when the thread that started it ends (prctl(2))."""
 PATIENCE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 
@@ -35,9 +34,8 @@ Reason = TypeVar("Reason")
 
 
 class UnkillableProcess(OperatorError):
-    """A process that not even SIGKILL ends: it waits in the kernel, for a disk or a server that does not answer (state D).
-
-    It may continue at any time, and keeps its open files until then.
+    """A process that does not end after SIGKILL: it waits in the kernel for a disk or a server that does not answer (state D). It
+    may continue at any time, and keeps its open files until then.
     """
 
     def __init__(self, group_members: Sequence[GroupMember], command: str) -> None:
@@ -49,11 +47,10 @@ class UnkillableProcess(OperatorError):
 
 
 class Group:
-    """A program in its own session, whose output is passed to two callbacks as it arrives.
-
-    Belongs to one asyncio loop. `keep_open` are descriptors that every member inherits (a lock, so that it is held as long as any
-    member lives). `wraps`: the leader only confines the program and would kill it silently if SIGTERM ended the leader; its input
-    is an empty pipe, because a process with /dev/null open as root could change that device's mode.
+    """A program in its own session, whose output is passed to two callbacks as it arrives. Belongs to one asyncio loop.
+    `keep_open`: descriptors that every member inherits (a lock, so that it is held as long as any member lives). `wraps`: the
+    leader only confines the program and would kill it silently if SIGTERM ended the leader; its input is an empty pipe, because a
+    process with /dev/null open as root could change that device's mode.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...], *, wraps: bool = False) -> None:
@@ -117,10 +114,9 @@ class Group:
         return group
 
     def start_beside(self, command: Sequence[str], files: Sequence[int], on_end: Callable[[int], None]) -> None:
-        """Starts another program, which belongs to it from now on though its session is its own. `on_end` is given its exit status.
-
-        `files` become its input, output and errors. One that cannot be started has the shell's status, 126 or 127. It has no lock,
-        and the other side decides when it ends: so the kernel kills it when we end, however that is.
+        """Starts another program, which belongs to the group although its session is its own. `on_end` gets its exit status.
+        `files` become its input, output and errors. If it cannot be started, the status is that of a shell, 126 or 127. It has no
+        lock, and the other side determines when it ends: so the kernel kills it when this process ends for any reason.
         """
         variables = environment()
         try:
@@ -149,7 +145,9 @@ class Group:
         self._loop.add_reader(fd, self._read, fd, callback)
 
     def _read(self, fd: int, callback: Callable[[bytes], None]) -> None:
-        """Reads what is available, then pauses for a moment: a program that writes line by line would wake us for every line."""
+        """Reads the available output, then pauses for a moment: otherwise a program that writes line by line would wake this
+        process for every line.
+        """
         try:
             data = os.read(fd, _PIPE)
         except BlockingIOError:
@@ -186,11 +184,9 @@ class Group:
         os.close(self._pidfd)
 
     async def wait(self) -> int:
-        """Waits until the leader has ended and its whole group is gone. Returns the leader's exit status (negative: the signal).
-
-        Members that outlive the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup afterwards.
-        Raises UnkillableProcess if one is still there half a minute after a SIGKILL, from whatever source; it is not waited for any
-        longer.
+        """Waits until the leader and its whole group have ended. Returns the leader's exit status (negative: the signal). Members
+        that live longer than the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup afterwards.
+        Raises UnkillableProcess if one still exists half a minute after any SIGKILL; then it is no longer waited for.
         """
         await asyncio.wait((self._ended, self._unending), return_when=asyncio.FIRST_COMPLETED)
         if self.running:
@@ -247,7 +243,7 @@ class Group:
                 stream.close()
 
     def signal(self, number: int) -> None:
-        """Sends a signal to every member; nothing happens when all are gone."""
+        """Sends a signal to every member; does nothing if all have ended."""
         within = self._wrapped() if number != signal.SIGKILL else []
         for pid in within:
             with contextlib.suppress(ProcessLookupError):
@@ -259,7 +255,7 @@ class Group:
             self._loop.call_later(UNENDING, self._check_end)
 
     def _wrapped(self) -> list[int]:
-        """The members but for those that only watch over them, when there are such."""
+        """Returns the members without those that only watch the others, if there are any others."""
         return [member.pid for member in members(self.pid) if member.name != self.command[0]] if self._wraps else []
 
     def _check_end(self) -> None:
@@ -273,7 +269,7 @@ class Group:
 
 
 def _is_alive(leader: subprocess.Popen[bytes]) -> bool:
-    """Reaps those of its group that have ended; the leader's status is left to who asks for it."""
+    """Reaps those of its group that have ended, except the leader, whose status another caller reads."""
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_PGID, leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid != leader.pid:
@@ -309,9 +305,8 @@ class _Beside:
 
 
 class GroupCancellation(Cancellation, Generic[Reason]):
-    """A cancellation with a `reason`, the first one given, that also ends the process group that runs now, `group`.
-
-    For the loop's thread; any other may look at it.
+    """A cancellation with a `reason`, the first one given, that also ends the running process group, `group`. Used in the loop's
+    thread; any thread may read it.
     """
 
     def __init__(self) -> None:
@@ -321,7 +316,7 @@ class GroupCancellation(Cancellation, Generic[Reason]):
         self._event = asyncio.Event()
 
     def cancel_for(self, reason: Reason) -> None:
-        """Sends SIGTERM to the group, which keeps its partial data, and kills it if that takes too long."""
+        """Sends SIGTERM to the group, which keeps its partial data, and kills it if it does not end in time."""
         self.reason = self.reason or reason
         self._cancelled = True
         self._event.set()
@@ -335,6 +330,6 @@ class GroupCancellation(Cancellation, Generic[Reason]):
             self.group.signal(signal.SIGKILL)
 
     async def wait(self, seconds: float) -> None:
-        """Returns after so long, or when cancelled."""
+        """Returns after that time, or when cancelled."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), seconds)

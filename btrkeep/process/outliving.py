@@ -1,7 +1,6 @@
-"""Lets a command outlive storage that stops answering while it works: a child does the work, and this process waits for it.
-
-Only where that is likely, on a server behind a mount. A thread that waits there keeps its process for ever, whatever the signal;
-see docs/decisions/0077. The child is the command in everything but its number.
+"""Lets a command end although storage stops answering while it works: a child does the work, and this process waits for it. Used
+only if that is probable: on a server with the folder on a remote mount. A thread that waits for such storage keeps its process for
+ever, whatever the signal; see docs/decisions/0077. The child is the command in everything but its number.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ from btrkeep.hung_storage import HINT, PATIENCE, answers, is_remote
 from btrkeep.units import printable
 
 LOOK = 5.0
-"""Seconds between two looks whether the folder answers."""
+"""Seconds between two checks whether the folder answers."""
 _ENDING = 0.5
 _ENDS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 _SI_KERNEL = 0x80  # from the terminal, which sends it to the child as well
@@ -28,17 +27,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 class StorageHung(PoolUnusable):
-    """The folder does not answer any more, and the child that did the work was killed."""
+    """The folder no longer answers, and the child that did the work was killed."""
 
 
 def outlive(folder: Path, patience: float, *, keeps_output: bool) -> None:
-    """Goes on in a child if `folder` is remote and answers now; else does nothing. Call it before the first thread.
-
-    This process ends as the child ends. Raises StorageHung, in this process, when the folder has not answered for PATIENCE and
-    `patience` seconds more; the child is killed then. A signal that asks for the end ends `patience`.
-
-    `keeps_output`: what the child writes to a pipe or socket is kept until it ends, because a reader waits for as long as a child
-    that hangs has the other end. What a child that was given up has written is lost.
+    """Continues in a child if `folder` is remote and answers now; else does nothing. Call it before the first thread. This process
+    ends in the same way as the child. Raises StorageHung, in this process, if the folder has not answered for PATIENCE and
+    `patience` seconds more; then the child is killed. A signal that ends commands ends `patience`. `keeps_output`: the child's
+    output for a pipe or socket is stored until it ends, because otherwise a reader would wait as long as a child that hangs has the
+    other end open. The output of a child that was killed is lost.
     """
     if threading.active_count() > 1 or not (answers(folder) and is_remote(folder)):
         return
@@ -71,7 +68,7 @@ def outlive(folder: Path, patience: float, *, keeps_output: bool) -> None:
 
 
 def _wait(child: int, signals: set[signal.Signals], folder: Path, patience: float) -> int | None:
-    """Returns the wait status of the child; None if it was given up."""
+    """Returns the wait status of the child; None if it was killed."""
     silent_since = None
     while True:
         info = signal.sigtimedwait(signals, LOOK)
@@ -98,7 +95,7 @@ def _wait(child: int, signals: set[signal.Signals], folder: Path, patience: floa
 
 
 def _end_as(status: int) -> NoReturn:
-    """Ends this process as another one has ended."""
+    """Ends this process in the same way as another one."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
@@ -108,7 +105,7 @@ def _end_as(status: int) -> NoReturn:
 
 
 class _Outputs:
-    """Files in memory in place of standard output and standard error, as far as these are pipes or sockets."""
+    """Files in memory instead of standard output and standard error, if these are pipes or sockets."""
 
     def __init__(self) -> None:
         self._files: list[tuple[tuple[int, int], int, list[int]]] = []  # the pipe, its file, the descriptors that are that pipe
@@ -130,7 +127,7 @@ class _Outputs:
                 os.dup2(file, number)
 
     def print(self) -> None:
-        """Writes what is in them to the streams. A stream without a reader loses it."""
+        """Writes their content to the streams. If a stream has no reader, its content is lost."""
         for _, file, numbers in self._files:
             os.lseek(file, 0, os.SEEK_SET)
             with suppress(OSError):

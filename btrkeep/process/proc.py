@@ -20,7 +20,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def start_time(pid: int) -> str | None:
-    """Returns the kernel's start time of a process, which with the pid identifies it for ever; None if there is none."""
+    """Returns the kernel's start time of a process, which together with the pid identifies it for ever; None if it does
+    not exist.
+    """
     return _own_start_time(pid) if pid == os.getpid() else _start_time(pid)
 
 
@@ -38,7 +40,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _stat(pid: int) -> tuple[bytes, list[bytes]]:
-    """The name of a process, and the fields of /proc/PID/stat behind it: its state is the first of them. Raises OSError."""
+    """Returns the name of a process, and the fields of /proc/PID/stat after it: the first is its state. Raises OSError."""
     stat = Path(f"/proc/{pid}/stat").read_bytes()
     name_end = stat.rindex(b")")  # the name may have brackets and blanks in it
     return stat[stat.index(b"(") + 1 : name_end], stat[name_end + 2 :].split()
@@ -49,12 +51,12 @@ def _pids() -> Iterator[int]:
 
 
 def become_reaper() -> None:
-    """Lets orphans of our children become ours, so that a killed rsync's receiver can be waited for (prctl(2))."""
+    """Makes orphans of our children children of this process, so that it can wait for a killed rsync's receiver (prctl(2))."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descriptor_of(pidfd: int, number: int) -> int:
-    """A copy of a descriptor that another process has under that number (pidfd_getfd(2)). Raises OSError."""
+    """Returns a copy of the descriptor with that number in another process (pidfd_getfd(2)). Raises OSError."""
     descriptor: int = _libc.syscall(_PIDFD_GETFD, pidfd, number, 0)
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
@@ -74,12 +76,12 @@ def why_no_descriptors() -> str:
 
 
 def arguments_of(pid: int) -> tuple[str, ...]:
-    """The words that a process was started with. Raises OSError."""
+    """Returns the words with which a process was started. Raises OSError."""
     return tuple(os.fsdecode(word) for word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1])
 
 
 def parent_of(pid: int) -> int:
-    """The process that started it. Raises OSError."""
+    """Returns the parent of a process. Raises OSError."""
     return int(_stat(pid)[1][1])
 
 
@@ -118,21 +120,21 @@ class GroupMember:
     name: str
     """Its name."""
     read_bytes: int
-    """Bytes that it has read in all, from pipes and sockets too."""
+    """Bytes that it has read in all, including pipes and sockets."""
     cpu_ticks: int
     """CPU time in ticks."""
     group: int = 0
     """Its process group."""
     written: int = 0
-    """Bytes that it has written to disks, dirty ones in memory included."""
+    """Bytes that it has written to disks, including dirty ones in memory."""
     stuck: bool = False
-    """True if it waits in the kernel where no signal reaches it (state D), at this moment."""
+    """True if it waits in the kernel, where no signal has an effect (state D), at this moment."""
     memory: int = 0
-    """Resident bytes, shared ones included."""
+    """Resident bytes, including shared ones."""
 
 
 def are_dead(*groups: int) -> bool:
-    """Returns True if no process of these groups lives, though some may not have been waited for by their parents."""
+    """Returns True if no process of these groups lives, though their parents may not yet have read the status of some."""
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
             if _is_living_member(_stat(pid)[1], groups):
@@ -184,7 +186,7 @@ def bytes_read_below(pid: int) -> int | None:
 
 
 def flock_holders(file: os.stat_result) -> list[int]:
-    """The processes that took a flock(2) on that very file and have it open still. Found by its inode in /proc/locks."""
+    """Returns the processes that took a flock(2) on that file and still have it open. Found by its inode in /proc/locks."""
     pids = set()
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()
@@ -194,7 +196,7 @@ def flock_holders(file: os.stat_result) -> list[int]:
 
 
 def groups_of(name: str, file: os.stat_result) -> set[int]:
-    """The process groups in which a program of that name has that very file locked."""
+    """Returns the process groups in which a program of that name has that file locked."""
     groups = set()
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
@@ -256,7 +258,7 @@ def folder_users(folders: Collection[str]) -> dict[str, FolderUser]:
 
 
 def _folders_of(pid: int) -> set[str]:
-    """All folders that something of a process is in, however deep."""
+    """Returns all folders that some process uses, at any depth."""
     process = f"/proc/{pid}"
     links = [f"{process}/{name}" for name in ("cwd", "root", "exe")]
     with contextlib.suppress(OSError):
@@ -275,17 +277,15 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,62}\$?", re.ASCII)
 
 
 def login_name() -> str:
-    """Returns the name of the login of this process.
-
-    The kernel's login id counts first. No user can change it once it is set; but where no login has set it (a container, a service)
-    any process can set its own to any user. So another SUDO_USER, which sudo sets, stands beside it. Without both it is the name of
-    the process's user, which is root for a command that writes.
+    """Returns the name of the login of this process. The kernel's login id counts first. No user can change it once it is set; but
+    if no login has set it (in a container, a service), any process can set its own to any user. So if SUDO_USER, which sudo sets,
+    is different, it is added. Without both it is the name of the process's user, which is root for a command that writes.
     """
     return choose_login(_login_id(), os.environ.get("SUDO_USER"), os.getuid())
 
 
 def is_automatic() -> bool:
-    """True for a process that systemd has started and no user."""
+    """True for a process that was started by systemd, not by a user."""
     return _login_id() is None and "SUDO_USER" not in os.environ and "INVOCATION_ID" in os.environ
 
 
@@ -331,7 +331,7 @@ def caller() -> str:
 
 
 def is_own_service() -> bool:
-    """Returns True in a service of ours, whose sandbox lacks on purpose what other root processes have."""
+    """Returns True in a service of btrkeep, whose sandbox intentionally lacks rights of other root processes."""
     return any(unit.startswith("btrkeep-") for unit in _units())
 
 
@@ -343,5 +343,5 @@ def _units() -> list[str]:
 
 
 def is_elsewhere_known(name: str) -> bool:
-    """Returns True for callers whose coming starts are read from timers and crontabs, and for people."""
+    """Returns True for callers whose next starts are read from timers and crontabs, and for people."""
     return name in (CRON, LOGIN, "cron.service", "crond.service", "anacron.service") or bool(_OURS.fullmatch(name))

@@ -1,4 +1,4 @@
-"""Runs programs to their end, or connected by pipes; and the environment with which all of our programs are started."""
+"""Runs programs to their end, or connected by pipes; and the environment for all programs that are started."""
 
 import contextlib
 import logging
@@ -22,12 +22,12 @@ from btrkeep.process.threads import NoThread, start
 log = logging.getLogger(__name__)
 
 UNENDING = 30.0
-"""Seconds from a SIGKILL until a process that is still there is given up: it waits in the kernel (state D), maybe for ever."""
+"""Seconds from a SIGKILL until a remaining process is no longer waited for: it waits in the kernel (state D), perhaps for ever."""
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR")
 
 
 class ProgramFailed(OperatorError):
-    """A program failed that had to succeed; `finished` has its output."""
+    """A required program failed; `finished` has its output."""
 
     def __init__(self, finished: "ProgramResult", hint: str = "") -> None:
         last = finished.stderr.strip().splitlines()[-1:] or [f"exit status {finished.returncode}"]
@@ -56,12 +56,12 @@ def paste_line(command: Iterable[str]) -> str:
 
 @lru_cache(64)
 def found_program(program: str, path: str | None) -> str:
-    """Returns the path of a program, looked up once, and not by each child in every folder of PATH."""
+    """Returns the path of a program, searched once, and not by each child in every folder of PATH."""
     return shutil.which(program, path=path) or program
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """A built environment: few variables, messages in English, and none of those that change what rsync or ssh do."""
+    """Builds an environment: few variables, messages in English, and none of the variables that change what rsync or ssh do."""
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **kept, "LC_ALL": "C", **(extra or {})}
 
@@ -105,7 +105,9 @@ def run(
 
 
 def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], timeout: float | None, given: str) -> ProgramResult:
-    """Raises TimeoutExpired. The program is ended then, and given up when it does not end: subprocess.run would wait for ever."""
+    """Raises TimeoutExpired. Then the program is killed, and no longer waited for if it does not end: subprocess.run would wait for
+    ever.
+    """
     try:
         stdout, stderr = process.communicate(given.encode() if given else None, timeout)
     except BaseException:  # Ctrl-C too
@@ -136,7 +138,7 @@ _LOOK = 500  # ms between two looks while it is waited for
 
 
 class PipedProgram:
-    """`input` and `output` are descriptors of ours. Its messages are kept, the first 64 KiB."""
+    """`input` and `output`: descriptors of this process. Its messages are stored, the first 64 KiB."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", errors: int, pidfd: int) -> None:
         assert process.stdin is not None
@@ -152,7 +154,7 @@ class PipedProgram:
                 self._process.stdin.close()
 
     def wait(self, look: Callable[[], None]) -> int:
-        """Returns its exit status after it has ended, negative for a signal. `look` is called now and then, and may raise."""
+        """Returns its exit status after it has ended, negative for a signal. `look` is called regularly, and may raise."""
         self.end_input()
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
@@ -161,7 +163,7 @@ class PipedProgram:
         return self._process.wait()
 
     def error_lines(self) -> list[str]:
-        """The lines of its messages so far."""
+        """Returns the lines of its messages so far."""
         return os.pread(self._errors, _MOST_OF_MESSAGES, 0).decode(errors="replace").strip().splitlines()
 
     def kill(self) -> None:
@@ -169,8 +171,8 @@ class PipedProgram:
         self._process.kill()
 
     def end(self) -> None:
-        """Ends it by the end of its input, and kills it if it takes too long: a cell that is killed while it is being made
-        can leave its beginning behind.
+        """Ends it by the end of its input, and kills it if it takes too long: a cell that is killed while it is being made may
+        leave its first process behind.
         """
         self.end_input()
         if self._process.stdout:
@@ -184,9 +186,8 @@ class PipedProgram:
 
 @contextmanager
 def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_open: Sequence[int] = ()) -> Iterator[PipedProgram]:
-    """Starts the program, with `keep_open` among its descriptors.
-
-    Raises ProgramFailed when it cannot be started, or when not all of it can be ended afterwards.
+    """Starts the program, with `keep_open` among its descriptors. Raises ProgramFailed if it cannot be started, or if not all of
+    its processes can be ended.
     """
     errors = os.memfd_create("messages")
     alive, inherited = os.pipe2(os.O_CLOEXEC)
@@ -246,19 +247,19 @@ class ProgramEnd:
     stderr: str
     """Its error output."""
     error: ReportedError | None = None
-    """The first error that it reported, if it is one of our programs; otherwise None."""
+    """The first error that it reported, if it is a program of btrkeep; otherwise None."""
 
     def failed(self) -> ProgramFailed:
-        """The error that it is when it had to succeed."""
+        """Returns the error, if the program was required to succeed."""
         return ProgramFailed(ProgramResult(self.command, self.returncode, "", self.stderr))
 
 
 class ProgramStopped(OperatorError):
-    """The caller no longer waited for the program, or it took too long; it has been killed."""
+    """The caller no longer waited for the program, or it took too long; it was killed."""
 
 
 def our_command(package: str) -> tuple[str, ...]:
-    """Returns how a command line of one of our programs begins: with the interpreter and the code that we run ourselves."""
+    """Returns the start of a command line for a program of btrkeep: with the interpreter and the code of this process."""
     return (sys.executable, "-P", "-m", package)
 
 
@@ -291,7 +292,9 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
 
 
 def start_detached(command: Sequence[str]) -> int:
-    """Starts a program in its own session, without our descriptors, and returns its pid. It outlives this process."""
+    """Starts a program in its own session, without our descriptors, and returns its pid. It continues after the end of this
+    process.
+    """
     log.debug("starting %s", paste_line(command))
     process = _start(command, subprocess.DEVNULL, subprocess.DEVNULL)
     with contextlib.suppress(NoThread):  # then it becomes a zombie until this process ends
@@ -318,7 +321,7 @@ def _start(command: Sequence[str], out: int, err: int, errors: int | None = None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills its whole group, unless it has ended: its number may belong to another process then."""
+    """Kills its whole group, unless it has ended, because its number may belong to another process then."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""Progress of long work, a series of events, each passed to every sink, and the sink that `systemctl status` reads; and the one
-cancel token, set by a signal or by a caller with a reason, and checked between small steps of cancellable work.
+"""Progress of long work, a series of events, each passed to every sink, and the sink for `systemctl status`; and the one cancel
+token, set by a signal or by a caller with a reason, and checked between small steps of cancellable work.
 """
 
 import os
@@ -24,7 +24,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 def signal_status(number: int) -> Exit:
-    """The exit status of a command that this signal ended."""
+    """Returns the exit status of a command that this signal ended."""
     return Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED
 
 
@@ -34,16 +34,14 @@ def exit_on_sigterm() -> None:
 
 
 class Cancelled(Exception):
-    """The work ends early because a `Cancellation`, or the caller, asked for it. Not an error: what is unfinished is cleaned up, or
+    """The work ends early because a `Cancellation`, or the caller, requested it. Not an error: unfinished work is cleaned up, or
     continued by the next run.
     """
 
 
 class Cancellation:
-    """True once cancelled. `signal`: the number of the first signal, 0 without one.
-
-    Any thread may look at it. Nothing takes a lock, as `threading.Event.set` would: a signal handler could wait for the very code
-    that it interrupts.
+    """True once cancelled. `signal`: the number of the first signal, 0 without one. Any thread may read it. Nothing takes a lock,
+    as `threading.Event.set` would: a signal handler could wait for the code that it interrupts.
     """
 
     def __init__(self) -> None:
@@ -54,12 +52,12 @@ class Cancellation:
         return self._cancelled
 
     def raise_if_cancelled(self) -> None:
-        """Raises Cancelled once it is."""
+        """Raises Cancelled if it is cancelled."""
         if self:
             raise Cancelled
 
     def exit_status(self, otherwise: int = Exit.OK) -> int:
-        """Returns the exit status of the cancelled command, `otherwise` of one that was not cancelled."""
+        """Returns the exit status of the cancelled command, or `otherwise` if it was not cancelled."""
         return int(signal_status(self.signal) if self else otherwise)
 
     def handle_signal(self, number: int, _frame: FrameType | None = None) -> None:
@@ -68,7 +66,7 @@ class Cancellation:
         self._cancelled = True
 
     def listen(self) -> None:
-        """Makes the ending signals cancel from now on. For the main thread."""
+        """Makes the signals that end commands cancel from now on. For the main thread."""
         for number in ending_signals():
             signal.signal(number, self.handle_signal)
 
@@ -84,7 +82,7 @@ class Cancellation:
                 signal.signal(number, handler)
 
     def sleep(self, seconds: float) -> None:
-        """Sleeps so long, or until cancelled."""
+        """Sleeps for that time, or until cancelled."""
         end = time.monotonic() + seconds
         while not self and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _LONGEST_NAP))
@@ -92,7 +90,7 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A remark for the operator."""
+    """A remark for the user."""
 
     text: str
     """The remark."""
@@ -129,12 +127,14 @@ _EVERY = 1.0  # seconds: users do not read faster
 
 
 def is_service() -> bool:
-    """True if a service manager listens for our state."""
+    """True if a service manager waits for our state."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 
 def tell(line: str) -> bool:
-    """Sends one assignment, such as "STATUS=3 of 12 hosts". Whether it was taken; nothing is raised: no work depends on it."""
+    """Sends one assignment, such as "STATUS=3 of 12 hosts". Returns whether it was received; raises nothing, because no work
+    depends on it.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] not in ("/", "@"):  # others would be AF_VSOCK, which a host may have for its guests
         return False
@@ -150,19 +150,19 @@ def tell(line: str) -> bool:
 
 
 class Status:
-    """The line that `systemctl status` shows. Asked as often as one likes, it is sent once a second at most."""
+    """The line in `systemctl status`, sent at most once a second, however often it is changed."""
 
     def __init__(self) -> None:
         self._told = 0.0
         self._line = ""
 
     def say(self, line: str) -> None:
-        """Something that matters: sent now."""
+        """Sends an important state now."""
         if line != self._line:
             self._line, self._told = line, time.monotonic()
             tell(f"STATUS={' '.join(line.split())}")
 
     def go_on(self, line: Callable[[], str]) -> None:
-        """Sends how far it is; makes the line only when the last one is a second old."""
+        """Sends the progress; makes the line only if the last one is a second old."""
         if time.monotonic() - self._told >= _EVERY:
             self.say(line())

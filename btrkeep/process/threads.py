@@ -1,6 +1,5 @@
-"""Threads and open files of this process, of which limits allow only so many.
-
-TasksMax= of a unit, pids.max of a container, or ulimit -u may refuse a thread. 1,024 open files are what a shell allows by default.
+"""Threads and open files of this process, whose numbers are limited. TasksMax= of a unit, pids.max of a container, or ulimit -u may
+refuse a thread. The default limit of open files in a shell is 1,024.
 """
 
 import resource
@@ -32,9 +31,8 @@ def start(thread: threading.Thread) -> None:
 
 
 def running_threads(count: int, name: str) -> "ThreadPoolExecutor":
-    """Returns an executor whose threads run already. Raises NoThread.
-
-    If a thread cannot be started, its work stays in the queue, and another thread does it later, after the caller has given up.
+    """Returns an executor whose threads are already running. Raises NoThread. If a thread could not be started later, its work
+    would remain in the queue, and another thread would do it after the caller has given up.
     """
     from concurrent.futures import ThreadPoolExecutor  # most commands start no threads
 
@@ -50,7 +48,9 @@ def running_threads(count: int, name: str) -> "ThreadPoolExecutor":
 
 
 def raise_limit() -> None:
-    """Allows as many as the system does: 1,024 is what a shell has by default. Programs that are started from now on inherit it."""
+    """Raises the limit to the maximum that the system allows: a shell's default is 1,024. Programs that are started from now on
+    inherit it.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(OSError):  # a sandbox may forbid it
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -25,18 +25,16 @@ class Absent(OperatorError):
 
 
 class RootServiceClient:
-    """A client of the service of one pool, for one person. `patience`: seconds without a byte, after which the service counts as
-    gone.
-
-    `session` is the person's login or token; without one, only root is answered, in the name of `who`. Several threads may use it:
-    each request is a separate connection.
+    """A client of the service of one pool, for one user. `patience`: seconds without a byte, after which the service counts as
+    absent. `session`: the user's login or token; without one, only root gets answers, in the name of `who`. Several threads may use
+    it: each request is a separate connection.
     """
 
     def __init__(self, socket: Path, who: str, patience: float = PATIENCE, session: str | None = None) -> None:
         self.socket, self.who, self.patience, self.session = socket, who, patience, session
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """The answer, as JSON has it. Raises RequestRefused, Absent, and UsageError for too long a request."""
+        """Returns the answer in the types of JSON. Raises RequestRefused, Absent, and UsageError for a request that is too long."""
         with closing(_Line(self, asked(verb, self.who, arguments, self.session))) as line:
             answer = line.answer()
         if isinstance(answer, StreamHeader):
@@ -57,7 +55,9 @@ class RootServiceClient:
 
 
 class Stream:
-    """Bytes as they come, once. Iterating raises RequestRefused when the service fails midway, Absent when it is gone before."""
+    """Yields bytes as they arrive, once. Raises RequestRefused if the service fails midway, Absent if it disappears
+    before the end.
+    """
 
     def __init__(self, line: "_Line", streamed: StreamHeader) -> None:
         self._line = line
@@ -74,7 +74,7 @@ class Stream:
             yield self._line.exactly(size)
 
     def close(self) -> None:
-        """Tells the service that the rest is not needed."""
+        """Informs the service that the rest is not needed."""
         self._line.close()
 
     def __enter__(self) -> Self:
@@ -101,7 +101,7 @@ class _Line:
             raise self._absent(error) from error
 
     def _connect(self) -> None:
-        """A socket with a time limit does not wait by itself for a place in the queue of the service. Raises OSError."""
+        """A socket with a time limit does not wait for a slot in the queue of the service by itself. Raises OSError."""
         end = time.monotonic() + _QUEUEING
         while True:
             try:
@@ -113,7 +113,7 @@ class _Line:
                 time.sleep(_PAUSE)
 
     def answer(self) -> Any:
-        """The next line's meaning. Raises RequestRefused or Absent."""
+        """Returns the decoded next line. Raises RequestRefused or Absent."""
         looked = 0
         while (end := self._held.find(b"\n", looked)) < 0:
             looked = len(self._held)
@@ -123,7 +123,7 @@ class _Line:
         return read_answer(self.exactly(end + 1))
 
     def exactly(self, size: int) -> bytes:
-        """The next bytes, so many. Raises Absent."""
+        """Returns the next bytes, that many. Raises Absent."""
         parts = []
         if self._held:
             parts.append(bytes(self._held[:size]))
@@ -135,7 +135,7 @@ class _Line:
         return b"".join(parts)
 
     def wait_in_kernel(self) -> None:
-        """From now on one call receives all that was asked for, which is much faster for frames; the time limit stays."""
+        """From now on one call receives all requested bytes, which is much faster for frames; the time limit remains."""
         self._socket.settimeout(None)
         self._socket.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(int(self._agent.patience * 1e6), 10**6))

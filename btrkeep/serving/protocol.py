@@ -21,17 +21,17 @@ from typing import Any
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, StateConflict, UsageError
 
 LONGEST_REQUEST = 64 << 10
-"""Bytes of a request's line, its end included."""
+"""Maximum bytes of a request's line, including its end."""
 LONGEST_ANSWER = 64 << 20
-"""Bytes of an answer that a client accepts."""
+"""Maximum bytes of an answer that a client accepts."""
 LONGEST_FRAME = 1 << 20
 FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")
 LONGEST_REASON = 500
 """Characters of the reason for a change, such as a hold."""
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")
-"""What a failure is: wrong words; no such host, backup or path; the pool is unusable; another job is at work; not allowed, or
-it does not fit how things are; too many requests at once, later it would do; anything else.
+"""Kinds of failures: wrong arguments; no such host, backup or path; the pool is unusable; another job is running; not allowed, or
+not possible in the present state; too many requests, possible later; anything else.
 """
 _OF_ERRORS: tuple[tuple[type[OperatorError], str], ...] = (
     (LockHeld, "locked"),
@@ -85,7 +85,7 @@ class StreamHeader:
     type: str
     """The media type."""
     length: int | None
-    """Bytes; None: not known before the end."""
+    """Bytes; None: unknown before the end."""
 
 
 def socket_of(pool: str) -> Path:
@@ -129,7 +129,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None = None) -> bytes:
-    """The line of a request, by a session or else in the name of `who`. Raises UsageError when it is too long."""
+    """Returns the line of a request, with a session or in the name of `who`. Raises UsageError if it is too long."""
     asker = {"who": who} if session is None else {"session": session}
     line = encoded({"verb": verb, **asker, "arguments": dict(arguments)})
     if len(line) > LONGEST_REQUEST:
@@ -138,7 +138,7 @@ def asked(verb: str, who: str, arguments: Mapping[str, Any], session: str | None
 
 
 def read_request(line: bytes) -> Request:
-    """The request in a line. Raises RequestRefused, of kind usage."""
+    """Parses the request in a line. Raises RequestRefused, of kind usage."""
     try:
         fields = decoded(line)
     except ValueError:  # not its words: they would repeat what was sent

@@ -1,8 +1,6 @@
-"""The socket, who is at its other end, the loop that answers, and a connection: the request, its answer, and how long each may
-take.
-
-Each connection has its own thread, until idle long enough. The socket is systemd's, which it hands over, or one of our own. The
-kernel tells which process is connected (SO_PEERCRED).
+"""The socket, the identity of the caller, the loop that answers, and a connection: the request, its answer, and their time limits.
+Each connection has its own thread. The server ends when it has been idle for long enough. The socket comes from systemd, or is made
+here. The kernel reports which process is connected (SO_PEERCRED).
 """
 
 import logging
@@ -26,7 +24,7 @@ from btrkeep.trusted_path import WEB_USER
 log = logging.getLogger("btrkeep.serving")
 
 AT_ONCE = 16
-"""Connections; further ones get the answer that it is busy."""
+"""Maximum number of connections; further ones get the answer that the service is busy."""
 _LOOK = 0.5
 _BUSY = error_line(RequestRefused("too many requests at once", "try again in a moment", "busy"))
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -58,7 +56,7 @@ def allowed_users(more: Sequence[str] = ()) -> frozenset[int]:
 
 
 def user_number(name: str) -> int:
-    """The number of a user. Raises UsageError."""
+    """Returns the number of a user. Raises UsageError."""
     if name.isascii() and name.isdigit():
         return int(name)
     struct_passwd = _known(name)
@@ -79,7 +77,7 @@ _WAITING = 64
 
 
 def handed_over() -> socket.socket | None:
-    """The socket that systemd gave us, None when it did not. Raises UsageError when it is not one that listens."""
+    """Returns the socket that systemd has passed, None without one. Raises UsageError if it does not listen."""
     count = os.environ.pop("LISTEN_FDS", "")
     pid, _ = os.environ.pop("LISTEN_PID", ""), os.environ.pop("LISTEN_FDNAMES", "")
     if not count or pid != str(os.getpid()):
@@ -97,9 +95,8 @@ def handed_over() -> socket.socket | None:
 
 def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable[[], None]]:
     """Returns a listening socket at `path`, and a function that removes it. Besides root, only the first of `allowed` may connect;
-    without any, the dashboard's group.
-
-    Raises UsageError if another program listens there or the path is not a socket, OperatorError if it cannot be created.
+    without any, the dashboard's group. Raises UsageError if another program listens there or the path is not a socket,
+    OperatorError if it cannot be made.
     """
     _clear_away(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -147,7 +144,7 @@ def _give(path: Path, allowed: tuple[str, ...]) -> None:
 
 
 def _remove(path: Path, made: os.stat_result) -> None:
-    """Only our own: another service may have come since."""
+    """Removes only our own socket: another service may have made a new one."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -157,8 +154,9 @@ def _remove(path: Path, made: os.stat_result) -> None:
 
 
 class Server:
-    """`answer` has a thread for each connection, and closes it. `idle` is seconds without a connection after which the server ends,
-    `longest` seconds after which it ends in the first moment without one; None: never. While `busy` it ends neither way.
+    """`answer` is called in a thread for each connection, and closes it. `idle`: seconds without a connection after which the
+    server ends. `longest`: seconds after which it ends at the first moment without a connection; None: never. While `busy` it does
+    not end.
     """
 
     def __init__(
@@ -179,7 +177,9 @@ class Server:
         self._stop = threading.Event()
 
     def run(self) -> str:
-        """Answers; gives why it ended. A connection that comes while it ends waits in the socket for the next service."""
+        """Answers requests; returns why it ended. A connection that arrives while it ends waits in the socket for the
+        next service.
+        """
         self._listening.setblocking(False)
         while not self._stop.is_set():
             if reason := self._done():
@@ -238,17 +238,19 @@ class Server:
 
 
 ASKING = 10.0
-"""Seconds in which the request must be there, however slowly it comes."""
+"""Maximum seconds until the whole request has arrived."""
 TAKING = 600.0
-"""Seconds in which a frame must be taken: a browser may be behind a slow line, or its person may have paused the download."""
+"""Maximum seconds until the client has read a frame: a browser may have a slow connection, or its user may have paused the
+download.
+"""
 USUAL_FRAME = 256 << 10
-"""Bytes that have so many seconds; a larger frame has more. The dashboard takes no frame while its client has not got the last one,
-and lets a client be that takes 64 KiB in two minutes.
+"""Number of bytes for that time limit; a larger frame has more time. The dashboard reads no frame before its client has received
+the last one, and accepts a client that reads 64 KiB in two minutes.
 """
 STALLED = 10.0
 """Seconds without a byte after which it is checked whether the client still has the right to a stream."""
 READING = 60.0
-"""Seconds in which an answer must be read: it is in memory until then."""
+"""Maximum seconds until the client has read an answer, which is in memory until then."""
 _TAIL = 256 << 10
 
 
@@ -265,7 +267,7 @@ class Wire:
         self.sent = 0
 
     def request(self) -> Request:
-        """Raises RequestRefused, of kind usage, and ClientGone."""
+        """Reads the request. Raises RequestRefused, of kind usage, and ClientGone."""
         end, line = time.monotonic() + self._asking, bytearray()
         while b"\n" not in line[-_TAIL:]:
             if len(line) >= LONGEST_REQUEST:
@@ -283,7 +285,7 @@ class Wire:
         return read_request(bytes(line))
 
     def send(self, data: bytes | bytearray | memoryview, within: float | None = None) -> None:
-        """Sends data; `within`: seconds for all of it, if not those of a frame. Raises ClientGone."""
+        """Sends data. `within`: seconds for all of it, instead of those for a frame. Raises ClientGone."""
         self._socket.settimeout(within or self._taking)
         try:
             self._socket.sendall(data)
@@ -293,7 +295,7 @@ class Wire:
 
     def send_while(self, data: bytes | bytearray | memoryview, require: Callable[[], None], look: float = STALLED) -> None:
         """Sends a part of a stream. Calls `require` after each `look` seconds in which the client reads nothing. Raises ClientGone,
-        also if `require` raises OperatorError: an error cannot be sent within a frame.
+        also if `require` raises OperatorError, because an error cannot be sent within a frame.
         """
         end = time.monotonic() + self._taking * max(1.0, len(data) / USUAL_FRAME)
         with memoryview(data) as whole:
@@ -319,7 +321,7 @@ class Wire:
             raise ClientGone from error
 
     def answer(self, line: bytes) -> None:
-        """The only line, or the one before the frames. Raises ClientGone."""
+        """Sends the only line, or the one before the frames. Raises ClientGone."""
         self.answered = True
         self.send(line, min(READING, self._taking))
 

@@ -1,7 +1,6 @@
-"""The user who asks, with role and visible hosts, and how much users may have at once: places, and bytes of answers.
-
-One user, or one customer's users together, may have a part of each. A host chooses names, targets of symlinks and lines of text:
-4,000 bytes of a target that are not UTF-8 are 24,000 bytes of JSON.
+"""The user of a request, with role and visible hosts, and limits for users: slots, and bytes of answers. One user, or the users of
+one customer together, may use a part of each. A host chooses names, targets of symlinks and lines of text: 4,000 bytes of a target
+that are not UTF-8 are 24,000 bytes of JSON.
 """
 
 import json
@@ -30,7 +29,7 @@ class Viewer:
     hosts: tuple[str, ...] | None = None
     """Patterns of the hosts that the user may see; None: all hosts."""
     session: str = ""
-    """Names the login in the journal; "": none."""
+    """Identifies the login in the journal; "": none."""
 
     @property
     def operator(self) -> bool:
@@ -39,12 +38,14 @@ class Viewer:
 
     @property
     def admin(self) -> bool:
-        """True if the user may have files written to other places of a host than their own, which makes him root there."""
+        """True if the user may have files written to other places of a host than their own, which allows him to become
+        root there.
+        """
         return self.role == "admin"
 
     @property
     def limited(self) -> bool:
-        """True if the user may not see all hosts, nor pages of the pool as a whole."""
+        """True if the user may not see all hosts, nor pages about the whole pool."""
         return self.hosts is not None
 
     def may_see(self, host: str) -> bool:
@@ -57,7 +58,7 @@ class Viewer:
 
 
 def viewer_object(viewer: Viewer) -> dict[str, Any]:
-    """A viewer as JSON has it."""
+    """Returns a viewer as JSON."""
     hosts = None if viewer.hosts is None else list(viewer.hosts)
     return {"name": viewer.name, "role": viewer.role, "hosts": hosts, "session": viewer.session}
 
@@ -70,12 +71,12 @@ def read_viewer(fields: Mapping[str, Any]) -> Viewer:
 
 
 def role_of(word: Any) -> Role:
-    """A word of a newer version gives no right."""
+    """A word of a newer version gives no rights."""
     return next((role for role in ROLES if role == word), "viewer")
 
 
 Holder = str | tuple[str, ...]
-"""A user by name, or all users together who are limited to the same hosts."""
+"""The name of a user, or of all users together with the same limit of hosts."""
 
 
 class NoPlace(Exception):
@@ -87,9 +88,8 @@ class NoPlace(Exception):
 
 
 class Places:
-    """`at_once` places, of which one user may have `of_one`, and so may all users together who are limited to the same hosts.
-
-    The last one is for those who have none.
+    """`at_once` slots, of which one user may use `of_one`, and so may all users with the same limit of hosts together. The last one
+    is reserved for users without a slot.
     """
 
     def __init__(self, at_once: int, of_one: int) -> None:
@@ -99,7 +99,7 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self, viewer: Viewer) -> None:
-        """Takes a place. Raises NoPlace."""
+        """Takes a slot. Raises NoPlace."""
         keys = holders(viewer)
         with self._lock:
             held = max(self._taken[key] for key in keys)
@@ -124,24 +124,24 @@ class Places:
 
 
 def holders(viewer: Viewer) -> tuple[Holder, ...]:
-    """Returns the keys under which is counted what a viewer uses."""
+    """Returns the keys under which the usage of a viewer is counted."""
     return (viewer.name,) if viewer.hosts is None else (viewer.name, tuple(sorted(viewer.hosts)))
 
 
 LIST_BYTES = 4 << 20
-"""Bytes of the lists in one answer: encoded, and with the percent-encoded forms that the API adds."""
+"""Bytes of the lists in one answer: encoded, including the percent-encoded forms that the API adds."""
 UNREAD_BYTES, UNREAD_OF_ONE = 32 << 20, 10 << 20
 """Bytes of answers that wait for their clients: in all, and of one user or customer."""
 
 
 class AnswerSize:
-    """The bytes of one answer that are left for its lists."""
+    """The remaining bytes of one answer for its lists."""
 
     def __init__(self, left: int = LIST_BYTES) -> None:
         self._left, self._is_empty = left, True
 
     def take(self, entry: object) -> bool:
-        """Returns True if the entry fits as well; the first one always does. After False the list has to end."""
+        """Returns True if the entry also fits; the first one always does. After False the list has to end."""
         self._left -= encoded_bytes(entry)
         fits = self._left >= 0 or self._is_empty
         self._is_empty = False
@@ -164,8 +164,8 @@ class UnreadBytes:
 
     @contextmanager
     def taken(self, viewer: Viewer, size: int) -> Iterator[None]:
-        """Counts an answer until the context ends. Raises NoPlace if too much waits already. Who has nothing waiting gets an answer
-        of any size unless the limit in all is reached.
+        """Counts an answer until the context ends. Raises NoPlace if too much waits already. A user for whom nothing waits gets an
+        answer of any size unless the limit for all is reached.
         """
         keys = holders(viewer)
         with self._lock:
