@@ -1,15 +1,19 @@
-"""Formats a backup, and an entry of one: as JSON for commands and the root service, and as text. Pure."""
+"""Formats a backup, an entry of one and the history of a path: as JSON for commands and the root service, and as text. Pure."""
 
 import os
 import re
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import Restorable
 from backupd.files.tree import KINDS, Entry
 from backupd.repo.backup_json import Record
 from btrkeep.units import format_time, local_time, printable
+
+if TYPE_CHECKING:
+    from backupd.files.versions import Absence, PathHistory, Version
 
 _LETTERS = {kind: stat.filemode(mode)[0] for mode, kind in KINDS.items()}
 _SECOND = 10**9
@@ -101,3 +105,60 @@ def left_out_object(record: Record) -> dict[str, Any]:
     """Returns the folders whose content `one_file_system` excluded, and since when; {} if there are none."""
     left_out = [{"path": condition.key.name, "since": format_time(condition.since)} for condition in record.left_out]
     return {"left_out": left_out} if left_out else {}
+
+
+def history_object(host: str, history: "PathHistory") -> dict[str, Any]:
+    """The history of a path."""
+    return {
+        "host": host,
+        "path": os.fsdecode(history.path),
+        "by_content": history.by_content,
+        "versions": [{**_version_object(version), "entry": entry_object(version.entry)} for version in history.versions],
+        "gone": [_absence_object(period) for period in history.gone],
+        "backups": [
+            {
+                "name": backup.name,
+                "started": format_time(backup.started),
+                "state": backup.state,
+                "found": backup.found,
+                "version": backup.version,
+            }
+            for backup in history.backups
+        ],
+    }
+
+
+def history_answer(host: str, history: "PathHistory") -> dict[str, Any]:
+    """The history for an answer of the root service: the path is there once, not in each version."""
+    versions = [{**_version_object(version), "entry": named_entry_object(version.entry)} for version in history.versions]
+    return {**history_object(host, replace(history, versions=())), "versions": versions}
+
+
+def _version_object(version: "Version") -> dict[str, Any]:
+    return {
+        "first": version.first,
+        "last": version.last,
+        "first_seen": format_time(version.first_seen),
+        "last_seen": format_time(version.last_seen),
+        "backups": version.backups,
+        "names": list(version.names),
+        "states": list(version.states),
+        "best": version.best,
+        "changed": list(version.changed),
+        "certain": version.certain,
+        "vanished": format_time(version.vanished) if version.vanished else None,
+        "same_content_as": version.same_content_as,
+        "sha256": version.sha256,
+    }
+
+
+def _absence_object(period: "Absence") -> dict[str, Any]:
+    return {
+        "first": period.first,
+        "last": period.last,
+        "since": format_time(period.since),
+        "until": format_time(period.until) if period.until else None,
+        "backups": period.backups,
+        "came_back": period.came_back,
+        "doubtful": period.doubtful,
+    }

@@ -11,23 +11,19 @@ A folder is its own entry: its time changes when a name in it is added or remove
 changes. By content, it is the list of everything below it: names, types, sizes and times of files, targets. Its files are not read.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from backupd.files.attributes import attributes
 from backupd.files.backup_selector import Restorable
-from backupd.files.entry_words import entry_object, named_entry_object
 from backupd.files.sameness import Pulse, TimeBudgetUsedUp, same_data, sha256, steady, untouched
 from backupd.files.suggestions import deepest
 from backupd.files.tree import NOT_THERE, Entry, Tree, components
 from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
-from btrkeep.units import format_time
 
 THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE = (
     "there",
@@ -444,60 +440,3 @@ def _changed(collected: _CollectedVersion) -> tuple[str, ...]:
     kind, is_same_kind = collected.before.kind, collected.before.kind == collected.last[1].kind
     fields = (*fields, "xattrs") if collected.xattrs_differ and is_same_kind else fields
     return (*fields, "content") if collected.differs and is_same_kind and kind in ("file", "folder") else fields
-
-
-def history_object(host: str, history: PathHistory) -> dict[str, Any]:
-    """The history of a path."""
-    return {
-        "host": host,
-        "path": os.fsdecode(history.path),
-        "by_content": history.by_content,
-        "versions": [{**_version_object(version), "entry": entry_object(version.entry)} for version in history.versions],
-        "gone": [_absence_object(period) for period in history.gone],
-        "backups": [
-            {
-                "name": backup.name,
-                "started": format_time(backup.started),
-                "state": backup.state,
-                "found": backup.found,
-                "version": backup.version,
-            }
-            for backup in history.backups
-        ],
-    }
-
-
-def history_answer(host: str, history: PathHistory) -> dict[str, Any]:
-    """The history for an answer of the root service: the path is there once, not in each version."""
-    versions = [{**_version_object(version), "entry": named_entry_object(version.entry)} for version in history.versions]
-    return {**history_object(host, replace(history, versions=())), "versions": versions}
-
-
-def _version_object(version: Version) -> dict[str, Any]:
-    return {
-        "first": version.first,
-        "last": version.last,
-        "first_seen": format_time(version.first_seen),
-        "last_seen": format_time(version.last_seen),
-        "backups": version.backups,
-        "names": list(version.names),
-        "states": list(version.states),
-        "best": version.best,
-        "changed": list(version.changed),
-        "certain": version.certain,
-        "vanished": format_time(version.vanished) if version.vanished else None,
-        "same_content_as": version.same_content_as,
-        "sha256": version.sha256,
-    }
-
-
-def _absence_object(period: Absence) -> dict[str, Any]:
-    return {
-        "first": period.first,
-        "last": period.last,
-        "since": format_time(period.since),
-        "until": format_time(period.until) if period.until else None,
-        "backups": period.backups,
-        "came_back": period.came_back,
-        "doubtful": period.doubtful,
-    }

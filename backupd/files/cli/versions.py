@@ -11,10 +11,10 @@ from backupd.cli.command_context import given_now, pass_context
 from backupd.cli.names import complete_which
 from backupd.files.backup_selector import NEWEST, Restorable, find, parse_which, restorable
 from backupd.files.cli.opened_backup import complete_path, opened_backup, pool_of, reading, remark_lines, size_words
-from backupd.files.entry_words import left_out_object, shown, skipped_deletions_object, time_words
+from backupd.files.entry_words import history_object, left_out_object, shown, skipped_deletions_object, time_words
 from backupd.files.suggestions import missing, nearest_paths, path_given, path_in
 from backupd.files.tree import Tree
-from backupd.files.versions import THERE, UNREADABLE, Absence, PathHistory, Version, history_object, versions
+from backupd.files.versions import THERE, UNREADABLE, Absence, PathHistory, Version, versions
 from btrkeep.cli import echo_json, json_option
 from btrkeep.cli.listings import table
 from btrkeep.cli.output import ProgressLine, print_wrapped

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from backupd.files.backup_selector import NEWEST, NoHost, Restorable, find, restorable
-from backupd.files.entry_words import backup_object, entry_object, named_entry_object
+from backupd.files.entry_words import backup_object, entry_object, history_answer, named_entry_object
 from backupd.files.sameness import TimeBudgetUsedUp
 from backupd.files.suggestions import entry_at, missing
 from backupd.files.tree import Entry, Tree
@@ -108,7 +108,6 @@ def browse(call: Call) -> dict[str, Any]:
 
 def versions(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd versions --json` for as many backups as time allowed."""
-    from backupd.files.versions import history_answer
     from backupd.files.versions import versions as history_of
 
     with reading():
