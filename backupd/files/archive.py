@@ -1,6 +1,5 @@
-"""Files of a backup as one stream: a tar from which root can restore everything, or a zip for other users.
-
-Names are the host's without the slash at the beginning: etc/passwd. So `tar -x -C /` puts them where they were.
+"""Streams files of a backup: a tar from which root can restore everything, or a zip for other users. Names are the host's without
+the slash at the start: etc/passwd. So `tar -x -C /` restores them to their original place.
 """
 
 import errno
@@ -38,7 +37,7 @@ class ByteSink(Protocol):
 
 
 Send = Callable[[int, int, int], Iterator[int]]
-"""Passes a run of bytes of an open file to a stream without reading it: see `sparse.send_run`."""
+"""Passes a run of bytes of an open file to a stream in the kernel: see `sparse.send_run`."""
 
 
 @dataclass(slots=True)
@@ -50,12 +49,12 @@ class ArchiveResult:
     size: int = 0
     """Bytes of the archive."""
     left_out: list[tuple[bytes, str]] = field(default_factory=list)
-    """Up to SAMPLES paths that are not in it, with the reason."""
+    """Up to SAMPLES paths that are left out, with the reason."""
     left_out_count: int = 0
-    """Number of all paths that are not in it."""
+    """Number of all paths that are left out."""
 
     def leave_out(self, path: bytes, why: str) -> None:
-        """Counts what an archive of this kind cannot hold."""
+        """Counts what an archive of this kind cannot contain."""
         self.left_out_count += 1
         if len(self.left_out) < SAMPLES:
             self.left_out.append((path, why))
@@ -66,20 +65,20 @@ class SourceUnreadable(OSError):
 
 
 def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, send: Send | None = None) -> ArchiveResult:
-    """Writes all of `paths` and what is below them to `out`, in pieces of a megabyte at the most. `kind`: "tar" or "zip".
-    `send`: passes the data of large files to the same destination.
+    """Writes all of `paths` and everything below them to `out`, in pieces of at most a megabyte. `kind`: "tar" or "zip". `send`:
+    passes the data of large files to the same destination. Memory: some thousand names on each level of folders, and of a file's
+    holes, however many there are. What a zip's index at the end needs, and a tar's first names of files whose hard links are not
+    all written yet, are in a file meanwhile: see spool.
 
-    Memory: some thousand names on each level of folders, and of a file's holes, however many there are. What a zip's index at the
-    end needs, and a tar's first names of files of which not all hard links have come yet, lies in a file meanwhile: see spool.
-    Raises SourceUnreadable or OSError as soon as anything cannot be read or written: half an archive must not look like a whole
-    one. GNU tar reports nothing if a tar ends between two members, so it gets the beginning of one more. UsageError's business,
-    such as a path that is missing, is the caller's: see suggestions.missing.
+    Raises SourceUnreadable or OSError as soon as anything cannot be read or written, because half an archive must not look
+    complete. GNU tar reports nothing if a tar ends between two members, so then the start of another member is written. Errors of
+    the user, such as a path that is missing, are checked by the caller: see suggestions.missing.
     """
     return _tar(tree, paths, out, send) if kind == "tar" else _zip(tree, paths, out)
 
 
 def outermost(paths: Sequence[bytes]) -> list[bytes]:
-    """The paths without doubles and without those that are below another one; in their order."""
+    """Returns the paths without duplicates and without those that are below another one; in their order."""
     split = {joined(components(path)): components(path) for path in paths}
     above = {tuple(names) for names in split.values()}
     return [path for path, names in split.items() if not any(tuple(names[:depth]) in above for depth in range(len(names)))]
@@ -140,7 +139,9 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -
 
 
 def _tar_plain_files(group: PlainFiles, out: "_GatheringSink") -> None:
-    """Writes files of one folder. Most of an archive is of these, so each takes five system calls, and no Entry is made for it."""
+    """Writes files of one folder. Most of an archive are such files, so each takes only five system calls, and no Entry is made for
+    it.
+    """
     folder, above = group.folder, group.above[1:] + b"/" if group.above else b""
     for file in group.files:
         name = above + file.name
@@ -213,7 +214,7 @@ def _tar_member(walk_entry: WalkEntry, name: bytes, links: LinkTable, out: "_Gat
 
 
 def _open_seen(walk_entry: WalkEntry) -> int:
-    """Opens a plain file of the walk. A backup is read-only, so it is still one; if it was swapped, no symlink is followed."""
+    """Opens a regular file of the walk. A backup is read-only, so it is still one; if it was replaced, no symlink is followed."""
     try:
         return os.open(walk_entry.name, FILE, dir_fd=walk_entry.folder)
     except OSError as error:
@@ -244,9 +245,8 @@ def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_GatheringSink"
 
 
 class _GatheringSink:
-    """Passes on what is written in larger pieces; the first one goes early, so that a reader has a byte.
-
-    A write passes on only what came before it. So if that ends in an error, a member that is whole was noted as ended.
+    """Passes on written data in larger pieces; the first one early, so that a reader gets a byte. A write passes on only earlier
+    data. So if that ends in an error, a complete member was recorded as finished.
     """
 
     def __init__(self, out: ByteSink, send: Send | None = None) -> None:
@@ -274,9 +274,8 @@ class _GatheringSink:
             self.flush()
 
     def send(self, fd: int, start: int, end: int) -> int:
-        """Passes on data of a large file by the kernel. Returns where that ended: the rest must be read and written.
-
-        The last block is left, so that the member is not complete before it is noted as ended.
+        """Passes on data of a large file in the kernel. Returns where that ended: the rest must be read and written. The last block
+        is left, so that the member is not complete before it is recorded as finished.
         """
         if self._send and end - start > PIECE:
             self.flush()
@@ -339,7 +338,7 @@ def _zip_member(walk_entry: WalkEntry, name: bytes, out: _GatheringSink) -> byte
 
 
 def _zip_file(walk_entry: WalkEntry, out: _GatheringSink) -> zip_headers.Sizes:
-    """The data of a plain file, deflated."""
+    """The deflated data of a regular file."""
     crc, begun = 0, out.size
     with ClosingFd(_open_seen(walk_entry)) as fd:
         for piece in _read(walk_entry.entry, fd, 0, walk_entry.entry.size):
@@ -350,8 +349,8 @@ def _zip_file(walk_entry: WalkEntry, out: _GatheringSink) -> zip_headers.Sizes:
 
 
 def _deflated(piece: bytes) -> bytes:
-    """Returns blocks of a deflate stream that stand for themselves. What does not become smaller is only framed, many times as
-    fast: photographs, archives, encrypted files. A try costs as much as to deflate a small piece.
+    """Returns independent blocks of a deflate stream. Data that does not become smaller is only framed, which is many times as
+    fast: photographs, archives, encrypted files. Finding that out takes as long as deflating a small piece.
     """
     sample = piece[:_SAMPLE] if len(piece) > 4 * _SAMPLE else b""
     level = 0 if sample and len(zlib.compress(sample, 1)) > len(sample) * _WORTH_IT else _LEVEL

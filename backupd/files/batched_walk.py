@@ -1,7 +1,6 @@
-"""Walks a backup in batches for a restore, again and again: first name by name, later from a record, for its files never change.
-
-A folder is opened again only if something is in it. The record is in an unnamed file. It is not made of a backup that is too large
-for it, or that cannot be read everywhere: such a backup is walked name by name each time.
+"""Walks a backup in batches for a restore, several times: first name by name, later from a record, because its files never change.
+A folder is opened again only if it contains something. The record is in an unnamed file. There is no record of a backup that is too
+large for it, or that cannot be read everywhere: such a backup is walked name by name each time.
 """
 
 import errno
@@ -21,22 +20,21 @@ from backupd.files.walking import MANY, MUCH, PlainFile, PlainFiles, Unreadable,
 from btrkeep.fs.openat import FOLDER
 
 WHOLE = 256
-"""Names in a folder that is restored as a whole: so many are lost at the most if the restore is killed."""
+"""Maximum names in a folder that is restored as a unit: so many are lost at most if the restore is killed."""
 _FOLDERS = 64  # of one group at the most
 _MESSAGE, _OF_NAME = 40 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
 _NAMES = 1000  # of one piece of the record; it is in memory
 _LENGTH = 4  # bytes, before each piece
 _LEFT = None
-"""The event after all that is in a folder. The others: a tuple of the name and Entry's further fields; a list of plain files; a
-tuple of _OF_FOLDERS and a list of plain folders.
+"""The event after everything in a folder. The other events: a tuple of the name and Entry's further fields; a list of plain files;
+a tuple of _OF_FOLDERS and a list of plain folders.
 """
 _OF_FOLDERS = None
 
 
 class PlainFolder(NamedTuple):
-    """A folder with at most WHOLE names and MUCH bytes in it, which are plain files and symlinks with one name each.
-
-    `mtime` in nanoseconds. Of plain types: it goes to other processes.
+    """A folder with at most WHOLE names and MUCH bytes, all of them plain files and symlinks with one name each. `mtime` in
+    nanoseconds. Consists of plain types, because it is sent to other processes.
     """
 
     name: bytes
@@ -48,7 +46,7 @@ class PlainFolder(NamedTuple):
 
 
 class PlainFolders(NamedTuple):
-    """Such folders in one folder, few enough for a message to another process (128 KiB). The rest as of PlainFiles."""
+    """Such folders in one folder, few enough for a message to another process (128 KiB). The rest as in PlainFiles."""
 
     above: bytes
     folder: int
@@ -60,7 +58,7 @@ Walked = WalkEntry | PlainFiles | PlainFolders
 
 
 def packed(folder: PlainFolder) -> tuple[Any, ...]:
-    """Returns a plain folder as marshal can hold it."""
+    """Returns a plain folder in a form that marshal can store."""
     return (*folder[:-1], list(map(tuple, folder.files)))
 
 
@@ -70,10 +68,8 @@ def unpacked(fields: tuple[Any, ...]) -> PlainFolder:
 
 
 def walk_batched(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
-    """As `walk`, but plain files, symlinks and files with several names come together, before whatever else is among the same 64
-    names; and so do folders with few of them and nothing else in them.
-
-    A folder that is mounted in the backup counts as unreadable.
+    """Like `walk`, but plain files, symlinks and files with several names come together, before everything else among the same 64
+    names; and so do folders that contain only a few of them. A folder that is mounted in the backup counts as unreadable.
     """
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
@@ -88,7 +84,7 @@ _Others = list[tuple[bytes, os.stat_result]]
 
 @dataclass(slots=True)
 class _Level:
-    """A folder that a batched walk is in, or will enter."""
+    """A folder that a batched walk has entered, or will enter."""
 
     entry: Entry
     """The folder."""
@@ -101,13 +97,13 @@ class _Level:
     files: list[PlainFile] = field(default_factory=list)
     """The plain files that were read."""
     others: _Others = field(default_factory=_Others)
-    """The other names that were read, the next one last."""
+    """The other names that were read, in reverse order."""
 
 
 def _looked(
     fd: int, path: bytes, device: int, names: Iterable[bytes], unreadable: Unreadable | None
 ) -> tuple[list[PlainFile], _Others]:
-    """Looks at names in an open folder on that device. Returns the plain files, and the others, the next one last."""
+    """Reads names in an open folder on that device. Returns the plain files, and the others, in reverse order."""
     files, others = list[PlainFile](), _Others()
     for name in names:
         try:
@@ -159,7 +155,7 @@ def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> I
 
 
 def _parted(files: list[PlainFile]) -> Iterator[list[PlainFile]]:
-    """Yields the files in groups: one that has reached MUCH bytes gets no further file, nor one that has MANY."""
+    """Yields the files in groups: one with MUCH bytes or MANY files gets no further file."""
     group, size = list[PlainFile](), 0
     for file in files:
         group.append(file)
@@ -174,8 +170,8 @@ def _parted(files: list[PlainFile]) -> Iterator[list[PlainFile]]:
 def _plain_folders(
     tree: Tree, down: Descent, level: _Level, unreadable: Unreadable | None
 ) -> tuple[list[PlainFolder], _Level | Entry | None]:
-    """Takes plain folders from the rest of a level until they are many. Returns them, and what came behind them that is none: a
-    folder to enter, which is open; or an entry that is not entered; None if there was nothing.
+    """Takes plain folders from the rest of a level until they are many. Returns them, and the next entry that is none: a folder to
+    enter, which is open; or an entry that is not entered; None if there was nothing.
     """
     plain, names, length, size = list[PlainFolder](), 0, 0, 0
     while level.others and len(plain) < _FOLDERS and names < WHOLE and length < _MESSAGE and size < MUCH:
@@ -195,7 +191,7 @@ def _plain_folders(
 def _whole_folder(
     tree: Tree, down: Descent, name: bytes, status: os.stat_result, unreadable: Unreadable | None
 ) -> PlainFolder | _Level | None:
-    """Looks into a folder as long as it may be a plain one. Returns it open if it is none; None if it is not to be entered."""
+    """Reads a folder as long as it may be a plain one. Returns it open if it is none; None if it is not to be entered."""
     path, fd, stays_open = down.path_of(name), -1, False
     try:
         if not tree.owns(status.st_dev):
@@ -231,7 +227,7 @@ class RepeatedWalk:
         self._spans: dict[bytes, tuple[int, int]] = {}
 
     def walk(self, tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
-        """The entry at `path` and all below it, as `walk_batched`. Raises OSError."""
+        """Yields the entry at `path` and all below it, like `walk_batched`. Raises OSError."""
         span = self._spans.get(path)
         if span and self._record:
             yield from _repeated(tree, path, enumerate(self._record.events(*span), span[0]), unreadable)
@@ -289,7 +285,7 @@ def _event(visit: Walked) -> Any:
 
 
 class _Record:
-    """Pieces of events in an unnamed file, `end` bytes of it. Raises OSError; EFBIG if there would be more than `most`."""
+    """Pieces of events in an unnamed file with `end` bytes. Raises OSError; EFBIG if there would be more than `most`."""
 
     def __init__(self, most: int) -> None:
         with unnamed_file() as file:
@@ -320,7 +316,7 @@ class _Record:
 
 
 _Events = Iterator[tuple[int, Any]]
-"""Recorded events, each with a number that is less than that of any event which is recorded later."""
+"""Recorded events, each with a number that is lower than that of any event recorded later."""
 
 
 def _repeated(tree: Tree, path: bytes, events: _Events, unreadable: Unreadable | None) -> Generator[Walked, None, None]:
@@ -335,7 +331,7 @@ def _repeated(tree: Tree, path: bytes, events: _Events, unreadable: Unreadable |
 
 
 def _below(tree: Tree, first: Entry, number: int, event: Any, events: _Events, unreadable: Unreadable | None) -> Iterator[Walked]:
-    """Yields what is in a folder; its first event was taken already."""
+    """Yields the content of a folder; its first event was already taken."""
     try:
         opened = Descent(tree, first.path)
     except OSError as error:
@@ -370,7 +366,7 @@ def _below(tree: Tree, first: Entry, number: int, event: Any, events: _Events, u
 
 
 def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable | None) -> bool:
-    """Returns True if the walk is in the folder of that name now; else it stayed where it was."""
+    """Returns True if the walk has entered the folder of that name; else it remained where it was."""
     try:
         down.enter(name)
     except OSError as error:
@@ -384,7 +380,7 @@ def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable | None
 
 
 def _skip(event: Any, events: _Events) -> None:
-    """Passes over what is in a folder, from its first event on."""
+    """Skips the content of a folder, from its first event on."""
     depth = 1
     while True:
         if event is _LEFT:
@@ -397,9 +393,9 @@ def _skip(event: Any, events: _Events) -> None:
 
 
 class NumberSet:
-    """A set of numbers of groups and folders of a record, in one bit for each number up to the largest.
-
-    Of ten million numbers it takes 1.3 MB, a set of Python takes 0.6 GB."""
+    """A set of numbers of groups and folders of a record, with one bit for each number up to the largest. For ten million numbers
+    it takes 1.3 MB, a set of Python takes 0.6 GB.
+    """
 
     def __init__(self) -> None:
         self._bits = bytearray()

@@ -1,4 +1,6 @@
-"""The folder that is restored into. Nothing below it is reached through a symlink, even if others write there meanwhile."""
+"""The destination folder of a restore. Nothing below it is reached through a symlink, even if others write there at the
+same time.
+"""
 
 import ctypes
 import errno
@@ -23,7 +25,7 @@ from btrkeep.pool.syncfs import SyncfsSet
 from btrkeep.trusted_path import untrusted_step
 
 PREFIX = b".btrkeep-restore-"
-"""What is not whole yet has a name that begins so; a run that was killed leaves it, the next one takes it away."""
+"""The start of the names of incomplete files; a killed run leaves them, the next one removes them."""
 _NOREPLACE = 1
 _KEPT_OPEN, _EVERY = 32, 32
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -32,32 +34,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PlaceOccupied(OSError):
-    """Another file has appeared where one was to be written."""
+    """Another file has appeared in the place of a file to be written."""
 
 
 def names_of(path: Path) -> Names:
-    """The names of an absolute path. Raises ValueError for ".."."""
+    """Returns the names in an absolute path. Raises ValueError for ".."."""
     return tuple(components(os.fsencode(path)))
 
 
 class AllowedFolders:
-    """Folders to which a restore is limited if its user may not choose any place.
-
-    They are absolute, and not reached through symlinks. One that is not there lets nothing in. All places are reached from the root
-    by names, so a place is where its names say. A filesystem that is mounted below such a folder lies elsewhere and is not entered.
+    """Folders to which a restore is limited if its user may not choose any place. They are absolute, and not reached through
+    symlinks. A missing one allows nothing. All places are reached from the root by names, so a place is where its names are. A
+    filesystem that is mounted below such a folder is somewhere else and is not entered.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._mounts = {names: _mount(names) for names in map(names_of, folders)}
 
     def containing(self, names: Names) -> Names | None:
-        """The folder that a place is at or below; None when it is outside of all."""
+        """Returns the folder that is or contains the place; None if it is outside of all."""
         return next((folder for folder in self._mounts if names[: len(folder)] == folder), None)
 
     def require(self, fd: int, names: Names) -> None:
-        """Raises PermissionError if the open file `fd`, reached by these names, must not be restored into.
-
-        Folders on the way to an allowed one may only be read.
+        """Raises PermissionError if the open file `fd`, reached by these names, must not be restored into. Folders above an allowed
+        one may only be read.
         """
         folder = self.containing(names)
         if folder is None:
@@ -67,9 +67,8 @@ class AllowedFolders:
             raise PermissionError(errno.EPERM, "another filesystem is mounted there, and restores may not write to it")
 
     def open(self, path: Path, *, make: bool) -> tuple[int, bool]:
-        """A descriptor of a folder that all is restored into, and whether it was made for that, for root alone.
-
-        Raises OSError; UsageError when it is one that others can write to, who might lead the restore astray.
+        """Returns a descriptor of the destination folder, and whether it was made for the restore, only accessible to root. Raises
+        OSError; UsageError if other users can write to it, who might redirect the restore.
         """
         names = names_of(path)
         with ClosingFd(_open(names[:-1])) as above:
@@ -112,10 +111,9 @@ def _mount(names: Names) -> int:
 
 
 class Destination:
-    """A folder, open and locked against a second restore. Created for root alone if it does not exist and `make` says so.
-
-    Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, neither is anything
-    outside these. `trusted`: no other user may control the path, as in `require_destination`, which looked at it some time ago.
+    """A folder, open and locked against a second restore. If it does not exist and `make` is true, it is made, only accessible to
+    root. Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, nor is anything
+    outside of these. `trusted`: no other user may control the path, as in `require_destination`, which checked it earlier.
     """
 
     def __init__(
@@ -162,7 +160,7 @@ class Destination:
         return fd
 
     def _require_trusted(self, fd: int) -> None:
-        """Raises UsageError if another user controls the path, or has exchanged the folder. Closes the descriptor then."""
+        """Raises UsageError if another user controls the path, or has exchanged the folder. Then closes the descriptor."""
         try:
             _require_trusted(self.path)
             if _inode(os.fstat(fd)) != _inode(self.path.stat()):
@@ -183,16 +181,16 @@ class Destination:
             os.close(self._root)
 
     def _forget(self, kept: int = 0) -> None:
-        """Closes the folders of the way, but for the first `kept`."""
+        """Closes the open folders of the path, except the first `kept`."""
         self._last = None
         while len(self._way) > kept:
             if (fd := self._way.pop()[1]) is not None:
                 os.close(fd)
 
     def folder(self, names: Names) -> int:
-        """A descriptor of a folder beneath, until the next call. Raises OSError: ENOENT, and ENOTDIR for a symlink on the way.
-
-        The folders on the way to it stay open for the next one, except in very deep places: there each thirty-second.
+        """Returns a descriptor of a folder below the destination, valid until the next call. Raises OSError: ENOENT, and ENOTDIR
+        for a symlink in the path. The folders in its path remain open for the next one, except in very deep places: there each
+        thirty-second.
         """
         if self._last:
             last, fd = self._last
@@ -219,14 +217,14 @@ class Destination:
         return self._at(names)
 
     def _at(self, names: Names) -> int:
-        """Notes that the way leads to that folder now."""
+        """Records that the open path is now that of this folder."""
         fd = self._way[-1][1]
         assert fd is not None  # the last one always is open
         self._last = names, fd
         return fd
 
     def _enter(self, fd: int, names: Names) -> None:
-        """Makes an open folder the last of the way. Raises OSError, and closes it, if nothing may be written there."""
+        """Makes an open folder the last one of the path. Raises OSError, and closes it, if nothing may be written there."""
         try:
             status = os.fstat(fd)
             if _inode(status) in self._excluded:
@@ -242,7 +240,7 @@ class Destination:
         self._append(fd, names)
 
     def enter_new(self, place: Names, fd: int) -> None:
-        """Takes an open folder that was just made at a place, in `folder(place[:-1])`."""
+        """Adds an open folder that was just made at a place, in `folder(place[:-1])`."""
         self.folder(place[:-1])
         self._append(fd, place)
         self._at(place)
@@ -255,7 +253,9 @@ class Destination:
             self._way[far] = (self._way[far][0], None)
 
     def parent(self, place: Names) -> tuple[int, bytes]:
-        """A descriptor of the folder that holds a place, and the name in it; the destination itself is b"." of itself."""
+        """Returns a descriptor of the folder that contains a place, and the name in it; for the destination itself the name is
+        b".".
+        """
         return self.folder(place[:-1]), place[-1] if place else b"."
 
     def look(self, place: Names) -> Entry | None:
@@ -267,7 +267,7 @@ class Destination:
             return None
 
     def excludes(self, entry: Entry) -> bool:
-        """Returns True if it is a folder that is left alone."""
+        """Returns True if it is a folder that must not be changed."""
         return (entry.device, entry.inode) in self._excluded
 
     def outside(self, place: Names) -> bool:
@@ -275,11 +275,11 @@ class Destination:
         return self._allowed is not None and self._allowed.containing((*self._base, *place)) is None
 
     def enter(self, place: Names) -> None:
-        """Raises OSError when the folder at a place may not be written to."""
+        """Raises OSError if the folder at a place may not be written to."""
         self.folder(place)
 
     def is_empty(self, place: Names) -> bool:
-        """Returns True if nothing is in the folder at a place, or if there is no such folder. Raises OSError."""
+        """Returns True if the folder at a place is empty or missing. Raises OSError."""
         try:
             with os.scandir(self.folder(place)) as entries:
                 return next(entries, None) is None
@@ -288,20 +288,19 @@ class Destination:
 
     def sync(self) -> None:
         """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if one lost data.
-
-        What is looked at afterwards is found by its name again, and not through folders that were open meanwhile.
+        Entries that are examined afterwards are found by name again, and not through folders that were open before.
         """
         self._forget()
         self._filesystems.sync()
 
     def free(self) -> int | None:
-        """Bytes that can be written; None on a filesystem that does not know, such as ramfs."""
+        """Returns the bytes that can be written; None for a filesystem that does not report them, such as ramfs."""
         statvfs_result = os.statvfs(existing_folder(self.path))
         return statvfs_result.f_bavail * statvfs_result.f_frsize if statvfs_result.f_blocks else None
 
 
 def existing_folder(path: Path) -> Path:
-    """The folder, or where it does not exist yet the one that it will be in."""
+    """Returns the folder, or the folder that will contain it if it does not exist yet."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
@@ -343,10 +342,9 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | N
 def require_destination(
     pool: Pool, state: Path, to: Path, others: Sequence[Path], *, anyway: bool = False, sticky: bool = False
 ) -> None:
-    """Raises UsageError when the folder must not be restored into (the pool, the catalogue's folder, `others` of further pools), or
-    cannot be created, or when users other than root could redirect or read the restored files, unless `anyway`.
-
-    `sticky`: a single file is written there, so a folder such as /tmp is fine.
+    """Raises UsageError if the folder must not be restored into (the pool, the catalogue's folder, `others` of further pools), or
+    cannot be made, or if users other than root could redirect or read the restored files, unless `anyway`. `sticky`: a single file
+    is written there, so a folder such as /tmp is allowed.
     """
     real = Path(os.path.realpath(to))
     above = [real, *real.parents]

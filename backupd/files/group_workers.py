@@ -1,4 +1,4 @@
-"""Has groups of plain files done: small ones at once, the others by worker processes, which begin with the first of these."""
+"""Gives groups of plain files to workers: small ones are done at once, the others by worker processes, in order."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,19 +15,18 @@ from btrkeep.process.batch_workers import BatchWorkers
 _FEW, _LITTLE = 8, 64 << 10  # files and bytes at the most that are done here: to hand them over takes longer
 
 Work = Callable[..., BatchResult]
-"""Gets the open folder of the backup, that of the destination, and files of it; with `is_bare`, what `do` got."""
+"""Takes the open folder of the backup, that of the destination, and files of it; with `is_bare`, the value that `do` got."""
 FolderWork = Callable[..., list[BatchResult]]
-"""Gets the same of the folder that plain folders are in, and these."""
+"""Takes the same for the folder that contains plain folders, and these."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], BatchResult], None]
-"""Gets the group, the files that were given, and what became of them. The folder of the group is open then."""
+"""Takes the group, the files that were given, and their result. The folder of the group is open then."""
 FoldersThen = Callable[[FolderVisits, Sequence[BatchResult]], None]
-"""The same for folders with their files: what became of each."""
+"""The same for folders with their files: the result of each."""
 
 
 class GroupWorkers:
-    """Groups of plain files, and folders with few of them, for one kind of work, which must not raise.
-
-    `at_once` permits to do small ones in this process. `kept`: open files that the work uses.
+    """Groups of plain files, and folders with few of them, for one kind of work, which must not raise. `at_once`: small ones may be
+    done in this process. `kept`: open files that the work uses.
     """
 
     def __init__(self, work: Work, folder_work: FolderWork, to: Destination, *, at_once: bool, kept: Sequence[int] = ()) -> None:
@@ -49,9 +48,8 @@ class GroupWorkers:
             os.close(self._sources.pop())
 
     def do(self, plain: PlainVisits, files: Sequence[PlainFile], then: Then, *, is_bare: bool = False) -> bool:
-        """Has files of a group done; `then` is called at once, or while others are waited for. `is_bare` is given to the work.
-
-        Returns False if their place cannot be opened. Raises OperatorError, and what `then` raises.
+        """Gives files of a group to a worker; `then` is called at once, or during a later wait. `is_bare` is passed to the work.
+        Returns False if their place cannot be opened. Raises OperatorError, and the errors of `then`.
         """
 
         def at_once(to: int) -> None:
@@ -65,7 +63,7 @@ class GroupWorkers:
         return self._give(plain.group.folder, plain.place, lambda: (list(map(tuple, files)), is_bare, False), handled)
 
     def do_folders(self, visits: FolderVisits, then: FoldersThen, *, is_bare: bool = False) -> bool:
-        """The same for folders with their files."""
+        """Does the same for folders with their files."""
         group = visits.group
 
         def at_once(to: int) -> None:
@@ -88,7 +86,7 @@ class GroupWorkers:
         return True
 
     def _give(self, source: int, place: Names, batch: Callable[[], Any], handled: Callable[[int, Any], None]) -> bool:
-        """Gives a batch to one of the processes as soon as one can take it. What is called meanwhile opens other folders."""
+        """Gives a batch to one of the processes when one is free. Functions called during the wait open other folders."""
         self._workers = self._workers or BatchWorkers(self._answer, kept=self._kept)
         self._workers.wait_until_free()
         try:
@@ -107,7 +105,7 @@ class GroupWorkers:
         return True
 
     def _answer(self, source: int, to: int, batch: tuple[list[Any], bool, bool]) -> Any:
-        """Does a batch in a process of its own."""
+        """Does a batch in a separate process."""
         given, is_bare, is_of_folders = batch
         if not is_of_folders:
             return tuple(self._work(source, to, list(map(PlainFile._make, given)), **_bare(is_bare)))
@@ -117,7 +115,7 @@ class GroupWorkers:
         return self._at_once and names <= _FEW and size <= _LITTLE
 
     def finish(self) -> None:
-        """Waits for all groups and folders. Raises as `do`."""
+        """Waits for all groups and folders. Raises the same as `do`."""
         if self._workers:
             self._workers.finish()
 

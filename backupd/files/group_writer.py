@@ -1,5 +1,5 @@
-"""Has the groups and whole folders of a restore copied into folders where nothing was, makes further names of their files (hard
-links), and counts the results.
+"""Copies the groups and plain folders of a restore into empty folders, makes further names of their files (hard links), and counts
+the results.
 """
 
 import os
@@ -50,16 +50,16 @@ class GroupWriter:
     is_ended: Callable[[], bool]
     """Returns True if the destination is full, so that the rest is only counted."""
     unreadable: Unreadable
-    """Collects what the disk cannot read."""
+    """Collects files that the disk cannot read."""
     reflinks: bool
     """True if files share the backup's data."""
     bare: NumberSet
-    """Gets the numbers of groups and folders in which no name has an attribute in the backup."""
+    """The numbers of groups and folders in which no name has an attribute in the backup."""
     by_itself: set[int] = field(default_factory=set)
     """Inodes with several names that were not copied in a group."""
 
     def copy_group(self, plain: PlainVisits, folder: PlacedFolder) -> bool:
-        """Has a group copied; returns False if its place, which is that folder, cannot be opened."""
+        """Copies a group; returns False if its place, which is that folder, cannot be opened."""
         files, further = self._without_further(plain)
         is_complete = {file.inode for file in files}.issuperset(file.inode for file in further)
 
@@ -84,7 +84,7 @@ class GroupWriter:
         return False
 
     def copy_folders(self, visits: FolderVisits, above: PlacedFolder) -> bool:
-        """Has folders copied into the folder `above`, which is fresh; returns False if that cannot be opened."""
+        """Copies folders into the new folder `above`; returns False if that cannot be opened."""
 
         def copied(visits: FolderVisits, results: Sequence[BatchResult]) -> None:
             rest = list[tuple[PlainFolder, Sequence[PlainFile] | None]]()  # None: the folder, too
@@ -112,7 +112,7 @@ class GroupWriter:
         return False
 
     def _restore_rest(self, visits: FolderVisits, folder: PlainFolder, left_over: Sequence[PlainFile] | None) -> None:
-        """Restores those files of a folder by themselves, or, for None, the folder too."""
+        """Restores those files of a folder one by one, or, for None, also the folder."""
         for part in visits.parts([folder], self.unreadable):
             if left_over is None:
                 self.restore_part(part)
@@ -123,7 +123,7 @@ class GroupWriter:
             self.give_time(visits.of_folder(folder, left=True))
 
     def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
-        """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written then."""
+        """Returns the files of a group to copy; and further names of these, or of earlier ones, which are all written by then."""
         files, further, waiting, ours = list[PlainFile](), list[PlainFile](), False, set[int]()
         for file in plain.group.files:
             first = self.links.first_of(file.inode) if file.links > 1 else None
@@ -165,7 +165,7 @@ class GroupWriter:
         return left_over
 
     def _linked(self, plain: PlainVisits, further: Sequence[PlainFile]) -> Iterator[Visit]:
-        """Makes further names of files that were copied; yields those that have to be made by themselves."""
+        """Makes further names of files that were copied; yields those that have to be made one by one."""
         if not further:
             return
         left_over = link_names(self.to, plain.place, [file for file in further if file.inode not in self.by_itself], self.links)
@@ -182,9 +182,8 @@ _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links: LinkPlacer) -> list[PlainFile]:
-    """Makes further names in the folder at `place`, where nothing has them. Returns those that were not made.
-
-    The first name is opened and looked at, and that very file linked: another may have its name by then.
+    """Makes further names in the folder at `place`, where these names are unused. Returns those that were not made. The first name
+    is opened and examined, and that file is linked: another file may have its name by then.
     """
     left_over = list[PlainFile]()
     held, held_inode = -1, 0
@@ -223,7 +222,7 @@ def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links:
 
 
 def _is_copy(status: os.stat_result, file: PlainFile, copied: int) -> bool:
-    """Returns True if an open inode is the copy of a file that got this identity. Inode numbers are used again, so owner and kind
+    """Returns True if an open inode is the copy of a file with this identity. Inode numbers are used again, so owner and type
     count.
     """
     kind = stat.S_ISLNK if file.is_symlink else stat.S_ISREG

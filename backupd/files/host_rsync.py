@@ -1,4 +1,4 @@
-"""The rsync of a restore to a host: started, fed with names, read, and ended."""
+"""Starts the rsync of a restore to a host, sends names to it, reads its output, and ends it."""
 
 import asyncio
 import re
@@ -18,12 +18,12 @@ from btrkeep.process.progress import Cancelled
 _PATIENCE = 10.0
 _LOOK_EVERY = 0.2
 _OUTPUT_LIMIT = 64 << 20
-"""Bytes that one rsync may print, however few names are restored; what is printed for a name comes on top."""
+"""Maximum bytes of one rsync's output, even if few names are restored; the output for names is counted in addition."""
 _LINE = 100  # bytes that take as long to read as a line takes beside its bytes
 
 
 class LimitExceeded(Exception):
-    """The host has used up an allowance; `hint` shows what to do."""
+    """The host has exceeded a limit; `hint` contains what to do."""
 
     def __init__(self, why: str, hint: str) -> None:
         super().__init__(why)
@@ -52,13 +52,13 @@ class _Reader:
     """Takes rsync's output: items one by one, if there are any, progress and numbers by Output."""
 
     take: Callable[[Item], None] | None
-    """Gets each item; None: there are none."""
+    """Takes each item; None: there are none."""
     output: Output = field(default_factory=Output)
     """Progress and numbers."""
     folders: int = 0
     """Number of folders so far."""
     rest: bytes = b""
-    """The beginning of a line whose end has not arrived."""
+    """The start of a line whose end has not arrived."""
 
     def feed(self, data: bytes) -> None:
         self.output.feed(data)
@@ -74,9 +74,8 @@ class _Reader:
 
 
 class NameAllowance:
-    """How much output a host may cause: it controls what is printed, without limit, and items are kept in memory.
-
-    The names that raise the limit are enumerated only as more is printed.
+    """How much output a host may cause: it controls the output, without limit, and items are kept in memory. The names that raise
+    the limit are enumerated only as more is printed.
     """
 
     def __init__(self, names: Iterator[int]) -> None:
@@ -98,10 +97,9 @@ async def run_rsync(
     watch: StallWatch,
     allowance: NameAllowance,
 ) -> HostRsyncEnd:
-    """Runs one rsync, the command with its cell, and ends it if `moved` raises Cancelled or LimitExceeded, at any call.
-
-    Raises LimitExceeded also if there is no more progress, and if more is printed than allowed. Raises OperatorError if it could
-    not be confined.
+    """Runs one rsync, the command with its cell, and ends it if `moved` raises Cancelled or LimitExceeded, at any call. Raises
+    LimitExceeded also if there is no more progress, and if more is printed than allowed. Raises OperatorError if it could not be
+    confined.
     """
     with within as (command, cell):
         return await _run_in(command, cell, take, moved, watch, allowance)

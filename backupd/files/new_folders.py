@@ -1,7 +1,6 @@
-"""Makes and compares folders in open folders: single ones, and whole ones with few plain files and symlinks in them.
-
-A whole folder is made in the staging folder, gets its files and all else, its time too, and then its place: so it is whole, or not
-there. What is unusual, and what fails, is given back: the caller does it singly, with a reason.
+"""Makes and compares folders in open folders: single ones, and plain folders with few plain files and symlinks. A plain folder is
+made in the staging folder, gets its files and everything else, including its time, and is then moved to its place: so it is
+complete, or missing. What is unusual, and what fails, is returned: the caller does it one by one, with a reason.
 """
 
 import errno
@@ -30,9 +29,8 @@ _numbers = itertools.count()
 
 
 def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Undeleted, *, privileged: bool) -> int | None:
-    """Makes a folder of the open folder `source` in the open folder `to`, where nothing has its name; without its time.
-
-    Returns an open descriptor of it; None if it could not be made so, and then nothing but `undeleted` is left of it.
+    """Makes a folder like one of the open folder `source` in the open folder `to`, where its name is unused; without its time.
+    Returns an open descriptor of it; None if it could not be made in this way, and then only `undeleted` is left of it.
     """
     temporary = b"%s%s-folder%d" % (PREFIX, _RANDOM, next(_numbers))
     try:
@@ -57,7 +55,7 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Unde
 
 
 def others_write(folder: int) -> bool:
-    """Returns True if users other than this process may change the names in an open folder."""
+    """Returns True if users other than that of this process may change the names in an open folder."""
     status = os.fstat(folder)
     return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
 
@@ -81,8 +79,7 @@ def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool
 
 
 def same_folder(source: int, name: bytes, entry: Entry, to: int, restored: bytes) -> bool:
-    """Returns True if a folder has the same owner, mode and time in the open folder `to`; False also for one with attributes.
-
+    """Returns True if a folder has the same owner, mode and time in the open folder `to`; False also for a folder with attributes.
     Raises OSError.
     """
     status = os.stat(restored, dir_fd=to, follow_symlinks=False)
@@ -98,16 +95,15 @@ def same_folder(source: int, name: bytes, entry: Entry, to: int, restored: bytes
 
 
 class FolderCopier:
-    """Copies plain folders with their files by way of the open staging folder `staging`."""
+    """Copies plain folders with their files, through the open staging folder `staging`."""
 
     def __init__(self, staging: int, *, reflinks: bool, privileged: bool) -> None:
         self._staging, self._reflinks, self._privileged = staging, reflinks, privileged
         self._defaults = list[Defaults]()
 
     def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[BatchResult]:
-        """Copies folders of the open folder `source` into the open folder `to`, where nothing has their names.
-
-        Nothing is left of those that are given back. Some files may be given back although their folder is made.
+        """Copies folders of the open folder `source` into the open folder `to`, where their names are unused. Nothing is left of
+        those that are returned. Some files may be returned although their folder was made.
         """
         handled, owner, device = list[BatchResult](), (os.geteuid(), os.getegid()), os.fstat(source).st_dev
         for folder in folders:
@@ -167,7 +163,7 @@ class FolderCopier:
         return handled._replace(is_bare=False) if names else handled
 
     def _dress(self, original: int, made: int, folder: PlainFolder, names: Sequence[str], owner: tuple[int, int]) -> None:
-        """Gives owner, attributes, mode and time, in this order."""
+        """Sets owner, attributes, mode and time, in this order."""
         if (folder.uid, folder.gid) != owner:  # that of the staging folder
             os.fchown(made, folder.uid, folder.gid)
         for name in names:
@@ -196,9 +192,8 @@ def compare_folders(
     content: bool,
     is_bare: bool = False,
 ) -> list[BatchResult]:
-    """Compares folders with their files, as `plain_files.compare`. Both sides are found by name.
-
-    A folder with attributes is given back. `is_bare`: neither they nor a file in them has any in the backup.
+    """Compares folders with their files, like `plain_files.compare`. Both sides are found by name. A folder with attributes is
+    returned. `is_bare`: neither they nor a file in them has attributes in the backup.
     """
     handled = list[BatchResult]()
     for folder in folders:
@@ -250,14 +245,12 @@ def _is_same(status: os.stat_result, folder: PlainFolder) -> bool:
 
 
 class Staging:
-    """A folder of root alone in a destination, in which folders are made whole before they get their place. Gone at the end.
-
-    Only root can enter it. So files in it may have their names before they are whole, and what a killed restore leaves in it is
-    ours. It is made if the destination is empty; otherwise only what a killed restore left is deleted.
-
-    `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be deleted; "" if it is gone. In
-    a destination that others may write to, in one that hands something down, and where a name of the backup has its place
-    (`taken`), nothing is made and nothing deleted.
+    """A folder in a destination, only accessible to root, in which folders are completed before they are moved to their place.
+    Deleted at the end. Because only root can enter it, files in it may have their names before they are complete, and everything
+    that a killed restore leaves in it is from btrkeep. It is made if the destination is empty; otherwise only the folder of a
+    killed restore is deleted. `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be
+    deleted; "": it was deleted. Nothing is made and nothing deleted in a destination to which others may write, in one whose
+    attributes are inherited, and if a name of the backup has the same place (`taken`).
     """
 
     def __init__(self, to: Destination, taken: Container[bytes]) -> None:
@@ -301,7 +294,7 @@ class Staging:
             _delete(self._root)
 
     def _try(self, delete: Callable[[], None]) -> None:
-        """Notes why something could not be deleted: the next restore to here tries it again."""
+        """Records why something could not be deleted: the next restore to this destination tries again."""
         try:
             delete()
             self.left = ""
@@ -312,7 +305,7 @@ class Staging:
 
 
 def _made(root: int) -> int | None:
-    """Makes the folder. Returns None, and leaves nothing there, if it is not as it has to be. Raises OSError."""
+    """Makes the folder. Returns None, and leaves nothing there, if its attributes are not as required. Raises OSError."""
     os.mkdir(STAGING, 0o700, dir_fd=root)
     with suppress(OSError):  # a filesystem without attributes
         fd = os.open(STAGING, FOLDER, dir_fd=root)
@@ -328,20 +321,20 @@ def _made(root: int) -> int | None:
 
 
 def _is_fresh(root: int) -> bool:
-    """Returns True if nothing is in a folder but what mkfs makes in a new ext4."""
+    """Returns True if a folder contains at most what mkfs makes in a new ext4."""
     with os.scandir(root) as names:
         return all(entry.name == "lost+found" for entry in names)
 
 
 def _is_ours(fd: int, root: int) -> bool:
-    """Returns True if only this process's user may enter an open folder, and it hands no group down."""
+    """Returns True if only this process's user may enter an open folder, and its group is not inherited."""
     status = os.fstat(fd)
     is_plain = (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), os.getegid(), 0o700)
     return is_plain and status.st_dev == os.fstat(root).st_dev
 
 
 def _delete(root: int) -> None:
-    """Deletes the folder with the files in its folders, if it is ours. Raises OSError."""
+    """Deletes the folder with the files in its folders, if btrkeep made it. Raises OSError."""
     try:
         opened = os.open(STAGING, FOLDER, dir_fd=root)
     except FileNotFoundError:
@@ -359,7 +352,7 @@ def _empty(staging: int) -> None:
 
 
 def delete_folder(staging: int, name: bytes) -> None:
-    """Deletes a folder in the staging folder, with its files; it has no folders in it. Raises OSError."""
+    """Deletes a folder in the staging folder, with its files; it contains no folders. Raises OSError."""
     if os.geteuid():  # its own mode may forbid that to us
         with suppress(OSError):
             os.chmod(name, _PRIVATE, dir_fd=staging)

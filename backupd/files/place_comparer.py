@@ -1,5 +1,4 @@
 """Compares a destination with the backup: each name before it is restored, also for a preview that counts, and all afterwards.
-
 Contents are read on both sides, if possible from the disk and not from memory. Files that share their data on disk, such as
 reflinks, are equal and are not read.
 """
@@ -40,10 +39,9 @@ class DestinationDamaged(OSError):
 
 
 class FileComparer:
-    """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides.
-
-    `reflinks`: the destination is on the pool's btrfs. Filesystems mounted below it may not be; equal addresses mean nothing there.
-    Files of the backup that are `damaged` are read although they share their data, to say that they cannot be.
+    """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides. `reflinks`: the
+    destination is on the pool's btrfs. Filesystems mounted below it may not be, and there equal addresses mean nothing. Files of
+    the backup that are `damaged` are read although they share their data, to report that they cannot be read.
     """
 
     def __init__(self, to: Destination, reflinks: bool, moved: Moved, damaged: frozenset[bytes] = frozenset()) -> None:
@@ -56,9 +54,8 @@ class FileComparer:
         self._large_buffers: tuple[PieceBuffer, PieceBuffer] | None = None
 
     def same(self, visit: Visit) -> bool:
-        """Returns True if the two hold the same bytes; their sizes are known to be equal.
-
-        Raises OSError; DestinationDamaged if it is not the backup that cannot be read.
+        """Returns True if both contain the same bytes; their sizes are known to be equal. Raises OSError; DestinationDamaged if the
+        destination cannot be read.
         """
         folder, name = self.to.parent(visit.place)
         with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(open_plain(name, folder)) as theirs:
@@ -93,7 +90,7 @@ class FileComparer:
         return True
 
     def _equal_short(self, ours: int, theirs: int, start: int, end: int) -> bool:
-        """Compares a run that the disk has been asked for already: waiting for each by itself takes ten times as long."""
+        """Compares a run that was already requested from the disk: waiting for each separately takes ten times as long."""
         if start == end:
             return True
         past_memory(ours, wanted=False)
@@ -128,7 +125,7 @@ class FileComparer:
         return True
 
     def _is_nothing(self, fd: int, start: int, end: int) -> bool:
-        """Returns True if a part of a file is a hole, or zeros, which read alike."""
+        """Returns True if a part of a file is a hole, or zeros, which are read in the same way."""
         for begin, stop in data_runs(fd, end, start):
             _, piece, zeros = self._buffers = self._buffers or _buffers()
             for position in range(begin, stop, PIECE):
@@ -142,7 +139,7 @@ class FileComparer:
 
 
 def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """Yields runs of data: long ones by themselves, short ones that follow each other together."""
+    """Yields runs of data: long ones separately, short ones that follow each other together."""
     short = list[Run]()
     for run in runs:
         if run[1] - run[0] > _SHORT:
@@ -160,7 +157,7 @@ def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
 
 
 def _thread() -> "ThreadPoolExecutor | None":
-    """Returns None if the limit of processes is reached: one side is read after the other then."""
+    """Returns None if the limit of processes is reached: then one side is read after the other."""
     from btrkeep.process.threads import NoThread, running_threads  # it takes time to load
 
     try:
@@ -170,7 +167,7 @@ def _thread() -> "ThreadPoolExecutor | None":
 
 
 def _buffers() -> tuple[PieceBuffer, PieceBuffer, PieceBuffer]:
-    """For a piece of each side, and zeros."""
+    """Buffers for a piece of each side, and zeros."""
     return PieceBuffer(), PieceBuffer(), PieceBuffer()
 
 
@@ -190,10 +187,9 @@ def _destination_damage() -> Iterator[None]:
 
 
 class PlaceComparer:
-    """Compares names of a backup with the destination, decides the action for each, and remembers hard links.
-
-    With `content`, files that differ in nothing else are compared by content. `proven` are hashes of the places of files that were
-    read and are equal, of the first million of them: the others are read again.
+    """Compares names of a backup with the destination, decides the action for each, and remembers hard links. With `content`, files
+    without other differences are compared by content. `proven`: hashes of the places of files that were read and are equal, of the
+    first million of them: the others are read again.
     """
 
     def __init__(self, to: Destination, overwrite: str | None, content: FileComparer | None = None) -> None:
@@ -204,7 +200,7 @@ class PlaceComparer:
         self.proven: set[int] = set()
 
     def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
-        """Returns the action for a name, and the entry that is in its place now."""
+        """Returns the action for a name, and the present entry in its place."""
         try:
             entry = self.to.look(visit.place)
             if entry and self.to.excludes(entry):
@@ -260,9 +256,9 @@ class PlacedFolder:
     """A folder of the destination that a walk is in."""
 
     place: Names
-    """Its names from the destination's root."""
+    """Its names below the destination's root."""
     step: str
-    """What is done to it, one of the steps of conflict_policy."""
+    """The action for it, one of the steps of conflict_policy."""
     is_fresh: bool
     """True if it was empty."""
     waiting: int = 0
@@ -276,14 +272,13 @@ def placed_folder(visit: Visit, step: str, to: Destination) -> PlacedFolder:
 
 
 def is_in_fresh(visit: Visit, folders: Sequence[PlacedFolder]) -> bool:
-    """Returns True if a name goes into the last of these folders, and nothing was in that. A requested path may go elsewhere."""
+    """Returns True if a name is restored to the last of these folders, and that was empty. A requested path may go elsewhere."""
     return bool(folders) and folders[-1].is_fresh and folders[-1].place == visit.place[:-1]
 
 
 class PreviewCounter:
-    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there.
-
-    `each`: yields the names of a group or folder one by one. `counts_powers`: attributes that are withheld are counted, too.
+    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there. `each`:
+    yields the names of a group or folder one by one. `counts_powers`: attributes that are left out are counted, too.
     """
 
     def __init__(
@@ -299,11 +294,11 @@ class PreviewCounter:
 
     @property
     def needed(self) -> int:
-        """Bytes that are needed at the most while it goes on."""
+        """Maximum bytes that are needed during the restore."""
         return max(0, self._needed + self._largest)
 
     def take(self, visit: AnyVisit) -> Iterator[int]:
-        """Counts the names of a visit; yields how many, before each look at the destination. Raises OSError."""
+        """Counts the names of a visit; yields how many, before each access to the destination. Raises OSError."""
         if isinstance(visit, Visit):
             if visit.left:
                 self._folders.pop()
@@ -322,7 +317,7 @@ class PreviewCounter:
             yield len(visit.group.files)
 
     def _add_group(self, plain: PlainVisits) -> None:
-        """Counts a group of files in whose places nothing is."""
+        """Counts a group of files whose places are free."""
         self._preview.count_new(plain)
         for file in plain.group.files:
             if file.links > 1:
@@ -335,7 +330,7 @@ class PreviewCounter:
             count_powers(plain, self._preview.withheld, self._preview.to)
 
     def _add(self, visit: Visit) -> None:
-        """Counts a name; the walk is in it if it is a folder."""
+        """Counts a name; if it is a folder, the walk has entered it."""
         entry, to = visit.entry, self._comparer.to
         step, existing = (_NEW, None) if is_in_fresh(visit, self._folders) else self._comparer.step(visit)
         self._preview.count(entry)
@@ -348,7 +343,7 @@ class PreviewCounter:
             self._folders.append(placed_folder(visit, step.step, to))
 
     def add_unfinished(self, place: Names) -> None:
-        """Counts what the restore deletes in a folder that is there."""
+        """Counts what the restore deletes in an existing folder."""
         with suppress(OSError):  # the restore gets the same error, and reports it
             self.unfinished += unfinished_size(self._comparer.to.folder(place))
 

@@ -1,6 +1,4 @@
-"""Decides where restored files go: names below the destination, as `cp -a` would choose them. Pure except for the walk at the
-end.
-"""
+"""Decides where restored files go: names below the destination, like those of `cp -a`. Pure except for the walk at the end."""
 
 import errno
 import os
@@ -18,9 +16,9 @@ from btrkeep.fs.openat import open_on_same_device
 from btrkeep.units import printable
 
 Names = tuple[bytes, ...]
-"""A place beneath the destination folder; () is that folder itself."""
+"""A place below the destination folder; () is that folder itself."""
 Walk = Callable[[Tree, bytes, Unreadable | None], Iterator[Walked]]
-"""A batched walk, as of RepeatedWalk."""
+"""A batched walk of RepeatedWalk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class Root:
     path: bytes
     """The path on the host."""
     names: Names
-    """Its place below the destination. The root of a backup has no name: its contents go straight into the folder."""
+    """Its place below the destination. The root of a backup has no name: its content goes directly into the folder."""
 
     def holds(self, path: bytes) -> bool:
         """Returns True if `path` is the root or below it."""
@@ -43,9 +41,8 @@ class Root:
 
 
 class Visit(NamedTuple):
-    """An entry of the backup being restored: an open descriptor of its folder, its name there, and its place.
-
-    With `left`, which only folders have, everything below it has been visited. `privileged`: its place gets all attributes.
+    """An entry of the backup being restored: an open descriptor of its folder, its name there, and its place. With `left`, which
+    only folders have, everything below it has been visited. `privileged`: its place gets all attributes.
     """
 
     entry: Entry
@@ -82,24 +79,24 @@ class PlainVisits(NamedTuple):
 
 
 class FolderVisits(NamedTuple):
-    """Folders with plain files and symlinks in them and nothing else, being restored into the folder at `place`."""
+    """Folders that contain only plain files and symlinks, being restored into the folder at `place`."""
 
     group: PlainFolders
     place: Names
     privileged: bool = True
 
     def of_folder(self, folder: PlainFolder, *, left: bool) -> Visit:
-        """Returns the visit of one of them itself. Its entry has what a restore needs of a folder."""
+        """Returns the visit of one of the folders. Its entry has what a restore needs of a folder."""
         path = self.group.above + b"/" + folder.name
         entry = Entry(path, "folder", 0, 0, *folder[1:5], inode=0, links=1, device=0)
         return Visit(entry, self.group.folder, folder.name, (*self.place, folder.name), left, self.privileged)
 
     def files_of(self, folder: PlainFolder) -> PlainVisits:
-        """Returns the files of one of them, without an open folder."""
+        """Returns the files of one of the folders, without an open folder."""
         return PlainVisits(PlainFiles(self.group.above + b"/" + folder.name, -1, folder.files), (*self.place, folder.name))
 
     def parts(self, folders: Iterable[PlainFolder], unreadable: Unreadable) -> Iterator[Visit | PlainVisits]:
-        """Yields some of its folders, after each what is in it, and the folder once more."""
+        """Yields some of its folders, after each its content, and the folder once more."""
         for folder in folders:
             yield self.of_folder(folder, left=False)
             if folder.files:
@@ -118,7 +115,9 @@ AnyVisit = Visit | PlainVisits | FolderVisits
 
 
 def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
-    """The places of those paths: their last names, with `parents` the whole of them. Raises UsageError when two have the same."""
+    """Returns the places of those paths: their last names, with `parents` the whole paths. Raises UsageError if two are
+    the same.
+    """
     by_place: dict[Names, bytes] = {}
     for path in outermost(paths):
         names = tuple(components(path))
@@ -133,15 +132,15 @@ def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
 
 
 def place_path(to: str, place: Names) -> bytes:
-    """The path of a place, below the destination's own name."""
+    """Returns the path of a place, below the destination's own name."""
     return os.fsencode(to).rstrip(b"/") + joined(list(place)) if place else os.fsencode(to)
 
 
 def visits(
     tree: Tree, roots: Sequence[Root], walk: Walk, unreadable: Unreadable | None = None, *, privileged: bool = True
 ) -> Iterator[AnyVisit]:
-    """Yields everything to be restored, folders before and after their contents. Folders above a root that were not requested
-    themselves come first, from the top down. Raises OSError; `unreadable` as for walk_batched.
+    """Yields everything to be restored, folders before and after their content. Folders above a root that were not requested come
+    first, from the top down. Raises OSError; `unreadable` as for walk_batched.
     """
     above = _above(roots)
     for path in above:

@@ -1,8 +1,6 @@
-"""Copies and compares plain files and symlinks of one folder, many at a time: what most of a restore is.
-
-They are copied to where nothing was. Whatever is not so simple, and each file that fails, is given back: the caller does that
-one by itself, with a reason. What is safe there is safe here: all goes through descriptors, a copy has its name only when it is
-whole, and a name is never taken from something else.
+"""Copies and compares plain files and symlinks of one folder, many at a time: most of a restore. They are copied to unused names.
+More complicated files, and those that fail, are returned: the caller restores them one by one, with a reason. The same safety rules
+apply here: everything goes through descriptors, a copy gets its name only when it is complete, and never replaces another file.
 """
 
 import errno
@@ -32,10 +30,9 @@ _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS) 
 
 
 class BatchResult(NamedTuple):
-    """What became of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
-
-    `identities`: those of the copies, of files with several names, in their order; 0 of one that was not done. `is_folder_done`: of
-    a folder that was given with its files. `is_bare`: all was copied, and nothing of it has an attribute in the backup.
+    """The result of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
+    `identities`: those of the copies of files with several names, in their order; 0 for one that was not done. `is_folder_done`:
+    for a folder that was given with its files. `is_bare`: everything was copied, and nothing of it has an attribute in the backup.
     `undeleted`: unfinished names in the destination's folder that could not be deleted, each with the reason.
     """
 
@@ -50,12 +47,11 @@ class BatchResult(NamedTuple):
 def copy(
     source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: "list[Defaults] | None" = None
 ) -> BatchResult:
-    """Copies files of the open folder `source` into the open folder `to`, where nothing has their names.
-
-    `reflinks`: both are on one btrfs, and data are shared. Without `privileged`, files with attributes that grant privileges are
-    given back. `at_once`: only root can enter the folder `to`, which hands nothing down. Files have their names from the start
-    then, and are deleted again if they are given back: who gives `to` its place looks at `undeleted` first. What new files get
-    there is kept in this list for the next such folder.
+    """Copies files of the open folder `source` into the open folder `to`, where their names are unused. `reflinks`: both are on one
+    btrfs, and data is shared. Without `privileged`, files with attributes that grant privileges are returned. `at_once`: only root
+    can enter the folder `to`, whose attributes are not inherited. Then files have their names from the start, and are deleted again
+    if they are returned: the caller that moves `to` to its place checks `undeleted` first. The attributes of new files there are
+    stored in this list for the next such folder.
     """
     left_over, size, identities, undeleted = list[int](), 0, list[int](), Undeleted()
     folder = _NewFiles(to, undeleted, reflinks=reflinks, privileged=privileged, at_once=at_once)
@@ -106,20 +102,19 @@ def _copied_symlink(source: int, to: int, file: PlainFile, undeleted: Undeleted,
 
 
 class Defaults(NamedTuple):
-    """What every new file of a folder gets by itself."""
+    """The attributes that every new file of a folder gets automatically."""
 
     owner: tuple[int, int]
-    """Of a mount with `grpid`, a setgid folder and NFS it may be another one than this process has."""
+    """The group, which with the mount option `grpid`, in a setgid folder and on NFS may differ from that of this process."""
     denied: int
-    """Bits that the umask takes from a mode."""
+    """Bits that the umask removes from a mode."""
     inherits: bool
-    """True if it gets attributes, such as an ACL of the folder."""
+    """True if it gets extended attributes, such as an ACL of the folder."""
 
 
 class _NewFiles:
-    """Makes files in an open folder. A file gets its name when it is whole; before that no other user can open it.
-
-    Where the filesystem cannot do that, the file has a temporary name before, and is for root alone.
+    """Makes files in an open folder. A file gets its name when it is complete; before that no other user can open it. If the
+    filesystem does not support this, the file first has a temporary name, and only root can open it.
     """
 
     def __init__(
@@ -157,7 +152,7 @@ class _NewFiles:
             os.close(made)
 
     def _add_at_once(self, original: int, file: PlainFile) -> int | None:
-        """The same where only root can enter the folder, for a file with one name."""
+        """Does the same if only root can enter the folder, for a file with one name."""
         made = os.open(file.name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
         is_whole = False
         try:
@@ -186,8 +181,8 @@ class _NewFiles:
         return result
 
     def _completed(self, original: int, made: int, file: PlainFile, *, gets_mode: bool) -> bool:
-        """Copies the data, and gives owner, attributes, mode and time, in this order. Returns False if the file is not as it was
-        looked at, or needs more than that. Raises OSError.
+        """Copies the data, and sets owner, attributes, mode and time, in this order. Returns False if the file has changed since it
+        was examined, or needs more than that. Raises OSError.
         """
         defaults = self._defaults = self._defaults or _defaults(made)
         if self._at_once is not None and not self._at_once:
@@ -211,13 +206,13 @@ class _NewFiles:
 
 
 def _defaults(made: int) -> Defaults:
-    """Looks at the first file that was made in a folder, with all bits if it has no name."""
+    """Examines the first file that was made in a folder; the file has all mode bits if it has no name."""
     status = os.fstat(made)
     return Defaults((status.st_uid, status.st_gid), 0o777 & ~status.st_mode, any(map(comparable, os.listxattr(made))))
 
 
 def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
-    """Copies the data. Returns False if the file is not as it was looked at. Raises OSError."""
+    """Copies the data. Returns False if the file has changed since it was examined. Raises OSError."""
     if not file.size:
         return True
     if reflinks:
@@ -230,10 +225,9 @@ def _filled(original: int, made: int, file: PlainFile, reflinks: bool) -> bool:
 def compare(
     source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool, is_bare: bool = False
 ) -> BatchResult:
-    """Gives back the files that may differ. With `content` data are read on both sides, from the disk and not from memory; with
-    `reflinks` only those that are not shared. Bytes are counted as read.
-
-    `is_bare`: none has an attribute in the backup. Without symlinks and `content`, `source` is not used then.
+    """Returns the files that may differ. With `content` data is read on both sides, from the disk and not from memory; with
+    `reflinks` only data that is not shared. Bytes are counted as read. `is_bare`: none has an attribute in the backup. Without
+    symlinks and `content`, `source` is not used then.
     """
     left_over, equal = list[int](), list[int]()
     attribute_names = [_NONE] * len(files) if is_bare else _attribute_names(source, files)
@@ -257,7 +251,7 @@ def compare(
 
 
 def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[str] | None]:
-    """Returns the names of the attributes of each file that a restore keeps; None if they cannot be read."""
+    """Returns the names of those attributes of each file that a restore keeps; None if they cannot be read."""
     prefix, names_of_each = folder_prefix(folder), list[frozenset[str] | None]()
     for file in files:
         try:
@@ -269,8 +263,8 @@ def _attribute_names(folder: int, files: Sequence[PlainFile]) -> list[frozenset[
 
 
 def folder_prefix(folder: int) -> bytes:
-    """Returns what makes a path of a name in an open folder, for the calls that take no descriptor. A process of our own goes into
-    the folder: a short path takes half of the time.
+    """Returns the prefix for a path of a name in an open folder, for the calls that accept no descriptor. A worker process changes
+    to the folder: a short path takes half of the time.
     """
     if is_worker():
         with suppress(OSError):  # it may be listed, and not be entered
@@ -280,7 +274,7 @@ def folder_prefix(folder: int) -> bytes:
 
 
 def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str], privileged: bool) -> bool:
-    """Compares all but the data and the attributes' `names`, which are the same on both sides."""
+    """Compares everything except the data and the attributes' `names`, which are the same on both sides."""
     if file.is_symlink:
         return not names and same_symlink(source, to, file)
     status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
@@ -305,9 +299,8 @@ def _value(path: bytes, name: str) -> bytes:
 def _same_contents(
     source: int, to: int, files: Iterable[tuple[int, PlainFile]], reflinks: bool
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields for each file the bytes that were read on each side; None if it differs or cannot be read.
-
-    All are asked for before the first is read, so that the disk has many at a time.
+    """Yields for each file the bytes that were read on each side; None if it differs or cannot be read. All are requested before
+    the first is read, so that the disk has many requests at a time.
     """
     opened: list[tuple[int, PlainFile, int, int]] = []
     try:
@@ -363,9 +356,8 @@ _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, privileged: bool, inherits: bool) -> int:
-    """Makes the symlink `temporary` in the open folder `to`. Returns its identity; 0 if it needs more than that.
-
-    `inherits`: it may get attributes from its folder. Raises OSError.
+    """Makes the symlink `temporary` in the open folder `to`. Returns its identity; 0 if it needs more than that. `inherits`: it may
+    get attributes from its folder. Raises OSError.
     """
     os.symlink(os.readlink(file.name, dir_fd=source), temporary, dir_fd=to)
     with ClosingFd(os.open(temporary, _HELD, dir_fd=to)) as made:
@@ -396,9 +388,8 @@ def copy_symlink_at_once(
     privileged: bool,
 ) -> bool:
     """Makes a symlink under its own name in the open folder `to`, in which no other process can change names. Raises OSError.
-
-    Returns True if it has no attributes in the backup. `prefix`: what makes a path of a name in `source`. `owner`: what a new
-    symlink gets by itself.
+    Returns True if it has no attributes in the backup. `prefix`: the prefix for a path of a name in `source`. `owner`: the owner
+    that a new symlink gets automatically.
     """
     os.symlink(os.readlink(file.name, dir_fd=source), file.name, dir_fd=to)
     try:
@@ -418,7 +409,7 @@ def copy_symlink_at_once(
 
 
 def same_symlink(source: int, to: int, file: PlainFile) -> bool:
-    """Returns True if the folder `to` has the same symlink, its attributes not checked. Raises OSError."""
+    """Returns True if the folder `to` has the same symlink; its attributes are not checked. Raises OSError."""
     status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     return (
         stat.S_ISLNK(status.st_mode)

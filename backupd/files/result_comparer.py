@@ -1,4 +1,4 @@
-"""Compares restored names with the backup: those of groups many at a time, and by themselves those that differ or are unusual."""
+"""Compares restored names with the backup: those of groups many at a time, and one by one those that differ or are unusual."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,8 @@ from backupd.files.walking import PlainFile, Unreadable
 
 
 class Exempt(NamedTuple):
-    """Names that are not compared as the others are. `left_alone`, not at all, and `proven`, without content: hashes of places.
-
-    `damaged`: paths of the backup, which are read although the copy shares their data.
+    """Names that are compared differently. `left_alone`, not at all, and `proven`, without content: hashes of places. `damaged`:
+    paths of the backup, which are read although the copy shares their data.
     """
 
     left_alone: AbstractSet[int]
@@ -34,9 +33,8 @@ class Each(Protocol):
 
 
 class ResultComparer:
-    """Compares what was restored; adds to `differences`. With `content` contents too, by `contents`.
-
-    `bare`: numbers of groups and folders in which nothing has an attribute in the backup.
+    """Compares what was restored; adds to `differences`. With `content` also compares contents, by `contents`. `bare`: numbers of
+    groups and folders in which nothing has an attribute in the backup.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class ResultComparer:
         self._waiting: dict[int, list[Names]] = {}  # by inode: further names of files that are being compared
 
     def compare_group(self, plain: PlainVisits, workers: GroupWorkers) -> None:
-        """Has a group compared, which may take until `workers.finish()`."""
+        """Compares a group, which may take until `workers.finish()`."""
         if not self._is_any_exempt(plain):
             files, others = self._without_further(plain)
             if workers.do(plain, files, self._take, is_bare=plain.group.number in self._bare):
@@ -76,7 +74,7 @@ class ResultComparer:
             self.compare(visit)
 
     def compare_folders(self, visits: FolderVisits, workers: GroupWorkers) -> None:
-        """Has folders compared with their files, as `compare_group`."""
+        """Compares folders with their files, like `compare_group`."""
         left_alone, proven, damaged = self._exempt
         is_exempt = (left_alone or proven or damaged) and any(self._is_exempt(visits, folder) for folder in visits.group.folders)
         if is_exempt or not workers.do_folders(visits, self._take_folders, is_bare=visits.group.number in self._bare):
@@ -102,7 +100,7 @@ class ResultComparer:
         self._contents.moved(0)
 
     def compare(self, visit: Visit) -> None:
-        """Compares a name by itself."""
+        """Compares one name."""
         if visit.left or hash(visit.place) in self._exempt.left_alone:
             return
         self._progress.files, self._progress.names = self._progress.files + 1, visit.place
@@ -144,7 +142,7 @@ class ResultComparer:
             self.compare(visit)
 
     def _without_further(self, plain: PlainVisits) -> tuple[list[PlainFile], list[PlainFile]]:
-        """Returns the files of a group that are no further names of a file before; and further names that are not that file."""
+        """Returns the files of a group that are no further names of an earlier file; and further names that are not that file."""
         files, others = list[PlainFile](), list[PlainFile]()
         for file in plain.group.files:
             if file.links < 2:
@@ -178,7 +176,7 @@ class ResultComparer:
         return bool(damaged) and any(plain.group.above + b"/" + file.name in damaged for file in plain.group.files)
 
     def _is_same_folder(self, visit: Visit) -> bool:
-        """Returns False for a folder that has to be looked at more closely, too."""
+        """Returns False for a folder that must also be compared in detail."""
         try:
             return same_folder(visit.folder, visit.name, visit.entry, *self._to.parent(visit.place))
         except OSError:

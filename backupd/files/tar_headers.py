@@ -1,7 +1,6 @@
-"""Builds the headers of tar members: the ustar header, and pax records for what does not fit into it. Reads nothing.
-
-POSIX.1-2001 (pax) with the keywords that GNU tar, star and libarchive share: SCHILY.xattr.* and SCHILY.acl.* for extended
-attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile cannot write holes, and takes attributes only as text.
+"""Builds the headers of tar members: the ustar header, and pax records for what does not fit into it. Reads nothing. POSIX.1-2001
+(pax) with the keywords that GNU tar, star and libarchive share: SCHILY.xattr.* and SCHILY.acl.* for extended attributes and ACLs,
+GNU.sparse.* (format 1.0) for holes. Python's tarfile cannot write holes, and accepts attributes only as text.
 """
 
 import os
@@ -31,15 +30,15 @@ _LARGEST_SIZE = 0o77777777777
 _NUMBERS = b"%07o\0%07o\0%07o\0%011o\0%011o\0"
 _MAGIC = b"ustar\x0000" + bytes(64)  # no names of owner and group: the numbers count
 _BLANKS = 8 * ord(" ")
-"""What the checksum's own place counts for in it."""
+"""The value of the checksum's own field in the checksum."""
 _FIRST_TIME, _FIRST_TIME_TOO_LATE = 10**18, (_LARGEST_SIZE + 1) * 10**9  # nanoseconds: ten digits of seconds that fit
 _AT_ONCE = 1000  # runs of a map
 _ACLS = {ACCESS: b"SCHILY.acl.access", DEFAULT: b"SCHILY.acl.default"}
 
 
 def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes | None = None) -> bytes:
-    """Returns everything that precedes the data of one member. `name` has no leading slash; `link` is the name of the member of
-    which this one is a hard link.
+    """Returns everything before the data of one member. `name` has no leading slash; `link` is the name of the member of which this
+    one is a hard link.
     """
     if link is None and entry.kind == "file" and not xattrs and (usual := usual_file(entry, name)):
         return usual
@@ -51,7 +50,9 @@ def member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], link: bytes |
 
 
 def usual_file(file: Entry | PlainFile, name: bytes) -> bytes | None:
-    """Returns the same as `member` for a plain file that needs only its time in a pax record, in a tenth of the time; else None."""
+    """Returns the same as `member` for a regular file that needs only its time in a pax record, in a tenth of the time;
+    else None.
+    """
     mtime, uid, gid, size = file.mtime, file.uid, file.gid, file.size
     fits = len(name) <= 100 and uid <= _LARGEST and gid <= _LARGEST and size <= _LARGEST_SIZE
     if not (fits and _FIRST_TIME <= mtime < _FIRST_TIME_TOO_LATE and name.isascii()):
@@ -65,10 +66,8 @@ def usual_file(file: Entry | PlainFile, name: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class DataMap:
-    """Where the data of a file of that size is, to be written before it. `runs` yields the same at each call: there may be
-    millions.
-
-    `data` counts the bytes in `count` runs, `length` those of the map without its padding.
+    """Where the data of a file of that size is, to be written before it. `runs` yields the same at each call, because there may be
+    millions. `data`: the bytes in `count` runs; `length`: the bytes of the map without its padding.
     """
 
     size: int
@@ -79,14 +78,14 @@ class DataMap:
 
     @classmethod
     def of(cls, size: int, runs: Callable[[], Iterator[Run]]) -> "DataMap":
-        """Looks at all runs. Raises what `runs` raises."""
+        """Counts all runs. Raises the errors of `runs`."""
         data, count, length = 0, 0, 0
         for first, behind in _pairs(size, runs()):
             data, count, length = data + behind - first, count + 1, length + len(_line(first, behind))
         return cls(size, runs, data, count, length + len(b"%d\n" % count))
 
     def pieces(self) -> Iterator[bytes]:
-        """Yields the map. Raises what `runs` raises."""
+        """Yields the map. Raises the errors of `runs`."""
         yield b"%d\n" % self.count
         lines = (_line(first, behind) for first, behind in _pairs(self.size, self.runs()))
         while piece := b"".join(islice(lines, _AT_ONCE)):
@@ -95,7 +94,7 @@ class DataMap:
 
 
 def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], data_map: DataMap) -> bytes:
-    """Returns the same for a file with holes, whose data has the map before it."""
+    """Returns the same for a file with holes, before whose data is the map."""
     size = data_map.length + len(padding(data_map.length)) + data_map.data
     records = _records(entry, b"", b"", size) | _attributes(xattrs)
     records |= {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": name}
@@ -104,7 +103,7 @@ def sparse_member(entry: Entry, name: bytes, xattrs: Mapping[str, bytes], data_m
 
 
 def _pairs(size: int, runs: Iterator[Run]) -> Iterator[Run]:
-    """Yields the runs; and that the file ends with a hole, if it does."""
+    """Yields the runs, and the end of the file if it ends with a hole."""
     end = -1
     for first, end in runs:
         yield first, end
@@ -117,12 +116,12 @@ def _line(first: int, behind: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Returns the zeros that fill the last block of so many bytes."""
+    """Returns the zeros that fill the last block of that many bytes."""
     return bytes(-size % BLOCK)
 
 
 def _records(entry: Entry, name: bytes, link: bytes, size: int | None = None) -> dict[bytes, bytes]:
-    """Returns the values that the header has no room for, or represents less exactly."""
+    """Returns the values that do not fit into the header, or that it represents less exactly."""
     size = entry.size if size is None and entry.kind == "file" else size or 0
     records = {b"mtime": b"%d.%09d" % divmod(entry.mtime, 10**9) if entry.mtime >= 0 else _negative(entry.mtime)}
     shown = _shown(name, entry.kind)
@@ -166,7 +165,7 @@ def _pax(records: Mapping[bytes, bytes]) -> bytes:
 
 
 def _record(keyword: bytes, value: bytes) -> bytes:
-    """LENGTH KEYWORD=VALUE newline; the length counts itself."""
+    """Returns LENGTH KEYWORD=VALUE newline; the length includes itself."""
     rest = len(keyword) + len(value) + 3
     length = rest + len(str(rest))
     if len(str(length)) != len(str(rest)):
@@ -190,7 +189,7 @@ def _block(name: bytes, mode: int, uid: int, gid: int, size: int, mtime: int, ki
 
 
 def _shown(name: bytes, kind: str) -> bytes:
-    """A folder's name ends with a slash, as tar lists it; that of the root is "./"."""
+    """Returns the name for tar: a folder's name ends with a slash; that of the root is "./"."""
     name = name or b"."
     return name + b"/" if kind == "folder" else name
 
@@ -200,7 +199,7 @@ _NAME_AND_NUMBERS = b"%b%b" + _NUMBERS
 _TIME_LENGTH = len(b"30 mtime=1234567890.123456789\n")
 _TIME_PAX = _block(b"././@PaxHeader", 0o644, 0, 0, _TIME_LENGTH, 0, TYPES["pax"], b"", 0)
 CUT_OFF = _block(b"././@PaxHeader", 0o644, 0, 0, BLOCK, 0, TYPES["pax"], b"", 0)
-"""Promises records that do not follow: every program that reads it reports an unexpected end, and makes no file of it."""
+"""Announces records that do not follow: every program that reads it reports an unexpected end, and makes no file of it."""
 _USUAL_END = (TYPES["file"] + bytes(100) + _MAGIC + b"0000000\x000000000\0").ljust(BLOCK - 156, b"\0")
 _USUAL_SUM = sum(_USUAL_END) + _BLANKS - 1
 _USUAL = b"".join((_TIME_PAX, b"30 mtime=%d.%09d\n", padding(_TIME_LENGTH), b"%b%06o\0 ", _USUAL_END))

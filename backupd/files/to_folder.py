@@ -92,11 +92,10 @@ class LocalRestore:
         self._bare = NumberSet()
 
     def preview(self, *, content: bool = True) -> RestorePreview:
-        """Returns what would happen; changes nothing.
-
-        Without `content`, as before a restore, a file that only differs in that counts as the same: the restore itself compares it
-        before it passes it over; and privileges of files whose places are free are not counted: the restore counts them. Raises
-        UsageError for places that collide, OperatorError when the backup cannot be read.
+        """Returns what would happen; changes nothing. Without `content`, as before a restore, a file that differs only in its
+        content counts as the same: the restore compares it before skipping it. Then also attributes that grant privileges are not
+        counted for files whose places are free: the restore counts them. Raises UsageError for places that collide, OperatorError
+        if the backup cannot be read.
         """
         preview, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress(to=self.to)
 
@@ -121,8 +120,8 @@ class LocalRestore:
         return preview
 
     def run(self, preview: RestorePreview) -> RestoreResult:
-        """Writes, and compares. Raises OperatorError when the preview forbids it, when the destination is full or gone, and what
-        `tell` raises.
+        """Writes, and compares. Raises OperatorError if the preview forbids it, or if the destination is full or has disappeared,
+        and the errors of `tell`.
         """
         preview.require_possible()
         begun = time.monotonic()
@@ -137,7 +136,7 @@ class LocalRestore:
 
     @contextmanager
     def _destination(self, *, make: bool) -> Iterator[Destination]:
-        """Yields the open destination; errors within that the backup did not cause are attributed to it."""
+        """Yields the open destination; errors in the context that the backup did not cause are attributed to it."""
         allowed = AllowedFolders([Path(folder) for folder in self.request.only_below]) if self.request.only_below else None
         try:
             opened = Destination(Path(self.to), make=make, excluded=self._excluded, allowed=allowed, trusted=self._trusted)
@@ -236,7 +235,7 @@ class LocalRestore:
                     os.close(self._late.pop()[1])
 
     def _taken(self) -> set[bytes]:
-        """Returns names at the top of the destination that the backup may need for itself."""
+        """Returns names at the top of the destination that the backup itself may need."""
         taken = {root.names[0] for root in self.roots if root.names}
         if len(taken) < len(self.roots):
             with suppress(OSError):
@@ -289,7 +288,7 @@ class LocalRestore:
         self.result.counts[step.step].add_at(self.to, visit.place, step.why, size)
 
     def _makes_folder(self, visit: Visit, to: Destination) -> bool:
-        """Makes a folder in one where nothing was; returns False if it has to be done by itself."""
+        """Makes a folder in a new one; returns False if it has to be made by itself."""
         above = to.folder(visit.place[:-1])
         undeleted = Undeleted()
         made = make_folder(visit.folder, visit.name, visit.entry, above, undeleted, privileged=visit.privileged)
@@ -310,7 +309,9 @@ class LocalRestore:
         self._lost(writer)
 
     def _leave(self, visit: Visit, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
-        """Sets a folder's time once all is in it. A folder that existed keeps all else, unless everything is overwritten."""
+        """Sets a folder's time when everything in it is written. A folder that existed keeps everything else, unless everything is
+        overwritten.
+        """
         folder = self._folders.pop()
         step = folder.step
         if step in (REFUSED, KEPT):
@@ -343,9 +344,8 @@ class LocalRestore:
         self._lost(writer)
 
     def _finish_late(self, writer: Writer, workers: GroupWorkers) -> None:
-        """Sets the times of folders that were left while files were still being copied into them.
-
-        Amid the results of a batch others of it may still have to be restored by themselves: their folders go on waiting.
+        """Sets the times of folders that were left while files were still being copied into them. While the results of a batch are
+        processed, other files of it may still have to be restored one by one: their folders continue to wait.
         """
         workers.finish()
         for late in [late for late in self._late if not late[2].waiting]:
@@ -373,13 +373,13 @@ class LocalRestore:
             self._lost(writer)
 
     def _gives(self, visit: Visit) -> bool:
-        """Returns True if a folder gets the attributes of the backup's. By default the destination itself does not: it was
-        created for root alone, or its owner has set its mode, and the host's / would open it to all users.
+        """Returns True if a folder gets the attributes of the backup's. By default the destination itself does not: it was made
+        only for root, or its owner has set its mode, and the host's / would open it to all users.
         """
         return bool(visit.place) or self.request.privileged
 
     def _has_untidy_top(self, to: Destination) -> bool:
-        """Returns True if paths get places in the destination, so that it is not visited itself."""
+        """Returns True if paths are restored below the destination, so that it is not visited itself."""
         return all(root.names for root in self.roots) and not to.outside(())
 
     def _tidy_top(self, to: Destination) -> None:
@@ -414,13 +414,13 @@ class LocalRestore:
         self.result.problems.add(self.progress.place, why)
 
     def _unreadable(self, path: bytes, error: OSError) -> None:
-        """A folder, or a name in one, of the backup: the rest is worth having all the same."""
+        """A folder of the backup, or a name in one, that cannot be read; the rest is restored."""
         place, why = self._unread_place(path, error)
         self._unread.add(place)
         self.result.problems.add(place, why)
 
     def _unread_since(self, path: bytes, error: OSError) -> None:
-        """A folder or name that could still be read when it was restored, and was not compared."""
+        """A folder or name that could be read when it was restored, but was not compared."""
         place, why = self._unread_place(path, error)
         if place not in self._unread:
             self.result.differences.add(place, why)

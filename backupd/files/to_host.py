@@ -1,8 +1,7 @@
-"""Restores paths of a backup to a host, by rsync: what would happen, then just that, then a look whether it did.
-
-The look before is rsync's own, without writing (--dry-run): once as if all might be overwritten, once with --ignore-existing. What
-the first calls new and the second does not mention is there as another kind of file; rsync would delete it to make room. Before it,
-rsync looks only for the requested paths themselves: if none is there, as on the morning after, nothing has to be looked for below.
+"""Restores paths of a backup to a host, by rsync: finds out what would happen, does it, and checks the result. The check before is
+rsync's own, without writing (--dry-run): once as if everything might be overwritten, once with --ignore-existing. Names that are
+new in the first output and missing in the second exist as another file type; rsync would delete them to make room. Before that,
+rsync checks only the requested paths themselves: if none exists, as usual after a loss, nothing below them has to be checked.
 """
 
 import asyncio
@@ -79,9 +78,8 @@ _LOOK_EVERY = 0.2
 
 
 class HostRestore:
-    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink.
-
-    All its rsyncs share one login, which ends with the `with` that this is entered by.
+    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink. All its rsyncs
+    share one login, which ends with the context.
     """
 
     def __init__(
@@ -126,7 +124,7 @@ class HostRestore:
 
     @cached_property
     def _is_confined(self) -> bool:
-        """Whether rsync, which reads what the host sends, can do no more than read the backup. Raises OperatorError."""
+        """Returns whether rsync, which parses the output of the host, can only read the backup. Raises OperatorError."""
         support = confinement(self._config)
         require_harmless(rsync_version(), support, self._config)
         return not support.missing
@@ -135,7 +133,7 @@ class HostRestore:
     def _within_a_cell(
         self, options: Sequence[str], above: bool, control: Path | None
     ) -> Iterator[tuple[Sequence[str], ConfinedTransfer | None]]:
-        """Yields the command, and its cell: None where confinement does not work. Within a loop. `control`: as in shell_command."""
+        """Yields the command, and its cell: None if confinement does not work. Called in a loop. `control`: as in shell_command."""
         host, shell = self._target.host, shell_command(self._target.host, self._config.ssh, (), control)
         if not self._is_confined:
             yield self._command(options, above, shell), None
@@ -146,10 +144,9 @@ class HostRestore:
             yield cell.command(self._command(options, above, remote.words), None, shown=(str(self._subvolume / DATA),)), cell
 
     def preview(self, *, content: bool = True) -> RestorePreview:
-        """Returns what would happen. Without `content` a file that only differs in that counts as the same; `run` finds it.
-
-        Takes no longer than the host's deadline: it may be asked for by people who may restore nothing.
-        Raises OperatorError when the host cannot be reached or does not let us write.
+        """Returns what would happen. Without `content` a file that differs only in its content counts as the same; `run` finds it.
+        Takes no longer than the host's deadline, because users who may not restore anything can also request it. Raises
+        OperatorError if the host cannot be reached or does not allow writing.
         """
         self._end = time.monotonic() + self._target.host.deadline
         try:
@@ -192,13 +189,13 @@ class HostRestore:
         return result
 
     def _roots(self) -> dict[bytes, bytes]:
-        """Returns the names that rsync has for the requested paths, with the paths."""
+        """Returns rsync's names for the requested paths, with the paths."""
         split = {path: components(path) for path in self.request.paths}
         return {b"/".join(names) if self.parents else names[-1]: path for path, names in split.items() if names}
 
     def _is_all_absent(self) -> bool:
-        """Returns True if nothing has the name of a requested path there, and nothing is in the way of the folders above: then all
-        is new, and rsync need not go through it for a look. False also if that is not certain.
+        """Returns True if no requested path exists there, and nothing is in the place of the folders above: then everything is new,
+        and rsync need not check it. False also if that is uncertain.
         """
         roots = self._roots()
         if len(roots) < len(self.request.paths) or len(outermost(self.request.paths)) < len(roots):
@@ -219,7 +216,7 @@ class HostRestore:
         return not ended.exit_code and mentioned == new  # else something of another kind has the name of a folder above
 
     def _preview_of_absent(self) -> RestorePreview | None:
-        """Returns what would happen if nothing is there; None if the backup cannot be read, which rsync will report."""
+        """Returns what would happen if nothing exists there; None if the backup cannot be read, which rsync will report."""
         preview, is_plain, has_holes = RestorePreview(str(self._target)), True, False
         try:
             with Tree(self._subvolume) as tree:
@@ -248,7 +245,7 @@ class HostRestore:
         return preview
 
     def _judge(self, item: Item, preview: RestorePreview, new: set[int], older: set[int]) -> None:
-        """`new` and `older` hold what rsync would write with --ignore-existing, and with --update."""
+        """`new` and `older`: what rsync would write with --ignore-existing, and with --update."""
         step, why = NEW, ""
         if item.name in self._above and (not item.new or hash(item.name) in new):
             return  # it is there, or will be made
@@ -277,7 +274,7 @@ class HostRestore:
         return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.request.overwrite or "", REFUSED)
 
     def run(self, preview: RestorePreview) -> RestoreResult:
-        """Writes, and compares. Raises OperatorError, when the preview forbids it too, and what `tell` raises."""
+        """Writes, and compares. Raises OperatorError, also if the preview forbids it, and the errors of `tell`."""
         preview.require_possible()
         begun, result = time.monotonic(), RestoreResult()
         result.counts = {**preview.counts, REFUSED: result.counts[REFUSED]}
@@ -299,7 +296,7 @@ class HostRestore:
         return result
 
     def _write_new(self, result: RestoreResult) -> HostRsyncEnd:
-        """Writes what is not there; what is there stays, of whatever kind."""
+        """Writes missing files; existing ones are not changed, whatever their type."""
         options: tuple[str, ...] = ONLY_NEW
         # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
         if self._spared and not self._run((*ONLY_NEW, *NOT_BELOW)).exit_code:
@@ -310,8 +307,8 @@ class HostRestore:
         return ended
 
     def _is_anything_in_the_way(self) -> bool:
-        """Returns True if something of another kind has the name of a folder or file, or if that could not be checked: an rsync
-        that overwrites would delete it. To be asked when all that is new has been written.
+        """Returns True if an entry of another type has the name of a folder or file, or if that could not be checked: an rsync that
+        overwrites would delete it. To be called after all new files have been written.
         """
         missing, absent = set[int](), set[int]()
         looks = [self._run(LOOK, lambda item: missing.add(hash(item.name)) if item.new else None)]
@@ -360,11 +357,8 @@ class HostRestore:
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None] | None = None, *, above: bool = False) -> HostRsyncEnd:
-        """Runs one rsync, which prints items only for `take`. Raises OperatorError.
-
-        Its exit status may be non-zero if names were skipped.
-
-        rrsync admits one rsync at a time, and the previous one may take a moment to end over there, so it waits for that.
+        """Runs one rsync, which prints items only for `take`. Raises OperatorError. Its exit status may be non-zero if names were
+        skipped. rrsync allows one rsync at a time, and the previous one may take a moment to end on the host, so this waits for it.
         """
         busy_until = time.monotonic() + _RRSYNC_PATIENCE
         while True:
@@ -401,7 +395,7 @@ class HostRestore:
         *,
         above: bool,
     ) -> HostRsyncEnd:
-        """Runs it over the connection that all share, if there is one. Raises what run_rsync raises."""
+        """Runs it over the shared connection, if there is one. Raises the same as run_rsync."""
         connection = self._session.connection
         connecting = asyncio.create_task(connection.socket(Cancellation()))
         try:
@@ -425,14 +419,14 @@ class HostRestore:
         return ended
 
     def _allowed(self) -> Generator[int]:
-        """Yields for each restored name how many bytes of output are allowed for it."""
+        """Yields the number of bytes of output that are allowed for each restored name."""
         with suppress(OSError), Tree(self._subvolume) as tree:
             for path in self.request.paths:
                 for entry in walk(tree, path, lambda _path, _error: None):
                     yield 0 if entry.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(entry.entry.path)
 
     def _require_time(self) -> None:
-        """Raises LimitExceeded when the look before has taken longer than it may."""
+        """Raises LimitExceeded if the check before has taken longer than allowed."""
         if time.monotonic() > self._end:
             why = f"comparing with the existing files takes longer than {format_duration(self._target.host.deadline)}"
             raise LimitExceeded(why, "`deadline` of the host sets this time")
@@ -469,12 +463,12 @@ def _has_attributes(walk_entry: PlainFiles | WalkEntry) -> bool:
 
 
 def _above(paths: Sequence[bytes]) -> frozenset[bytes]:
-    """The names, as rsync has them, of folders above paths that are not asked for themselves."""
+    """Returns the names, in rsync's form, of folders above paths that are not requested themselves."""
     asked = {tuple(components(path)) for path in outermost(paths)}
     return frozenset(b"/".join(names[:depth]) for names in asked for depth in range(1, len(names)))
 
 
 def _common_folder(paths: Sequence[bytes], existing: AbstractSet[bytes]) -> bytes:
-    """Returns the deepest folder above all paths that is among the `existing` ones, as rsync names it; b"" if there is none."""
+    """Returns the deepest folder above all paths that is one of the `existing` ones, in rsync's form; b"" if there is none."""
     common = frozenset.intersection(*(_above([path]) for path in outermost(paths)))
     return max(common & existing, key=len, default=b"")

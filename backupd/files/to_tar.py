@@ -1,4 +1,4 @@
-"""Restores paths of a backup into a tar file, which has its name only when it is whole, or into a stream."""
+"""Restores paths of a backup into a tar file, which gets its name only when it is complete, or into a stream."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ _SMALL = 512  # bytes: an archive comes in large pieces, of which the first does
 
 
 class _ProgressWriter:
-    """An open file or pipe as the destination of a tar, which reports how much was written to it."""
+    """An open file or pipe as the destination of a tar, which counts the bytes written to it."""
 
     def __init__(self, out: IO[bytes], tell: Tell) -> None:
         self._out = out
@@ -43,7 +43,7 @@ class _ProgressWriter:
         self._report(len(data))
 
     def send(self, fd: int, start: int, end: int) -> Iterator[int]:
-        """Passes a run of bytes of an open file on by the kernel: see `send_run`."""
+        """Passes on a run of bytes of an open file in the kernel: see `send_run`."""
         self._out.flush()
         for number in send_run(fd, self._out.fileno(), start, end):
             self._report(number)
@@ -61,7 +61,7 @@ def _write_tar(tree: Tree, paths: Sequence[bytes], out: IO[bytes], tell: Tell) -
 
 @contextmanager
 def _failures_reported() -> Iterator[None]:
-    """Raises OperatorError for what keeps a tar from being whole."""
+    """Raises OperatorError for an error that makes a tar incomplete."""
     try:
         yield
     except BrokenPipeError:
@@ -84,7 +84,7 @@ def _failures_reported() -> Iterator[None]:
 
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> ArchiveResult:
-    """The tar to an open descriptor, which stays open."""
+    """Writes the tar to an open descriptor, which stays open."""
     widen_pipe(fd)
     with _failures_reported(), _waiting(fd), os.fdopen(os.dup(fd), "wb", _SMALL) as out:
         return _write_tar(tree, paths, out, tell)
@@ -92,7 +92,7 @@ def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> Arc
 
 @contextmanager
 def _waiting(fd: int) -> Iterator[None]:
-    """Writes wait for the reader within, also into a pipe that another program has opened so that they fail (O_NONBLOCK)."""
+    """In the context writes wait for the reader, also into a pipe that another program has opened with O_NONBLOCK."""
     waits = os.get_blocking(fd)
     os.set_blocking(fd, True)
     try:
@@ -102,7 +102,7 @@ def _waiting(fd: int) -> Iterator[None]:
 
 
 def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
-    """Names and bytes of files, of a look that writes nothing."""
+    """Counts names and bytes of files, without writing anything."""
     names = size = 0
     for path in paths:
         for entry in walk(tree, path):
@@ -112,7 +112,7 @@ def total(tree: Tree, paths: Sequence[bytes]) -> tuple[int, int]:
 
 
 def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, tell: Tell) -> ArchiveResult:
-    """The tar as a file of mode 0600. Raises UsageError when there is one already and it must not be replaced."""
+    """Writes the tar as a file of mode 0600. Raises UsageError if there is one already and it must not be replaced."""
     if file.is_dir() or (not replace and os.path.lexists(file)):
         raise UsageError(f"{file} already exists", "name another file, or add --overwrite=all")
     try:

@@ -1,7 +1,6 @@
-"""Walks the files of a backup: yields each with its open folder, and each folder once more after its content.
-
-A grouped walk yields the plain files of a folder together, and on request its symlinks: most of a backup, and quicker than singly.
-Batches of names are for threads that look at them.
+"""Walks the files of a backup: yields each with its open folder, and each folder again after its content. A grouped walk yields the
+plain files of a folder together, and on request its symlinks: these are most of a backup, and it is faster. Batches of names are
+for threads that read them.
 """
 
 import os
@@ -15,7 +14,7 @@ from backupd.files.spool import IN_MEMORY, ordered
 from backupd.files.tree import Descent, Entry, Tree, components, joined, look, names_in
 
 Unreadable = Callable[[bytes, OSError], None]
-"""Gets the path of what cannot be read, and why."""
+"""Takes the path of an unreadable entry, and the reason."""
 Skip = Callable[[Entry], bool]
 """Returns whether a folder is not entered."""
 _SETS = stat.S_ISUID | stat.S_ISGID
@@ -24,9 +23,8 @@ HERE = b"."
 
 
 class WalkEntry(NamedTuple):
-    """An entry with an open descriptor of the folder that it is in, until the next one is asked for; `name` is its name there.
-
-    With `left` all below this folder was given already: each folder comes twice.
+    """An entry with an open descriptor of the folder that contains it, until the next one is requested; `name` is its name there.
+    With `left` everything below this folder was already yielded: each folder comes twice.
     """
 
     entry: Entry
@@ -36,9 +34,8 @@ class WalkEntry(NamedTuple):
 
 
 class PlainFile(NamedTuple):
-    """A plain file or symlink as the walk found it: sizes in bytes, 0 for a symlink, `mtime` in nanoseconds.
-
-    `links` names have the inode number `inode` in the backup. Of plain types: it goes to other processes.
+    """A plain file or symlink when the walk read it: size in bytes, 0 for a symlink, `mtime` in nanoseconds. `links`: number of
+    names of the inode `inode` in the backup. Consists of plain types, because it is sent to other processes.
     """
 
     name: bytes
@@ -54,11 +51,10 @@ class PlainFile(NamedTuple):
 
 
 class PlainFiles(NamedTuple):
-    """Plain files of one folder, which are in the backup, not mounted on it: each has no setuid or setgid bit, no holes, and SMALL
-    bytes at the most. In a batched walk symlinks are among them, and files with several names.
-
-    `folder`: an open descriptor of it until the next one is asked for; `above`: its path, without a slash at its end. `number`: the
-    same in each walk through one record, and of no other group or folder there; -1 if there is none.
+    """Plain files of one folder, which are in the backup, not in a mount: each has no setuid or setgid bit, no holes, and at most
+    SMALL bytes. In a batched walk, symlinks and files with several names are included. `folder`: an open descriptor of it until the
+    next one is requested; `above`: its path, without a slash at its end. `number`: the same in each walk through one record, and
+    different from those of all other groups and folders there; -1 if there is none.
     """
 
     above: bytes
@@ -68,27 +64,26 @@ class PlainFiles(NamedTuple):
 
 
 SMALL = 1 << 20
-"""Bytes of a file that is read at once."""
+"""Maximum bytes of a file that is read at once."""
 MANY = 64
-"""Names of one group at the most: enough that handing them over costs nothing, few enough that all threads end together."""
+"""Maximum names of one group: enough that passing them on takes little time, few enough that all threads end together."""
 MUCH = 4 << 20
-"""Bytes: a group that has reached this size gets no further file."""
+"""Bytes: a group of this size gets no further file."""
 _OPEN = 8  # folders of one batch of names at the most
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:
-    """The entry at `path` and all below it, each once, a folder before what is in it; as `walk` otherwise."""
+    """Yields the entry at `path` and everything below it, each once, a folder before its content; otherwise like `walk`."""
     return (entry.entry for entry in walk(tree, path, skip=skip) if not entry.left)
 
 
 def walk(
     tree: Tree, path: bytes, unreadable: Unreadable | None = None, skip: Skip = lambda _: False
 ) -> Generator[WalkEntry, None, None]:
-    """The entry at `path` and all below it, a folder before what is in it and once more after that; names in the order of bytes.
-
-    Yields but does not enter what is mounted in the backup, and what `skip` says yes to. Memory: some thousand names of a folder on
-    each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: a folder that cannot be read counts as
-    empty then, and a name that cannot be read as missing.
+    """Yields the entry at `path` and everything below it, a folder before its content and again after it; names in the order of
+    bytes. Yields but does not enter mounts in the backup, and folders for which `skip` returns True. Memory: some thousand names of
+    a folder on each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: then an unreadable folder
+    counts as empty, and an unreadable name as missing.
     """
     for walk_entry in _walk(tree, path, unreadable, skip, grouped=False):
         assert isinstance(walk_entry, WalkEntry)
@@ -96,7 +91,7 @@ def walk(
 
 
 def walk_grouped(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[WalkEntry | PlainFiles, None, None]:
-    """As `walk`, but plain files with one name that follow each other in a folder come together."""
+    """Like `walk`, but plain files with one name that follow each other in a folder are yielded together."""
     return _walk(tree, path, unreadable, lambda _: False, grouped=True)
 
 
@@ -153,7 +148,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None, skip: Skip, 
 def _plain_files(
     down: Descent, first: bytes, following: Iterator[bytes], unreadable: Unreadable | None
 ) -> tuple[list[PlainFile], bytes | None]:
-    """Returns plain files from `first` on, and the first name that is something else; None if the group ends before that."""
+    """Returns plain files from `first` on, and the first other name; None if the group ends before that."""
     files, size, folder = list[PlainFile](), 0, down.fd
     device = os.fstat(folder).st_dev
     for name in chain((first,), following):
@@ -173,7 +168,7 @@ def _plain_files(
 
 
 def plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:
-    """Returns what belongs to a group; `device` is that of its folder: on another one it is mounted there."""
+    """Returns the data for a group; `device` is that of its folder: a file on another one is a mount."""
     mode, size, allocated, links = status.st_mode, status.st_size, status.st_blocks * 512, status.st_nlink
     is_symlink = False
     if stat.S_ISREG(mode):
@@ -202,7 +197,7 @@ def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterato
 
 
 def report(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
-    """Calls `unreadable`; raises the error without one."""
+    """Calls `unreadable`; without it raises the error."""
     if unreadable is None:
         raise error
     unreadable(path, error)
@@ -210,14 +205,14 @@ def report(unreadable: Unreadable | None, path: bytes, error: OSError) -> None:
 
 @contextmanager
 def parent_of(tree: Tree, path: bytes) -> Iterator[tuple[int, bytes]]:
-    """A descriptor of the folder that holds `path`, and its name in it; the root is b"." of itself."""
+    """Returns a descriptor of the folder that contains `path`, and its name in it; for the root the name is b"."."""
     names = components(path)
     with tree.folder(joined(names[:-1])) as above:
         yield above, names[-1] if names else HERE
 
 
 class FolderNames(NamedTuple):
-    """Names in one folder. Who gets it closes the descriptor `folder`. `above` is the folder's path, b"" for the root."""
+    """Names in one folder. The receiver closes the descriptor `folder`. `above` is the folder's path, b"" for the root."""
 
     folder: int
     above: bytes
@@ -225,11 +220,10 @@ class FolderNames(NamedTuple):
 
 
 def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNames], None, None]:
-    """Yields every name in the backup that is not a folder, once; not in the order of names, but as the folders have them.
-
-    A name of which the folder says that it is not a folder may be anything but one: a file, a symlink, a device. Only folders are
-    opened. Does not enter what is mounted in the backup. A folder that cannot be read is given to `unreadable`, which may raise.
-    Memory: some thousand names of folders on each level.
+    """Yields every name in the backup that is not a folder, once; in the order of the folders, not of names. A name that is no
+    folder according to its folder may be anything else: a file, a symlink, a device. Only folders are opened. Does not enter mounts
+    in the backup. An unreadable folder is passed to `unreadable`, which may raise. Memory: some thousand names of folders on each
+    level.
     """
     batch, names = list[FolderNames](), 0
     try:
@@ -260,7 +254,7 @@ def _names_by_folder(tree: Tree, unreadable: Unreadable) -> Iterator[FolderNames
 
 
 def _is_entered(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable) -> bool:
-    """Returns True if the walk is in the folder of that name now; else it stayed where it was."""
+    """Returns True if the walk has entered the folder of that name; else it remained where it was."""
     try:
         down.enter(name)
     except OSError as error:
@@ -273,7 +267,7 @@ def _is_entered(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable) 
 
 
 def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames, None, Iterator[bytes]]:
-    """Yields the names that are no folders, also those before an error; returns those of the folders."""
+    """Yields the names that are no folders, also those before an error; returns the names of the folders."""
     folders, names, above = list[bytes](), list[bytes](), down.path.rstrip(b"/")
     try:
         with os.scandir(down.fd) as dir_entries:
@@ -295,6 +289,6 @@ def _names_here(down: Descent, unreadable: Unreadable) -> Generator[FolderNames,
 
 
 def _folders_in(folder: int) -> Iterator[bytes]:
-    """The names of very many folders, of which not all lie in memory."""
+    """The names of very many folders, not all of which are in memory."""
     with os.scandir(folder) as dir_entries:
         return ordered(os.fsencode(dir_entry.name) for dir_entry in dir_entries if dir_entry.is_dir(follow_symlinks=False))[1]

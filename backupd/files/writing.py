@@ -1,7 +1,6 @@
-"""Makes one name of a backup again beneath a destination. It is made whole under a temporary name beside, and then renamed.
-
-What is made is held by its descriptor, and owners, modes, attributes and times go through that: another user of the destination may
-put something else in the place of a name at any moment.
+"""Makes one name of a backup again below a destination. It is completed under a temporary name beside its place, and then renamed.
+New entries are held by descriptors, through which owners, modes, attributes and times are set, because another user of the
+destination may replace a name at any moment.
 """
 
 import contextlib
@@ -25,20 +24,19 @@ _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errn
 _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN = 32 << 20
-"""Bytes that the disk begins to write while the next ones are copied. Fewer would make more extents."""
+"""Bytes that the disk starts to write while the next ones are copied. With fewer there would be more extents."""
 _OWN_SPACE = "btrfs."  # properties of files on the pool's filesystem, such as its compression
 
 Moved = Callable[[int], None]
-"""Called with the bytes of each piece; may raise to stop in the middle."""
+"""Called with the bytes of each piece; may raise to stop the copy."""
 Undeleted = dict[bytes, str]
 """Names in a folder that could not be deleted, each with the reason."""
 
 
 class Writer:
-    """Makes names beneath one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name.
-    `undeleted` gets temporary names that could not be deleted, with the reasons.
-
-    With `clones` data are shared with the backup where that can be done; without, they are read and written.
+    """Makes names below one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name.
+    `undeleted` gets temporary names that could not be deleted, with the reasons. With `clones` data is shared with the backup if
+    possible; without, it is read and written.
     """
 
     def __init__(self, to: Destination, moved: Moved, *, clones: bool = True) -> None:
@@ -72,7 +70,7 @@ class Writer:
                 put(folder, temporary, name, instead_of)
 
     def finish(self, visit: Visit, *, all_of_it: bool) -> None:
-        """The time of a folder, which what came into it has changed; with `all_of_it` owner, mode and attributes too."""
+        """Sets the time of a folder, which its new entries have changed; with `all_of_it` also owner, mode and attributes."""
         self.lost = []
         folder, name = self.to.parent(visit.place)
         with ClosingFd(os.open(name, _HELD | os.O_DIRECTORY, dir_fd=folder)) as held:
@@ -82,7 +80,7 @@ class Writer:
                 self._attempt("time", lambda: os.utime(_path(held), ns=(visit.entry.mtime, visit.entry.mtime)))
 
     def _made(self, visit: Visit, folder: int, temporary: bytes) -> int:
-        """A new inode of the right kind with its data, open; only root can use it yet."""
+        """Yields a new open inode of the right type with its data; only root can use it yet."""
         entry = visit.entry
         if entry.kind == "file":
             return self._file(visit, folder, temporary)
@@ -138,7 +136,7 @@ class Writer:
         self.moved(entry.size - done)
 
     def _cloned(self, source: int, copy: int) -> bool:
-        """Returns True if the copy shares all data with the backup's file: on the same btrfs, and at once."""
+        """Returns True if the copy now shares all data with the backup's file: on the same btrfs, in one call."""
         if not self._clones:
             return False
         try:
@@ -152,8 +150,8 @@ class Writer:
         return True
 
     def _dress(self, visit: Visit, held: int, mode: int) -> None:
-        """The owner first, for a new one takes setuid and capabilities away; an ACL before the mode, whose bits for the group would
-        be the group's own for a moment; the time last.
+        """Sets the owner first, because that removes setuid and capabilities; an ACL before the mode, whose bits for the group
+        would otherwise apply to the group itself for a moment; the time last.
         """
         entry, path = visit.entry, _path(held)
         self._attempt("owner", lambda: os.chown(path, entry.uid, entry.gid))
@@ -163,7 +161,7 @@ class Writer:
         self._attempt("time", lambda: os.utime(path, ns=(entry.mtime, entry.mtime)))
 
     def _give_attributes(self, path: str, wanted: dict[str, bytes]) -> None:
-        """Sets the attributes, and removes what the new name inherited, above all an ACL."""
+        """Sets the attributes, and removes those that the new name inherited, especially an ACL."""
         try:
             inherited = set(os.listxattr(path)) - set(wanted)
         except OSError as error:
@@ -178,7 +176,7 @@ class Writer:
 
     @contextlib.contextmanager
     def _temporary(self, folder: int) -> Iterator[bytes]:
-        """A name that nothing has; what fails takes it away again."""
+        """Yields an unused name; an error removes it again."""
         name = PREFIX + os.urandom(8).hex().encode("ascii")
         try:
             yield name
@@ -187,7 +185,7 @@ class Writer:
             raise
 
     def _attempt(self, attribute: str, act: Callable[[], None]) -> None:
-        """Notes what this filesystem cannot hold; the rest of the name is restored all the same."""
+        """Records what this filesystem cannot store; the rest of the name is restored."""
         try:
             act()
         except OSError as error:
@@ -203,25 +201,25 @@ def mode_to_fill(entry: Entry) -> int:
 
 
 def comparable(attribute: str) -> bool:
-    """True if a restored name should have an attribute as the backup has it. The properties of btrfs and SELinux's labels are the
-    destination's own affair.
+    """True if a restored name gets this attribute of the backup. The properties of btrfs and SELinux's labels belong to the
+    destination.
     """
     return not is_own_space(attribute) and attribute != LABEL
 
 
 def is_own_space(attribute: str) -> bool:
-    """Returns True for a property of btrfs, such as the compression of a folder, which new files in it get too."""
+    """Returns True for a property of btrfs, such as the compression of a folder, which new files in it also get."""
     return attribute.startswith(_OWN_SPACE)
 
 
 def is_empty(folder: int | str) -> bool:
-    """Returns True if nothing is in a folder, as in each that was just made: another user may have moved one to its name."""
+    """Returns True if a folder is empty, as each new one is: another user may have moved another folder to its name."""
     with os.scandir(folder) as names:
         return next(names, None) is None
 
 
 def _path(held: int) -> str:
-    """A way to whatever a descriptor holds, a symlink too, for calls that take no such descriptor."""
+    """Returns a path for any open file, also a symlink, for calls that accept no such descriptor."""
     return f"/proc/self/fd/{held}"
 
 
@@ -231,19 +229,19 @@ def leftovers(folder: int) -> list[bytes]:
 
 
 def unfinished_size(folder: int) -> int:
-    """Returns the bytes on disk of what a killed restore has left in a folder, and the next one deletes."""
+    """Returns the bytes on disk that a killed restore has left in a folder, and that the next one deletes."""
     return sum(os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512 for name in leftovers(folder))
 
 
 def remove_leftovers(folder: int, kept: Container[bytes], undeleted: Undeleted) -> None:
-    """Removes what a killed restore has left in a folder, but not the names to be `kept`."""
+    """Deletes what a killed restore has left in a folder, except the names to be `kept`."""
     for name in leftovers(folder):
         if name not in kept:
             remove_unfinished(folder, name, undeleted)
 
 
 def remove_unfinished(folder: int, name: bytes, undeleted: Undeleted) -> None:
-    """Removes what is not whole: anything but a folder with something in it. Notes why it could not."""
+    """Deletes incomplete entries: anything except a folder with content. Records why it could not."""
     try:
         is_folder = stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
         (os.rmdir if is_folder else os.unlink)(name, dir_fd=folder)

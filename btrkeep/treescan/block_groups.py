@@ -20,7 +20,7 @@ _DEVICE = np.dtype([("devid", U64), ("total_bytes", U64), ("bytes_used", U64)])
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """u64[n] each, by devid. `total_bytes`: as much of the device as the filesystem may use."""
+    """u64[n] each, by devid. `total_bytes`: the part of the device that the filesystem may use."""
 
     devid: Array
     total_bytes: Array
@@ -28,7 +28,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True)
 class Filesystem:
-    """Parameters that every tree of the filesystem depends on."""
+    """Parameters on which every tree of the filesystem depends."""
 
     uuid: str
     """The filesystem's UUID."""
@@ -39,7 +39,7 @@ class Filesystem:
 
 
 def filesystem(fd: int) -> Filesystem:
-    """Identifies the filesystem that `fd` is on. Needs no privilege. Raises OSError: ENOTTY where it is not a btrfs."""
+    """Identifies the filesystem of `fd`. Needs no privilege. Raises OSError: ENOTTY if it is not a btrfs."""
     info = ioctl.fs_info(fd)
     return Filesystem(str(info.fsid), int(info.nodesize), int(info.sectorsize))
 
@@ -56,9 +56,8 @@ def devices(fd: int) -> Devices:
 
 
 def count_subvolumes(fd: int) -> int:
-    """Subvolumes and snapshots of the filesystem that `fd` is on, without the top one and those that are deleted already.
-
-    Each has a ROOT_BACKREF, which its deletion takes away; `btrfs subvolume list` counts them too. Raises OSError (EPERM without
+    """Returns the number of subvolumes and snapshots of the filesystem of `fd`, without the top one and deleted ones. Each has a
+    ROOT_BACKREF, which its deletion removes; `btrfs subvolume list` counts in the same way. Raises OSError (EPERM without
     CAP_SYS_ADMIN).
     """
     count = 0
@@ -80,9 +79,8 @@ _LAST: Key = (ctree.FIRST_CHUNK_TREE_OBJECTID, ctree.CHUNK_ITEM_KEY, TOP)
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """u64[n] each, by address; `type` holds the flags of use and profile, `stripes` (int64) is their number.
-
-    Of all m stripes in that order: `stripe_chunk` int64[m], the chunk's index, `stripe_devid` and `stripe_paddr` u64[m].
+    """u64[n] each, by address; `type`: the flags of use and profile, `stripes` (int64): their number. Of all m stripes in that
+    order: `stripe_chunk` int64[m], the chunk's index, `stripe_devid` and `stripe_paddr` u64[m].
     """
 
     vaddr: Array
@@ -96,7 +94,7 @@ class Chunks:
 
 @dataclass(frozen=True, slots=True)
 class DeviceExtents:
-    """u64[n] each, by device and place on it. `vaddr` is that of the chunk."""
+    """u64[n] each, by device and position. `vaddr`: that of the chunk."""
 
     devid: Array
     paddr: Array
@@ -141,7 +139,7 @@ _SUPER_SIZE = 4096
 
 @dataclass(frozen=True, slots=True)
 class BlockGroups:
-    """u64[n] each, by address. `flags` are those of use and profile."""
+    """u64[n] each, by address. `flags`: those of use and profile."""
 
     vaddr: Array
     length: Array
@@ -155,7 +153,7 @@ def has_block_group_tree(fd: int) -> bool:
 
 
 def block_groups(fd: int, chunk: Chunks) -> BlockGroups:
-    """Returns all block groups, without any that vanish meanwhile. Raises OSError."""
+    """Returns all block groups, without those that disappear meanwhile. Raises OSError."""
     if has_block_group_tree(fd):
         return _in_bulk(fd)
     return looked_up(fd, chunk.vaddr, chunk.length)
@@ -171,7 +169,7 @@ def _in_bulk(fd: int) -> BlockGroups:
 
 
 def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
-    """The block groups of these chunks, one search each: some microseconds a piece."""
+    """Reads the block groups of these chunks, with one search each: some microseconds."""
     tree = ctree.BLOCK_GROUP_TREE_OBJECTID if has_block_group_tree(fd) else ctree.EXTENT_TREE_OBJECTID
     search = TreeSearch(fd, tree, buffer_size=_ONE_ITEM)
     rows = []
@@ -184,10 +182,9 @@ def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
 
 
 def used_from_free_space(fd: int, chunk: Chunks, vaddr: Array, free: Array) -> Array:
-    """u64[n], the used bytes of the block groups at `vaddr` (some of `chunk`'s, in its order) that have so much free: the rest.
-
-    Where a copy of the superblock lies is nothing that the free space tree speaks of. It counts as free on the kernels that were
-    tried; to depend on that for the three copies of a device is not worth it, so block groups that may hold one are looked up.
+    """u64[n], the used bytes of the block groups at `vaddr` (some of `chunk`'s, in its order) with these free bytes: the rest. The
+    free space tree ignores copies of the superblock. On the tested kernels their space counts as free; this is not relied on for
+    the three copies of a device, so block groups that may contain one are looked up.
     """
     index = np.searchsorted(chunk.vaddr, vaddr)
     used = chunk.length[index] - free

@@ -1,12 +1,10 @@
-"""What was changed in a subvolume since a generation: inodes, bytes of data, names. Without NumPy, as links.py.
-
-The kernel notes in each INODE_ITEM (struct btrfs_inode_item) the transaction of its last change: of content, of attributes, and of
-names. Each EXTENT_DATA item (struct btrfs_file_extent_item) has the generation in which its extent was written; a clone keeps the
-generation of its origin. A search takes only the leaves that were written since, so it costs what was changed and not what there
-is. Delayed data has no item yet, so callers commit first.
-
-A ROOT_ITEM (struct btrfs_root_item) has the transaction of the last change to a file of its subvolume, ctransid. Setting or
-clearing the read-only flag, a snapshot, a deletion or a balance do not change it; sharing of data (FIDEDUPERANGE) does.
+"""Finds what was changed in a subvolume since a generation: inodes, bytes of data, names. Without NumPy, like links.py. The kernel
+records in each INODE_ITEM (struct btrfs_inode_item) the transaction of its last change: of content, of attributes, and of names.
+Each EXTENT_DATA item (struct btrfs_file_extent_item) has the generation in which its extent was written; a clone keeps the
+generation of its origin. A search reads only the leaves that were written since, so its time depends on the changes and not on the
+size. Delayed data has no item yet, so callers commit first. A ROOT_ITEM (struct btrfs_root_item) has the transaction of the last
+change to a file of its subvolume, ctransid. Setting or clearing the read-only flag, a snapshot, a deletion or a balance do not
+change it; sharing of data (FIDEDUPERANGE) does.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,10 +46,9 @@ _LEN_AT = TYPE_AND_LEN_AT + 4
 
 
 def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambda: None) -> bool:
-    """Returns False if the disk cannot give back some of the metadata of the subvolume of `fd`: names, owners, where data lies.
-
-    Reads all that was written in that generation or later, 16 KiB for some 30 files, and no data. `pulse` is called after each 256
-    KiB, and may raise. Raises OSError for an error that is not damage.
+    """Returns False if the disk cannot read some of the metadata of the subvolume of `fd`: names, owners, positions of data. Reads
+    everything written in that generation or later, 16 KiB for about 30 files, and no data. `pulse` is called after each 256 KiB,
+    and may raise. Raises OSError for an error that is not damage.
     """
     search = TreeSearch(fd, since=since)
     try:
@@ -66,7 +63,7 @@ def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambd
 
 
 def _last(search: TreeSearch, count: int) -> int:
-    """Returns where the last of the buffer's items begins."""
+    """Returns where the last of the buffer's items starts."""
     at = search.first_header
     for _ in range(count - 1):
         at += HEADER_SIZE + _LEN.unpack_from(search.buffer, at + _LEN_AT)[0]
@@ -76,7 +73,7 @@ def _last(search: TreeSearch, count: int) -> int:
 _INODE = Struct("=8xQQ16xL8xL68xqLqL")  # transid, size; nlink, mode; ctime and mtime: seconds, nanoseconds
 _FLAGS = Struct("=64xQ")
 NODATACOW, IMMUTABLE, APPEND = 0x2, 0x40, 0x80
-"""Flags of an INODE_ITEM (BTRFS_INODE_...), which are not the numbers that chattr's ioctl has."""
+"""Flags of an INODE_ITEM (BTRFS_INODE_...), which differ from the numbers of chattr's ioctl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class ChangedInode:
     ino: int
     """The inode number."""
     mode: int
-    """With its type, as in stat(2)."""
+    """Including its type, as in stat(2)."""
     size: int
     """Bytes; 0 for an empty folder."""
     mtime: int
@@ -96,9 +93,8 @@ class ChangedInode:
 
 
 def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
-    """Every inode of the subvolume that `fd` is open in that was changed after generation `since`, in order.
-
-    Commit before, unless the subvolume is read-only. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """Yields every inode of the open subvolume of `fd` that was changed after generation `since`, in order. Commit before, unless
+    the subvolume is read-only. Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since)
     buffer = search.buffer
@@ -118,7 +114,9 @@ def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
 
 
 def flagged_inodes(fd: int, flags: int) -> Iterator[int]:
-    """The number of each inode with one of `flags`, in order. Reads all of the subvolume's tree; otherwise as `changed_inodes`."""
+    """Yields the number of each inode with one of `flags`, in order. Reads all of the subvolume's tree; otherwise like
+    `changed_inodes`.
+    """
     search = TreeSearch(fd)
     buffer = search.buffer
     while count := search.fill():
@@ -139,18 +137,16 @@ _DIR_ITEM = Struct("=17xQHHx")  # transid, data_len, name_len: of a name in a fo
 
 
 def written_files(fd: int, since: int, at_least: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
-    """The inode number of each file with `at_least` bytes of data written after generation `since`, of the subvolume `fd` is in.
-
-    In order, each once, as a stream: what the caller changes about the file that it was given disturbs nothing. Inline and
-    preallocated data, and holes, are not counted; compressed data is with `compressed`. Raises OSError (EPERM without
-    CAP_SYS_ADMIN).
+    """Yields the inode number of each file with `at_least` bytes of data written after generation `since`, of the subvolume of
+    `fd`. In order, each once, as a stream: the caller may change a file that was yielded. Inline and preallocated data, and holes,
+    are not counted; compressed data is with `compressed`. Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     sizes = written_sizes(fd, since, compressed=compressed, buffer_size=buffer_size)
     return (ino for ino, size in sizes if size >= at_least)
 
 
 def written_sizes(fd: int, since: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[int, int]]:
-    """(inode number, bytes written after generation `since`) of each file that was given data. As `written_files` otherwise."""
+    """Yields (inode number, bytes written after generation `since`) of each file with new data. Otherwise like `written_files`."""
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
     ino = size = total = 0
@@ -206,10 +202,9 @@ class SubvolumeGrowth:
 
 
 def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeGrowth:
-    """Returns what was written after generation `since` into the subvolume of `fd`, before compression.
-
-    A replaced or newly linked name is new; so is rewritten data. Inline data and preallocated room are counted, holes are not.
-    Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """Returns what was written after generation `since` into the subvolume of `fd`, before compression. A replaced or newly linked
+    name is new; so is rewritten data. Inline data and preallocated space are counted, holes are not. Raises OSError (EPERM without
+    CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, names, total = search.buffer, 0, 0
@@ -233,7 +228,7 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeG
 
 
 def _on_disk(buffer: bytearray, payload: int) -> int:
-    """Returns the size on disk, including preallocated room (fallocate(2))."""
+    """Returns the size on disk, including preallocated space (fallocate(2))."""
     _, _, _, vaddr, length = _EXTENT.unpack_from(buffer, payload)
     return int(length) if vaddr else 0
 

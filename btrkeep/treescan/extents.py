@@ -1,11 +1,8 @@
-"""Extents: all of the extent tree with their owners, the gaps between them, and those that the files of a subvolume refer to.
-
-An EXTENT_ITEM or METADATA_ITEM begins with refs, generation and flags (struct btrfs_extent_item). For a tree block in an
-EXTENT_ITEM its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref); the first
-of them names the owner, unless the extent is shared through another tree block.
-
-An EXTENT_DATA item (struct btrfs_file_extent_item) of a regular extent ends with its address and its length on disk; an inline
-one has data instead, a hole the address 0.
+"""Extents: all of the extent tree with their owners, the gaps between them, and those to which the files of a subvolume refer. An
+EXTENT_ITEM or METADATA_ITEM starts with refs, generation and flags (struct btrfs_extent_item). For a tree block in an EXTENT_ITEM
+its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref); the first of them
+names the owner, unless the extent is shared through another tree block. An EXTENT_DATA item (struct btrfs_file_extent_item) of a
+regular extent ends with its address and its length on disk; an inline one has data instead, a hole the address 0.
 """
 
 import os
@@ -34,7 +31,7 @@ SHARED = 0
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """A batch, by address: u64[n] each, `is_tree_block` bool[n]. `refs`: references counted. `owner`: a tree's id, or SHARED."""
+    """A batch, by address: u64[n] each, `is_tree_block` bool[n]. `refs`: number of references. `owner`: a tree's id, or SHARED."""
 
     vaddr: Array
     length: Array
@@ -45,7 +42,7 @@ class Extents:
 
 
 def extents(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFFER_SIZE) -> Iterator[Extents]:
-    """The extents that begin at virtual addresses from `first` to `last`, a batch for each buffer. Raises OSError."""
+    """Yields the extents that start at virtual addresses from `first` to `last`, a batch for each buffer. Raises OSError."""
     node = int(ioctl.fs_info(fd).nodesize)
     search = TreeSearch(fd, ctree.EXTENT_TREE_OBJECTID, (first, 0, 0), (last, 255, TOP), buffer_size=buffer_size)
     for at, keys in batches(search):
@@ -91,7 +88,7 @@ def gaps(fd: int, vaddr: Array, length: Array, *, buffer_size: int = BUFFER_SIZE
 
 
 def _between(begin: Array, end: Array, reached: Array) -> tuple[Array, Array]:
-    """The gaps before each `begin` that nothing earlier covers; `reached` is how far was covered before."""
+    """Yields the gaps before each `begin` that no earlier extent covers. `reached`: the end of the earlier ones."""
     order = np.lexsort((end, begin))
     begin, end = begin[order], end[order]
     covered = np.maximum.accumulate(np.concatenate(([reached], end[:-1])))
@@ -110,9 +107,8 @@ _FILE_ITEM = np.dtype(
 
 
 def file_extents(fd: int) -> Iterator[tuple[Array, Array]]:
-    """(vaddr, length) u64[n] each, a batch for each buffer, of the subvolume that `fd` is in; bytes on disk, so after compression.
-
-    An extent comes as often as a file refers to it. Inline data and holes are left out. Raises OSError.
+    """Yields (vaddr, length) u64[n] each, a batch for each buffer, of the subvolume of `fd`; bytes on disk, so after compression.
+    An extent comes once for each reference of a file. Inline data and holes are left out. Raises OSError.
     """
     search = TreeSearch(fd)
     for at, keys in batches(search):

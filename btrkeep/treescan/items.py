@@ -20,10 +20,9 @@ _LEN = Struct("<L")
 
 
 def positions(buffer: bytearray, start: int, count: int) -> Array:
-    """int64[count]: where each item's header begins. `start` is the first one's.
-
-    Most trees come in items of one size, which one comparison sees. Otherwise the chain is walked, a number each: an item's place
-    is known only when the size of the one before it is.
+    """int64[count]: the positions of the items' headers. `start`: that of the first. Most trees have items of one size, which one
+    comparison shows. Otherwise the chain is followed, with one number for each item, because an item's position depends on the size
+    of the one before it.
     """
     size = HEADER_SIZE + _LEN.unpack_from(buffer, start + _LEN_AT)[0]
     if start + (count - 1) * size + HEADER_SIZE <= len(buffer):
@@ -42,9 +41,8 @@ def _walked(buffer: bytearray, start: int, count: int) -> Array:
 
 
 def batches(search: TreeSearch) -> Iterator[tuple[Array, Array]]:
-    """A search to its end, a buffer at a time: where each item's header begins, int64[n], and the headers, HEADER[n].
-
-    The buffer holds the batch until the next one is asked for. Raises OSError.
+    """Runs a search to its end, a buffer at a time: yields the positions of the items' headers, int64[n], and the headers,
+    HEADER[n]. The buffer contains the batch until the next one is requested. Raises OSError.
     """
     while count := search.fill():
         at = positions(search.buffer, search.first_header, count)
@@ -53,15 +51,14 @@ def batches(search: TreeSearch) -> Iterator[tuple[Array, Array]]:
 
 
 def headers(buffer: bytearray, at: Array) -> Array:
-    """HEADER[n]: the headers that begin at these places."""
+    """HEADER[n]: the headers at these positions."""
     return gathered(buffer, at, HEADER)
 
 
 def gathered(buffer: bytearray, at: Array, layout: np.dtype[Any]) -> Array:
-    """layout[n]: copies of the structures that begin at these places, which need not be aligned.
-
-    They are taken from a view in which one begins at each byte: a copy for each structure, and not an index for each byte. NumPy
-    copies opaque bytes ten times as fast as fields.
+    """layout[n]: copies of the structures at these positions, which need not be aligned. They are taken from a view with one
+    structure at each byte: this copies whole structures instead of indexing each byte. NumPy copies opaque bytes ten times as fast
+    as fields.
     """
     if not len(at):
         return np.zeros(0, layout)

@@ -106,7 +106,7 @@ def _linked(buffer: bytearray, header: int) -> tuple[int, int, int] | None:
 
 
 def _names(buffer: bytearray | memoryview, header: int) -> Iterator[tuple[int, bytes]]:
-    """(folder, name) of each name in an INODE_REF (one folder's names, as many as fit) or INODE_EXTREF (those that did not)."""
+    """(folder, name) of each name in an INODE_REF (names of one folder, as many as fit) or INODE_EXTREF (the others)."""
     _, _, offset, kind, size = HEADER.unpack_from(buffer, header)
     position, end = header + HEADER.size, header + HEADER.size + size
     while position < end:
@@ -121,10 +121,8 @@ def _names(buffer: bytearray | memoryview, header: int) -> Iterator[tuple[int, b
 
 
 class FolderPaths:
-    """Paths of a subvolume's folders, by inode number, as components relative to its root.
-
-    INO_LOOKUP would answer with one call, but only up to 4,080 bytes, and paths in a backup may be longer. So folder by folder,
-    remembered.
+    """Paths of a subvolume's folders, by inode number, as components relative to its root. INO_LOOKUP would return a path in one
+    call, but only up to 4,080 bytes, and paths in a backup may be longer. So each folder is looked up and remembered.
     """
 
     def __init__(self, fd: int) -> None:
@@ -132,7 +130,7 @@ class FolderPaths:
         self._parent: Callable[[int], tuple[int, bytes]] = lru_cache(_PARENTS_REMEMBERED)(self._look_up_parent)
 
     def of(self, ino: int) -> tuple[bytes, ...]:
-        """The components of the path of folder `ino`; () for the root. Raises FileNotFoundError when it has no name."""
+        """Returns the components of the path of folder `ino`; () for the root. Raises FileNotFoundError if it has no name."""
         path = []
         while ino != _ROOT_FOLDER:
             ino, name = self._parent(ino)
@@ -151,8 +149,8 @@ _Names = dict[int, list[tuple[int, bytes]]]
 
 
 class _Found(NamedTuple):
-    """What one search found. `image`: its buffer without the generations of the leaves, which the headers at `headers` begin with.
-    `last`: where the last item's header is; None if there are no more items.
+    """The result of one search. `image`: its buffer without the generations of the leaves, with which the headers at `headers`
+    start. `last`: the position of the last item's header; None if there are no more items.
     """
 
     headers: tuple[int, ...]
@@ -162,10 +160,9 @@ class _Found(NamedTuple):
 
 
 class InodeNames:
-    """Paths of the inodes of any subvolume, without opening it: the kernel searches in a tree that is named by its id.
-
-    Snapshots of one subvolume mostly have the same items around an inode. So what a search returns is compared with what the last
-    one for these inodes returned, in whichever subvolume, and only taken apart if it is something else.
+    """Paths of the inodes of any subvolume, without opening it: the kernel searches the tree with a given id. Snapshots of one
+    subvolume usually have the same items around an inode. So the result of a search is compared with that of the last one for these
+    inodes, in any subvolume, and only parsed if it differs.
     """
 
     def __init__(self, fd: int) -> None:
@@ -183,9 +180,8 @@ class InodeNames:
         return self.of_many(subvolume, (ino,)).get(ino, ())
 
     def of_many(self, subvolume: int, inodes: Iterable[int]) -> Mapping[int, Sequence[bytes]]:
-        """Returns the paths of several inodes, by inode: one search for those near each other, and often for their folders.
-
-        It is the same object as before when the subvolume before had the same paths.
+        """Returns the paths of several inodes, by inode: with one search for inodes that are near each other, and often for their
+        folders. It is the same object as before if the previous subvolume had the same paths.
         """
         paths_by_inode: dict[int, list[bytes]] = {}
         wanted = sorted(set(inodes))
@@ -210,7 +206,7 @@ class InodeNames:
         return paths_by_inode
 
     def _folder(self, subvolume: int, ino: int, names_by_inode: _Names) -> tuple[bytes, ...]:
-        """The path of a folder; `names_by_inode` are names that were found anyway."""
+        """Returns the path of a folder. `names_by_inode`: names that are already known."""
         if (before := self._folders.get((subvolume, ino))) is not None:
             return before
         path, above = list[bytes](), ino
@@ -226,7 +222,7 @@ class InodeNames:
         return folder_path
 
     def _names(self, subvolume: int, wanted: Sequence[int]) -> _Names:
-        """The names of these inodes, which are in order; and some of others that lie between them. Not to be changed."""
+        """Returns the names of these inodes, which are in order; and of some others between them. Not to be changed."""
         parts = [search.names for cluster in _near_each_other(wanted) for search in self._searches(subvolume, cluster)]
         if len(parts) == 1:
             return parts[0]
@@ -252,7 +248,7 @@ class InodeNames:
                 break
 
     def _fill(self, place: tuple[int, int, int]) -> _Found:
-        """Searches on. `place` tells which search it is, for the next time."""
+        """Searches on. `place`: identifies the search for the next time."""
         number, buffer, before = self._search.fill(), self._search.buffer, self._before.get(place)
         if before and len(before.headers) == number and _image(buffer, before.headers, len(before.image)) == before.image:
             return before
@@ -275,10 +271,9 @@ class InodeNames:
 
 
 def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
-    """Returns the items without their generations: a snapshot's topmost block is written anew, with the same items.
-
-    If it is that of other items at the same headers, then the headers are where these items have them, too: the first one is, and
-    each length leads to the next.
+    """Returns the items without their generations: the topmost block of a snapshot is written again, with the same items. If they
+    are equal to other items with the same positions of headers, then these positions are correct: the first one is, and each length
+    leads to the next.
     """
     if not headers:
         return b""
@@ -290,7 +285,7 @@ def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
 
 
 def _path_within(names_by_inode: _Names, folder: int) -> tuple[bytes, ...] | None:
-    """The path of a folder, if `names_by_inode` has all names on the way to the root."""
+    """Returns the path of a folder, if `names_by_inode` has all names up to the root."""
     path = list[bytes]()
     while folder != _ROOT_FOLDER:
         if not (names := names_by_inode.get(folder)):
@@ -301,7 +296,7 @@ def _path_within(names_by_inode: _Names, folder: int) -> tuple[bytes, ...] | Non
 
 
 def _near_each_other(inodes: Sequence[int]) -> Iterator[list[int]]:
-    """Inode numbers in order, in groups between which many others lie."""
+    """Yields inode numbers in order, in groups between which there are many others."""
     group = list(inodes[:1])
     for ino in inodes[1:]:
         if ino - group[-1] > _NEAR:
@@ -326,7 +321,7 @@ _NOTHING_THERE = (errno.ENOENT, errno.EINVAL)  # free space; a tree block
 
 
 class Owners:
-    """Asks about one address after the other, with one buffer. `fd` is any folder of the filesystem."""
+    """Searches for one address after the other, with one buffer. `fd` is any folder of the filesystem."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -347,9 +342,8 @@ class Owners:
         return frozenset(self._values()[2::3])
 
     def references(self, vaddr: int) -> list[Reference] | None:
-        """(inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None where no data lies.
-
-        Of a compressed extent the offset is where the file's extent begins. Otherwise as `of`.
+        """Returns (inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None if there is no data. For a
+        compressed extent the offset is the start of the file's extent. Otherwise like `of`.
         """
         missing = self._ask(vaddr, 0)
         if missing:
@@ -366,7 +360,7 @@ class Owners:
         return array("Q", memoryview(self._buffer).cast("B")[_COUNTS.size : _COUNTS.size + 8 * count].tobytes())
 
     def _ask(self, vaddr: int, flags: int = _WHOLE_EXTENT) -> int | None:
-        """The references that found no room in the buffer; None when no data lies there."""
+        """Number of references that did not fit into the buffer; None if there is no data."""
         arguments = _ARGS.pack(vaddr, len(self._buffer), flags, ctypes.addressof(self._buffer))
         try:
             ioctl(self._fd, numbers.IOC_LOGICAL_INO_V2, arguments)

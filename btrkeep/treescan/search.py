@@ -27,11 +27,9 @@ Key = tuple[int, int, int]
 
 class TreeSearch:
     """The items of a tree between two keys, a buffer at a time; with `since`, only those in leaves written in that generation or
-    later.
-
-    `tree` 0 is the subvolume of `fd`. The range is one of compound keys: all other items of 256 lie between (256, 1, 0) and (257,
-    1, 0) too. The ioctl returns the number of items, but neither the number of bytes nor the last key: the caller that walks the
-    buffer reports where the last header was.
+    later. `tree` 0 is the subvolume of `fd`. The range is one of compound keys: all other items of 256 are between (256, 1, 0) and
+    (257, 1, 0), too. The ioctl returns the number of items, but neither the number of bytes nor the last key: the caller that walks
+    the buffer reports the position of the last header.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class TreeSearch:
         self._resume: Key | None = first
 
     def only(self, key: Key) -> None:
-        """The next fill is about one item: that of this key, or none."""
+        """The next search is for one item: the one with this key, or none."""
         self._resume = self._last = key
 
     def restart(self, tree: int, first: Key, last: Key) -> None:
@@ -74,7 +72,7 @@ class TreeSearch:
         return int(numbers.ioctl_search_key.unpack_from(self.buffer, 0)[9])
 
     def resume_after(self, header: int) -> None:
-        """The next fill starts behind the item whose header is at `header`: the next key of (objectid, type, offset)."""
+        """The next search starts after the item whose header is at `header`: at the next key of (objectid, type, offset)."""
         _, objectid, offset, kind, _ = HEADER.unpack_from(self.buffer, header)
         if (objectid, kind, offset) >= self._last:
             self._resume = None
