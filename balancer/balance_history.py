@@ -172,8 +172,9 @@ def measured(state: Path, filesystem: str) -> list[MeasuredBalance]:
 
 
 def thinned(moments: Sequence[datetime], count: int) -> list[int]:
-    """Returns which of these times, in order, to show in `count` lines, at least two: the first, and the last of each slot. Slots
-    have equal length, so that a week with many samples takes no more lines than one with few; an empty slot takes none.
+    """Returns which of these times, in order, to show in `count` lines, at least two: the first, and the last of each slot.
+
+    Slots have equal length, so that a week with many samples takes no more lines than one with few; an empty slot takes none.
     """
     if len(moments) <= count:
         return list(range(len(moments)))
@@ -226,8 +227,9 @@ def sums(balances: "Sequence[Balance]") -> Sums:
 
 
 class Recorder:
-    """Records one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` gets the errors that prevent it. A
-    context manager: if it is left before the run has ended, it records that the run failed.
+    """Records one run on `filesystem` (its UUID) in the catalogue of the state folder. `warn` gets the errors that prevent it.
+
+    A context manager: if it is left before the run has ended, it records that the run failed.
     """
 
     def __init__(self, state: Path, filesystem: str, mountpoint: Path, warn: Callable[[str], None]) -> None:

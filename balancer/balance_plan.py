@@ -1,5 +1,7 @@
 """Finds which block groups are worth balancing now, also by device: reads the filesystem, ranks block groups, reads the costs of
-the best few. Nothing is changed.
+the best few.
+
+Nothing is changed.
 """
 
 from collections.abc import Collection, Sequence
@@ -150,8 +152,9 @@ def choose(
 def recheck_group(
     fd: int, seen: FilesystemReading, best: BestBlockGroup, settings: RunSettings, model: Model, done: Sequence[StepDone]
 ) -> PlannedBlockGroup | None:
-    """Reads the chosen block group again, right before it is balanced. Returns None if it no longer exists, is no longer worth it,
-    or exceeds the rest of the budget. Raises OSError.
+    """Reads the chosen block group again, right before it is balanced.
+
+    Returns None if it no longer exists, is no longer worth it, or exceeds the rest of the budget. Raises OSError.
     """
     groups, index, moved = seen.survey.groups, best.index, sum(step.moved for step in done)
     assert index is not None
@@ -179,8 +182,9 @@ def _with(groups: DataBlockGroups, index: int, new_groups: DataBlockGroups) -> D
 
 
 def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Model) -> list[PlannedBlockGroup]:
-    """Returns all block groups that would be balanced, in order, if nothing else changed. Raises OSError. Reads the costs of all of
-    them, which may take some seconds.
+    """Returns all block groups that would be balanced, in order, if nothing else changed. Raises OSError.
+
+    Reads the costs of all of them, which may take some seconds.
     """
     groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
     ranked = rank(groups, settings.policy, settings.floors, None, left_out, room, settings.by_device).tolist()

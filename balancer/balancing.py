@@ -1,6 +1,7 @@
-"""Balances block groups, one at a time. Each time the next one is chosen, read and scored again, then balanced or skipped. The
-kernel relocates in a thread of this program. The main thread waits for it, checks the conditions that may end the run, and reports
-progress.
+"""Balances block groups, one at a time. Each time the next one is chosen, read and scored again, then balanced or skipped.
+
+The kernel relocates in a thread of this program. The main thread waits for it, checks the conditions that may end the run, and
+reports progress.
 """
 
 import time
@@ -209,8 +210,10 @@ class Balancing:
         return reading
 
     def _made_since(self) -> set[int]:
-        """Returns the block groups that were made since the run started: they are no candidates of this run. They are recognised by
-        their addresses. If the kernel uses the address of a deleted block group again, the block group counts as new.
+        """Returns the block groups that were made since the run started: they are no candidates of this run.
+
+        They are recognised by their addresses. If the kernel uses the address of a deleted block group again, the block group
+        counts as new.
         """
         return set(self._seen.survey.groups.vaddr.tolist()) - (self._originals or set())
 

@@ -28,9 +28,11 @@ _NO_COSTS: Mapping[int, Cost] = {}
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Minimum requirements for a block group to be worth balancing, whatever the policy. `min_score` is for a block group of 1 GiB;
-    if the largest one of a filesystem is smaller, the requirement is lowered in proportion for all. So small filesystems are
-    balanced, too, and the tiny block groups of large ones are not. `min_benefit`: score per GiB moved. `min_length`: bytes.
+    """Minimum requirements for a block group to be worth balancing, whatever the policy.
+
+    `min_score` is for a block group of 1 GiB; if the largest one of a filesystem is smaller, the requirement is lowered in
+    proportion for all. So small filesystems are balanced, too, and the tiny block groups of large ones are not. `min_benefit`:
+    score per GiB moved. `min_length`: bytes.
     """
 
     min_score: float = 25.0
@@ -55,10 +57,11 @@ def rank(
     unallocated: int | None = None,
     by_device: bool = False,
 ) -> Array:
-    """i64[m]: indices of the n `groups` that are worth it, the best first; equal ones by address. `costs` and `set_aside`: by
-    vaddr. With costs, block groups with a cost come first, and for the policy benefit they are ordered by score per byte written,
-    including metadata. `unallocated`: bytes, to decide whether the data fits anywhere; None: not checked. `by_device`: block groups
-    are moved to or from a device, and unallocated space is used.
+    """i64[m]: indices of the n `groups` that are worth it, the best first; equal ones by address.
+
+    `costs` and `set_aside`: by vaddr. With costs, block groups with a cost come first, and for the policy benefit they are ordered
+    by score per byte written, including metadata. `unallocated`: bytes, to decide whether the data fits anywhere; None: not
+    checked. `by_device`: block groups are moved to or from a device, and unallocated space is used.
     """
     costs = _NO_COSTS if costs is None else costs
     fits = groups.used <= _free_elsewhere(groups, _countable(policy, unallocated, by_device))
@@ -112,8 +115,9 @@ def _below(groups: DataBlockGroups, index: int, floors: Floors) -> str:
 
 
 def _countable(policy: str, unallocated: int | None, by_device: bool) -> int | None:
-    """Returns the unallocated bytes that count as free for moved data; None: not checked. A policy for space counts none of them:
-    data that fits into no other block group would need a new one, as large as the old one.
+    """Returns the unallocated bytes that count as free for moved data; None: not checked.
+
+    A policy for space counts none of them: data that fits into no other block group would need a new one, as large as the old one.
     """
     return 0 if policy in FOR_SPACE and unallocated is not None and not by_device else unallocated
 

@@ -51,8 +51,9 @@ def _configured() -> Iterator[Path]:
 
 
 def backups_at_work(folders: Iterable[Path], *, only_expiry: bool = False) -> str | None:
-    """Returns in words who makes or expires backups, or None. `only_expiry`: only expiries count. Reads the text of the locks:
-    taking a lock, even for a moment, could make a backup fail.
+    """Returns in words who makes or expires backups, or None. `only_expiry`: only expiries count.
+
+    Reads the text of the locks: taking a lock, even for a moment, could make a backup fail.
     """
     for folder in folders:
         for file in [folder / _EXPIRY] if only_expiry else _held(folder):

@@ -143,8 +143,9 @@ def _fitted(features: Array, took: Array, trust: Array, least: float) -> Rates:
 
 
 def non_negative(features: Array, took: Array) -> Array:
-    """f64[k], none below zero: the least squares solution of `features` f64[n, k] times it being `took` f64[n]. There are few
-    features, so each subset of non-zero ones is tried: one of them is the best.
+    """f64[k], none below zero: the least squares solution of `features` f64[n, k] times it being `took` f64[n].
+
+    There are few features, so each subset of non-zero ones is tried: one of them is the best.
     """
     unit = np.maximum(np.linalg.norm(features, axis=0), 1e-300)
     best, least = np.zeros(features.shape[1]), float(took @ took)

@@ -51,8 +51,10 @@ _OBSTACLES = {errno.ETXTBSY: RelocationObstacle.SWAP, errno.EINPROGRESS: Relocat
 
 class Relocation:
     """Starts with the context, and has ended when that is left, by cancellation if necessary: nothing is left running in the
-    kernel. Only the main thread gets signals. An exception that leaves the context cancels. Both threads are started before the
-    ioctl: without the second one nothing could be cancelled. Raises NoThread.
+    kernel.
+
+    Only the main thread gets signals. An exception that leaves the context cancels. Both threads are started before the ioctl:
+    without the second one nothing could be cancelled. Raises NoThread.
     """
 
     def __init__(self, fd: int, vaddr: int, flags: int) -> None:

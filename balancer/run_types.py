@@ -1,5 +1,6 @@
-"""The data of a run: settings, the planned or present block group, results, and events. `balancer.balancing` makes them; the
-command line shows them. Nothing here reads a filesystem.
+"""The data of a run: settings, the planned or present block group, results, and events.
+
+`balancer.balancing` makes them; the command line shows them. Nothing here reads a filesystem.
 """
 
 from dataclasses import dataclass, field
@@ -157,9 +158,11 @@ class PlannedBlockGroup:
 
 @dataclass(frozen=True, slots=True)
 class BalanceProgress:
-    """Progress of the current block group. `left`: its used bytes at the filesystem's last commit. The kernel first copies and then
-    changes the references, so `left` stays constant for a while and falls in large steps. `written`: bytes to the devices since the
-    step started, by all programs. `seconds`: since then. `total_moved` and `total_written`: of the run, including this step.
+    """Progress of the current block group. `left`: its used bytes at the filesystem's last commit.
+
+    The kernel first copies and then changes the references, so `left` stays constant for a while and falls in large steps.
+    `written`: bytes to the devices since the step started, by all programs. `seconds`: since then. `total_moved` and
+    `total_written`: of the run, including this step.
     """
 
     left: int

@@ -62,9 +62,10 @@ def joined(group: Array, vaddr: Array, end: Array) -> tuple[Array, Array, Array]
 
 @dataclass(frozen=True, slots=True)
 class FreeExtents:
-    """The free space in each of n block groups, and the sizes of all their free extents. `fragments` i64[n] and `score` f64[n]
-    count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the histogram, `extents` and `bytes` i64[SIZES],
-    are of joined adjacent extents.
+    """The free space in each of n block groups, and the sizes of all their free extents.
+
+    `fragments` i64[n] and `score` f64[n] count as the free space tree does; `free` u64[n] is bytes; `largest` u64[n] and the
+    histogram, `extents` and `bytes` i64[SIZES], are of joined adjacent extents.
     """
 
     fragments: Array
@@ -192,8 +193,9 @@ def below(limit: int, by_size: Array) -> int:
 
 
 def worth(score: Array, used: Array) -> Array:
-    """i64[m]: which of n block groups (f64[n], u64[n]) are worth balancing, the best first. Those above BAD, by benefit, until
-    WORTH of the data would be moved; the first one whatever its size.
+    """i64[m]: which of n block groups (f64[n], u64[n]) are worth balancing, the best first.
+
+    Those above BAD, by benefit, until WORTH of the data would be moved; the first one whatever its size.
     """
     bad = np.flatnonzero(score > BAD)
     # One with nothing in it moves nothing: as good as can be.

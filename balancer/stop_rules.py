@@ -20,6 +20,7 @@ _NOTHING = dict.fromkeys(FOR_SPACE, "no unallocated space")
 @dataclass(frozen=True, slots=True)
 class StopFacts:
     """The facts. `now`: with time zone; `elapsed`: seconds since the run started; `moved`, `unallocated`, `total`: bytes.
+
     `exclusive`: the exclusive operation, "none" or the kernel's name; `exclusive_by`: its process, if known. `backups`: who makes
     or expires backups, or None. `pressure`: a share, None if unknown. `signal`: the number of a received signal.
     """
@@ -128,8 +129,9 @@ def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
 
 
 def _since_last_gain(steps: Sequence[StepDone], policy: str) -> int:
-    """Returns how many block groups were balanced since the gain of the run was highest. The sum counts, not the single step: block
-    groups of two lengths that alternate gain and lose the same space again and again.
+    """Returns how many block groups were balanced since the gain of the run was highest.
+
+    The sum counts, not the single step: block groups of two lengths that alternate gain and lose the same space again and again.
     """
     total, best, since = 0.0, 0.0, 0
     for step in steps:

@@ -1,6 +1,7 @@
-"""Reads a filesystem into arrays: its data block groups, their used bytes, and the layout of their free space. Mixed block groups
-(data and metadata) count as data, as in python-btrfs's example. The memory is that of the block groups and one batch of free
-extents.
+"""Reads a filesystem into arrays: its data block groups, their used bytes, and the layout of their free space.
+
+Mixed block groups (data and metadata) count as data, as in python-btrfs's example. The memory is that of the block groups and one
+batch of free extents.
 """
 
 import os
@@ -44,8 +45,9 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of a block group. `references`: those of file extents and tree blocks to its extents. `largest` and `moves` are
-    bytes: the largest extent, and all of them.
+    """The cost of a block group. `references`: those of file extents and tree blocks to its extents.
+
+    `largest` and `moves` are bytes: the largest extent, and all of them.
     """
 
     extents: int

@@ -1,5 +1,6 @@
-"""Writes animations frame by frame: only the previous frame is kept, because the next one usually differs little from it. GIF:
-https://www.w3.org/Graphics/GIF/spec-gif89a.txt. WebP: https://developers.google.com/speed/webp/docs/riff_container. Pillow
+"""Writes animations frame by frame: only the previous frame is kept, because the next one usually differs little from it.
+
+GIF: https://www.w3.org/Graphics/GIF/spec-gif89a.txt. WebP: https://developers.google.com/speed/webp/docs/riff_container. Pillow
 compresses each frame; the containers are written here, because Pillow would collect all frames first.
 """
 

@@ -99,9 +99,11 @@ def distances(colours: Array, others: Array) -> Array:
 
 @cache
 def sequential_colours() -> Array:
-    """u8[STEPS, 3]: from little to much. Lightness increases evenly, from violet over teal to yellow. The darkest colour is lighter
-    than the black of unallocated space, the lightest one darker than a white page. No red and green have the same lightness, so the
-    map can be read without colour. Each colour is as saturated as a screen can show, up to `_CHROMA`.
+    """u8[STEPS, 3]: from little to much. Lightness increases evenly, from violet over teal to yellow.
+
+    The darkest colour is lighter than the black of unallocated space, the lightest one darker than a white page. No red and green
+    have the same lightness, so the map can be read without colour. Each colour is as saturated as a screen can show, up to
+    `_CHROMA`.
     """
     share = np.linspace(0, 1, STEPS)
     lightness, hue = 0.36 + 0.56 * share, np.radians(305 - 200 * share)
@@ -134,9 +136,10 @@ def map_sequentially(share: Array) -> Array:
 
 @cache
 def qualitative_colours(count: int, others: tuple[tuple[int, int, int], ...] = ()) -> Array:
-    """u8[count, 3]: colours for unordered things. Each one is the farthest from all earlier ones, and from black, white, the grey
-    of "none" and `others`, as seen by the people who can distinguish it worst. Very dark ones are left out, because they would be
-    invisible on black.
+    """u8[count, 3]: colours for unordered things.
+
+    Each one is the farthest from all earlier ones, and from black, white, the grey of "none" and `others`, as seen by the people
+    who can distinguish it worst. Very dark ones are left out, because they would be invisible on black.
     """
     levels = np.linspace(0, 255, 10).round().astype(np.uint8)
     grid = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1).reshape(-1, 3)

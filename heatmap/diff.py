@@ -21,8 +21,9 @@ FULLER, EMPTIER, NEW, GONE = KINDS = ("fuller", "emptier", "new", "gone")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """Block groups that changed, by address: `vaddr`, `length`, `flags`, `before`, `after` u64[n], bytes used; `kind` str[n]. A new
-    one has 0 before, a deleted one 0 after.
+    """Block groups that changed, by address: `vaddr`, `length`, `flags`, `before`, `after` u64[n], bytes used; `kind` str[n].
+
+    A new one has 0 before, a deleted one 0 after.
     """
 
     vaddr: Array

@@ -35,9 +35,10 @@ def picture(
     size: int | None = None,
     curve: str = "hilbert",
 ) -> tuple[Array, Grid]:
-    """Draws the later state, u8[edge, edge, 3], coloured by change; both states have the scale of the larger one. A block group
-    that has disappeared is drawn in its old place, unless another one is there now; in the order of virtual addresses it is not
-    drawn.
+    """Draws the later state, u8[edge, edge, 3], coloured by change; both states have the scale of the larger one.
+
+    A block group that has disappeared is drawn in its old place, unless another one is there now; in the order of virtual addresses
+    it is not drawn.
     """
     scale = common_scale((before, after))
     changes = changes_between(before, after)

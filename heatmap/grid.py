@@ -137,7 +137,9 @@ class Grid:
 
 def choose(order: int | None, size: int | None, curve: str, total_bytes: int, granularity: int) -> Grid:
     """Returns the grid: without an order one whose pixels are `granularity` bytes or less, with order 10 at most; size is 10 or
-    more. Raises OperatorError: `size` below `order`.
+    more.
+
+    Raises OperatorError: `size` below `order`.
     """
     chosen = order
     if chosen is None:

@@ -1,5 +1,7 @@
-"""The text below a picture: filesystem, time, how it was drawn, numbers, and the meaning of the colours. Uses Pillow's own font.
-The size of the letters is proportional to the picture, so that a large one can be read when it is shown small.
+"""The text below a picture: filesystem, time, how it was drawn, numbers, and the meaning of the colours.
+
+Uses Pillow's own font. The size of the letters is proportional to the picture, so that a large one can be read when it is shown
+small.
 """
 
 from collections.abc import Iterator, Sequence

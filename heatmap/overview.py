@@ -188,6 +188,7 @@ FORMAT = 1
 
 def pixel_map(state: FilesystemState, drawn: Drawing) -> dict[str, Any]:
     """Returns the map of a picture of a whole filesystem for JSON: data about the picture, and `entries`, a list for each column.
+
     `start` and `end` are positions; `vaddr`, `length`, `used`, `flags` and `score` are those of the block group. `devid` and
     `paddr` are those of the device extent; in the order of virtual addresses, in which an entry is all device extents of a chunk,
     they are missing. `score` is null without data, and missing if no scores were read. All sizes are bytes.

@@ -68,7 +68,9 @@ def name_parts(
 
 def output_name(chosen: str | None, parts: Sequence[str], taken: datetime, form: str) -> str:
     """Returns `chosen` if it names a file or "-"; else a name made of `parts` and the time, in the folder that it names or in the
-    current one. A missing folder is made if its name ends with a slash. Raises OperatorError if that fails.
+    current one.
+
+    A missing folder is made if its name ends with a slash. Raises OperatorError if that fails.
     """
     if chosen is not None and chosen.endswith("/"):
         require_own_links(Path(chosen))

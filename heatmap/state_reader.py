@@ -34,8 +34,10 @@ from heatmap.overview import CellColours, Cells, Drawing
 def read_state(
     fd: int, *, scores: bool = False, generations: bool = False, progress: Callable[[float], None] | None = None
 ) -> FilesystemState:
-    """Reads the filesystem of `fd`. Raises OSError (EPERM without CAP_SYS_ADMIN). `scores` takes 0.05 s more for a million free
-    extents. `generations` reads the whole extent tree; `progress` is called with the finished share, from 0 to 1.
+    """Reads the filesystem of `fd`. Raises OSError (EPERM without CAP_SYS_ADMIN).
+
+    `scores` takes 0.05 s more for a million free extents. `generations` reads the whole extent tree; `progress` is called with the
+    finished share, from 0 to 1.
     """
     taken, about, device = datetime.now(UTC), filesystem(fd), devices(fd)
     chunk, piece = chunks(fd), device_extents(fd)
@@ -183,7 +185,9 @@ def draw_extents(
     colouring: ExtentColouring,
 ) -> Drawing:
     """Draws these block groups, u64[n] each, by address. Extents are read and drawn in batches, so memory does not depend on their
-    number. Raises OSError, OperatorError: `size` below `order`.
+    number.
+
+    Raises OSError, OperatorError: `size` below `order`.
     """
     grid = choose(order, size, curve, int(length.sum()), sectorsize)
     canvas = Canvas(grid)

@@ -1,5 +1,6 @@
-"""Makes an animation of a folder of pictures and recorded states, frame by frame: GIF, WebP, or by ffmpeg mp4. Frames are drawn by
-as many threads as there are processors, a few ahead of writing, and none is kept.
+"""Makes an animation of a folder of pictures and recorded states, frame by frame: GIF, WebP, or by ffmpeg mp4.
+
+Frames are drawn by as many threads as there are processors, a few ahead of writing, and none is kept.
 """
 
 import os

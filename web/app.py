@@ -1,5 +1,6 @@
-"""The Flask application: its pages, and what is done for every request of every page. The X-Forwarded headers of a reverse proxy
-are used if the configuration names the proxy's address, and dropped otherwise.
+"""The Flask application: its pages, and what is done for every request of every page.
+
+The X-Forwarded headers of a reverse proxy are used if the configuration names the proxy's address, and dropped otherwise.
 """
 
 import socket

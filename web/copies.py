@@ -1,6 +1,7 @@
-"""The copies: backups fetched from other pools into this one, the last known state of other pools, and hosts without a copy. This
-server knows about another pool only what that pool recorded here at the end of a replication: the newest backup of each host that
-both have. A viewer who is limited to hosts sees only these hosts.
+"""The copies: backups fetched from other pools into this one, the last known state of other pools, and hosts without a copy.
+
+This server knows about another pool only what that pool recorded here at the end of a replication: the newest backup of each host
+that both have. A viewer who is limited to hosts sees only these hosts.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,7 @@
-"""Downloads: passes on the root service's stream piece by piece; never displayed, never truncated unnoticed. Nothing is stored: the
-server's own buffer is limited, and the root service waits while it is full. A transfer that fails midway has no end marker, so that
-no client regards half an archive as complete.
+"""Downloads: passes on the root service's stream piece by piece; never displayed, never truncated unnoticed.
+
+Nothing is stored: the server's own buffer is limited, and the root service waits while it is full. A transfer that fails midway has
+no end marker, so that no client regards half an archive as complete.
 """
 
 import logging
@@ -115,8 +116,9 @@ def name_of(host: str, backup: str, path: bytes, kind: str) -> bytes:
 
 def disposition(name: bytes) -> str:
     """Returns the header of RFC 6266: a name that any client accepts, and the real one in UTF-8 (RFC 5987). No character of `name`
-    ends its quotes. Bytes that are not valid UTF-8 become U+FFFD, because the header cannot contain them; unprintable characters
-    become underscores.
+    ends its quotes.
+
+    Bytes that are not valid UTF-8 become U+FFFD, because the header cannot contain them; unprintable characters become underscores.
     """
     seen = "".join((char if char.isprintable() and char not in '/\\"' else "_") for char in name.decode("utf-8", "replace")) or "_"
     plain = "".join(char if " " <= char <= "~" and char != "%" else "_" for char in seen)

@@ -1,5 +1,6 @@
-"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table. For each
-request the viewer is identified and the parameters are parsed; the endpoint's answer is sent as JSON.
+"""The JSON API below /api/v1: the content of the pages, for programs, with an OpenAPI document made from the same table.
+
+For each request the viewer is identified and the parameters are parsed; the endpoint's answer is sent as JSON.
 """
 
 from collections.abc import Callable

@@ -64,8 +64,9 @@ def day(moment: datetime, zone: ZoneInfo, now: datetime | None = None) -> str:
 
 
 def absolute(moment: datetime, zone: ZoneInfo, now: datetime | None = None, clock: str = "%H:%M") -> str:
-    """Returns "Fri 20 Nov 22:00", with the day as in `day`; with the zone if the hour occurs twice on that day. `clock`: the format
-    of the time of day, for strftime.
+    """Returns "Fri 20 Nov 22:00", with the day as in `day`; with the zone if the hour occurs twice on that day.
+
+    `clock`: the format of the time of day, for strftime.
     """
     local = moment.astimezone(zone)
     twice = f" {local:%Z}" if comes_twice(moment, zone) else ""
@@ -168,8 +169,10 @@ def call() -> str:
 
 
 def when(moment: datetime | None, style: str = "both") -> str | Markup:
-    """Returns a past time as <time>, with all details in its title. `style`: "both" is absolute and relative, each also alone;
-    "seconds" is absolute with seconds, "day" without the time of day, "clock" the hour and minute.
+    """Returns a past time as <time>, with all details in its title.
+
+    `style`: "both" is absolute and relative, each also alone; "seconds" is absolute with seconds, "day" without the time of day,
+    "clock" the hour and minute.
     """
     return _as_time(moment, style, ago)
 

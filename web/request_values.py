@@ -1,5 +1,6 @@
-"""Reads the values of a request: paths of files, numbers, choices, times, names of backups, and the address to continue at. The
-paths of files in backups are the host's bytes, and often not valid UTF-8. In an address a path is the parameter `path`,
+"""Reads the values of a request: paths of files, numbers, choices, times, names of backups, and the address to continue at.
+
+The paths of files in backups are the host's bytes, and often not valid UTF-8. In an address a path is the parameter `path`,
 percent-encoded byte by byte; Werkzeug would decode it as UTF-8 and lose other bytes. In a form it is a field of that name with the
 same percent-encoded text: a browser sends it unchanged.
 """

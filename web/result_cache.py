@@ -1,7 +1,8 @@
-"""Results for several requests and threads: computed once, and used until they are too old or their source has changed. The cache
-is created with the maximum age of results; each request for a result passes a function that returns the version of its source. A
-user sees the effect of an action at once: a submitted form (`drop`) removes all results whose computation started before its
-answer.
+"""Results for several requests and threads: computed once, and used until they are too old or their source has changed.
+
+The cache is created with the maximum age of results; each request for a result passes a function that returns the version of its
+source. A user sees the effect of an action at once: a submitted form (`drop`) removes all results whose computation started before
+its answer.
 """
 
 import threading
@@ -54,8 +55,9 @@ class _Flight:
 
 
 class ResultCache:
-    """Results by key. Old ones are removed, and so are the least recently used ones if the total of their sizes exceeds `most`. A
-    result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
+    """Results by key. Old ones are removed, and so are the least recently used ones if the total of their sizes exceeds `most`.
+
+    A result is used for `longest` seconds while the version of its source stays the same, and for `young` seconds in any case. A
     request for a result that is being computed waits for it; with `stale_meanwhile` it gets the previous result, if there is one.
     """
 
@@ -80,6 +82,7 @@ class ResultCache:
         self, key: Hashable, compute: Callable[[], T], version: Callable[[], Hashable | None] = lambda: 0, *, renew: bool = False
     ) -> T:
         """Returns the stored result for `key`, or the one that is being computed, or a new one; with `renew` never the stored one.
+
         `compute` may request other results. Raises the OperatorError of `compute`, also in all threads that waited for it.
         """
         with self._lock:

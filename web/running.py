@@ -1,6 +1,7 @@
-"""The running jobs: transfers, an expiry, a balance, and the number of deleted subvolumes that wait for the kernel's cleaner. A job
-without an end in the catalogue is looked up in /proc. If this service may not see processes of others (ProtectProc=invisible), the
-time of the job's last update in the catalogue decides.
+"""The running jobs: transfers, an expiry, a balance, and the number of deleted subvolumes that wait for the kernel's cleaner.
+
+A job without an end in the catalogue is looked up in /proc. If this service may not see processes of others
+(ProtectProc=invisible), the time of the job's last update in the catalogue decides.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,9 @@ _PLACES = Places(AT_ONCE, OF_ONE)
 
 class BoundedServiceClient(RootServiceClient):
     """A client that limits concurrent requests: raises RequestRefused of kind busy at once, and the exceptions of
-    RootServiceClient. Answers and errors are redacted for the viewer: see redaction.
+    RootServiceClient.
+
+    Answers and errors are redacted for the viewer: see redaction.
     """
 
     def ask(self, verb: str, **arguments: Any) -> Any:
@@ -101,9 +103,10 @@ class Answers:
         return service_answer
 
     def ask(self, verb: str) -> None:
-        """Requests a new answer, unless the last one is recent. Other requests wait for the same answer. Raises RequestRefused if
-        many wait already, or if this viewer may not send the request, or not now: that affects only this viewer, is not cached, and
-        the waiting requests are sent again.
+        """Requests a new answer, unless the last one is recent. Other requests wait for the same answer.
+
+        Raises RequestRefused if many wait already, or if this viewer may not send the request, or not now: that affects only this
+        viewer, is not cached, and the waiting requests are sent again.
         """
         if not self._places.acquire(blocking=False):
             raise RequestRefused("that answer is being computed already", "load the page again in a moment", "busy", is_public=True)

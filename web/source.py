@@ -1,6 +1,7 @@
-"""The sources of an answer, and its reader: the catalogue, the published configuration, the time, and the viewer. Every view
-requires a login unless it is `@public`. A viewer may be limited to hosts by shell patterns: the other hosts then appear in no
-count, list or answer.
+"""The sources of an answer, and its reader: the catalogue, the published configuration, the time, and the viewer.
+
+Every view requires a login unless it is `@public`. A viewer may be limited to hosts by shell patterns: the other hosts then appear
+in no count, list or answer.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,10 +26,12 @@ _READING = ("GET", "HEAD", "OPTIONS", "TRACE")
 
 
 class Caches:
-    """The results of an application that come from the catalogue. `current` follows the catalogue, which changes all the time while
-    a night writes its progress, and there may be 20 viewers: so a result less than a second old is used in any case, and none is
-    older than half a minute, because some depend on the time. `months` has results that do not depend on each row that a night
-    writes: they are used for ten minutes, or until the end of the hour.
+    """The results of an application that come from the catalogue.
+
+    `current` follows the catalogue, which changes all the time while a night writes its progress, and there may be 20 viewers: so a
+    result less than a second old is used in any case, and none is older than half a minute, because some depend on the time.
+    `months` has results that do not depend on each row that a night writes: they are used for ten minutes, or until the end of the
+    hour.
     """
 
     def __init__(self) -> None:
@@ -79,8 +82,9 @@ class RequestContext:
         return datetime.now(UTC).replace(microsecond=0)
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Returns the result of `compute` for this key: less than a second old, or at most 30 s if the catalogue is unchanged. The
-        key must name everything in addition to the catalogue on which the result depends: the viewer's limits of hosts, the
+        """Returns the result of `compute` for this key: less than a second old, or at most 30 s if the catalogue is unchanged.
+
+        The key must name everything in addition to the catalogue on which the result depends: the viewer's limits of hosts, the
         filters.
         """
         return self._caches.current.get(key, compute, partial(catalogue_version, self.settings.state / FILE))

@@ -117,8 +117,9 @@ def _name(context: ExpiryContext, host: str, name: str, candidates: Mapping[str,
 
 
 def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPool) -> Candidate:
-    """Returns a backup that cannot be read, in part or completely; its location and its seal prove that btrkeep made it. Raises
-    StateConflict if nothing proves that.
+    """Returns a backup that cannot be read, in part or completely; its location and its seal prove that btrkeep made it.
+
+    Raises StateConflict if nothing proves that.
     """
     path = context.pool.host(host) / name
     if backup := sealed_without_record(path, host):

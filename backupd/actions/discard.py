@@ -51,7 +51,9 @@ class UnfinishedBackup:
 
 def all_unfinished(pool: Pool) -> list[UnfinishedBackup]:
     """Returns the unfinished backups that no run is using, including those of hosts that are no longer configured, the largest
-    first. Unreadable ones are skipped.
+    first.
+
+    Unreadable ones are skipped.
     """
     return sorted(_each(pool), key=lambda unfinished: (-unfinished.size, unfinished.host))
 

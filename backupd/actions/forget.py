@@ -1,5 +1,6 @@
-"""Forgets a host, so that all its backups expire, and undoes that. This is one line in the host's notes.json, which `backupd
-expire` reads. Callers of `forget` and `undo_forget` hold the host's lock.
+"""Forgets a host, so that all its backups expire, and undoes that.
+
+This is one line in the host's notes.json, which `backupd expire` reads. Callers of `forget` and `undo_forget` hold the host's lock.
 """
 
 from collections.abc import Mapping
@@ -86,8 +87,9 @@ def forget(pool: Pool, host: str, now: datetime, *, by: str) -> datetime:
 
 
 def undo_forget(pool: Pool, catalogue: Catalogue, host: str, now: datetime, *, by: str) -> list[str]:
-    """Undoes it. Returns the names of the backups that had expired for this reason and are not being deleted yet. Raises
-    OperatorError if the host is not forgotten.
+    """Undoes it. Returns the names of the backups that had expired for this reason and are not being deleted yet.
+
+    Raises OperatorError if the host is not forgotten.
     """
     notes = read_notes(pool.host(host))
     if not notes.forgotten:

@@ -150,8 +150,9 @@ def release(pool: Pool, catalogue: Catalogue, host: str, name: str, now: datetim
 
 
 def unexpire(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now: datetime, *, by: str) -> HoldResult:
-    """Removes the expiry mark of a backup and holds it for 30 days. `latest` is the newest expired one. Raises UsageError, or
-    StateConflict if it has not expired or is being deleted already.
+    """Removes the expiry mark of a backup and holds it for 30 days. `latest` is the newest expired one.
+
+    Raises UsageError, or StateConflict if it has not expired or is being deleted already.
     """
     work = _HostNotes(pool, catalogue, host, now, by)
     chosen = work.choose(

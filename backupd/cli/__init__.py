@@ -1,5 +1,6 @@
-"""The command line of backupd: here each error becomes one line, a hint and an exit status. The commands are in the folders of
-their features; this package has what they share.
+"""The command line of backupd: here each error becomes one line, a hint and an exit status.
+
+The commands are in the folders of their features; this package has what they share.
 """
 
 import gc

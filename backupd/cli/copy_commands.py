@@ -60,8 +60,9 @@ def closing_time(context: PoolContext, copy: Copy) -> datetime | None:
 
 
 def report_unreached(context: PoolContext, copy: Copy, error: OperatorError, *, is_away: bool = False, dry_run: bool) -> bool:
-    """Records and reports that the other server could not be reached. `is_away`: its pool is not there. Returns False if that is
-    not a failure yet: a pool on a removable disk may be away until the copy is late.
+    """Records and reports that the other server could not be reached. `is_away`: its pool is not there.
+
+    Returns False if that is not a failure yet: a pool on a removable disk may be away until the copy is late.
     """
     now = context.clock.now()
     if not dry_run:

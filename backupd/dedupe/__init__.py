@@ -1,3 +1,4 @@
-"""`backupd dedupe`: equal files of backups share their data (docs/decisions/0052-sharing-what-is-old.rst). Files are compared by
-content, whatever their names; the kernel compares them again before it shares anything.
+"""`backupd dedupe`: equal files of backups share their data (docs/decisions/0052-sharing-what-is-old.rst).
+
+Files are compared by content, whatever their names; the kernel compares them again before it shares anything.
 """

@@ -91,8 +91,9 @@ _ACROSS = ("across", "")
 
 
 def domains(hosts: Iterable[str], configured: Mapping[str, HostConfig]) -> list[list[str]]:
-    """Returns lists of hosts that may share: one for each group, one for all hosts with `share_across_groups`. A host without a
-    group, or one that is no longer configured, shares only among its own backups.
+    """Returns lists of hosts that may share: one for each group, one for all hosts with `share_across_groups`.
+
+    A host without a group, or one that is no longer configured, shares only among its own backups.
     """
     by_domain: dict[tuple[str, str], list[str]] = {}
     for host in hosts:

@@ -267,8 +267,9 @@ random.
 
 
 def connections_at_once(config: Config) -> dict[str, int]:
-    """Returns each address, with its port, and how many connections a run may open there at once. The paths of one host are
-    transferred one after the other, so only hosts count.
+    """Returns each address, with its port, and how many connections a run may open there at once.
+
+    The paths of one host are transferred one after the other, so only hosts count.
     """
     by_group = Counter((address_of(host), host.group) for host in config.hosts.values() if host.enabled and host.address)
     at_once = Counter[str]()
@@ -293,7 +294,9 @@ def crowded(config: Config) -> Iterator[Finding]:
 
 async def sshd_findings(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
     """Returns how the sshd at an address of several hosts limits a run, according to its own settings, which are read from the
-    first host. Returns nothing if that is not permitted: `crowded` then uses the defaults.
+    first host.
+
+    Returns nothing if that is not permitted: `crowded` then uses the defaults.
     """
     address = address_of(host)
     at_once = connections_at_once(config).get(address, 0)

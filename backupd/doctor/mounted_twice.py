@@ -29,8 +29,9 @@ class MountedTwice:
 
 
 def mounted_twice(mounts: Sequence[Mount], host: HostConfig) -> list[MountedTwice]:
-    """Returns the folders of a host that are backed up twice. `mounts`: of the host, in the order in which they were made. Raises
-    OperatorError if comparing them would take very long.
+    """Returns the folders of a host that are backed up twice. `mounts`: of the host, in the order in which they were made.
+
+    Raises OperatorError if comparing them would take very long.
     """
     seen, pairs, fetched = _seen(mounts), list[MountedTwice](), dict[str, bool]()
 

@@ -218,8 +218,9 @@ def _command(host: str, pool: str, folder: Path, own_users: bool) -> tuple[str, 
 
 
 def _container(root: Path, pool: str) -> tuple[str, ...]:
-    """Returns the common beginning of the commands. A received backup may have a .nspawn file beside its data, which can bind and
-    permit anything: such settings are not read.
+    """Returns the common beginning of the commands.
+
+    A received backup may have a .nspawn file beside its data, which can bind and permit anything: such settings are not read.
     """
     return (
         PROGRAM,

@@ -46,8 +46,9 @@ class ChosenNames:
 
 
 def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
-    """Chooses among all names that are not folders. A name that does not fit into `room` bytes with the others is skipped. `look`
-    is called with the number of names seen so far, and may raise. Raises OSError.
+    """Chooses among all names that are not folders. A name that does not fit into `room` bytes with the others is skipped.
+
+    `look` is called with the number of names seen so far, and may raise. Raises OSError.
     """
     drawn: list[tuple[bytes, int]] = []
     most = min(sample.number or _MOST, _MOST)

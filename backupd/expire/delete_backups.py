@@ -237,8 +237,9 @@ def _is_readable(path: Path, since: int, pulse: Callable[[], None]) -> bool:
 
 
 def _shared_before(own: FinalBackup, other: FinalBackup) -> int:
-    """Returns the generation before which all metadata of `own` belongs to the other subvolume too; 0 if none is known. The other
-    one must not have been changed since, as `backupd dedupe` changes it.
+    """Returns the generation before which all metadata of `own` belongs to the other subvolume too; 0 if none is known.
+
+    The other one must not have been changed since, as `backupd dedupe` changes it.
     """
     since = 0
     if other.subvolume.uuid == own.subvolume.parent_uuid:

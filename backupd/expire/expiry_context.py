@@ -126,8 +126,9 @@ class ExpiryContext:
 
     @contextmanager
     def report_errors_of(self, host: str) -> Iterator[None]:
-        """Reports an error of one host and continues with the others; a bug gets its traceback in the log. An unusable pool ends
-        everything.
+        """Reports an error of one host and continues with the others; a bug gets its traceback in the log.
+
+        An unusable pool ends everything.
         """
         try:
             yield

@@ -260,8 +260,9 @@ class ExpiryRunner:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps btrfs-balancer from starting a block group. Waits for the running one, which sees our lock and is cancelled. It
-        does not wait for a balance of another program, which may take days.
+        """Keeps btrfs-balancer from starting a block group. Waits for the running one, which sees our lock and is cancelled.
+
+        It does not wait for a balance of another program, which may take days.
         """
         lock = None
         while not lock and not self.context.cancellation:

@@ -32,8 +32,9 @@ from btrkeep.units import parse_backup_name, parse_time
 
 
 def policy_of(config: Config, host: str, notes: Notes) -> Retention:
-    """Returns the host's policy; if it is not configured, one without rules, which keeps everything, with the pool's grace. A host
-    that is fetched from another pool has the policy of the replica.
+    """Returns the host's policy; if it is not configured, one without rules, which keeps everything, with the pool's grace.
+
+    A host that is fetched from another pool has the policy of the replica.
     """
     configured = config.replicas.get(str(notes.replica.get("name"))) if notes.replica else config.hosts.get(host)
     return configured.retention if configured else Retention(grace=config.retention.grace)
@@ -187,8 +188,9 @@ def _with_common(candidates: Sequence[Candidate], common: Mapping[str, tuple[str
 
 
 def read_host_from_pool(pool: Pool, config: Config, host: str, rows: Mapping[str, str]) -> HostOnPool:
-    """Reads the host only from the pool: notes, names, and every backup's own record. Call it under the host's lock. Raises
-    UnreadableRecord if its notes cannot be read, OSError if the folder no longer exists.
+    """Reads the host only from the pool: notes, names, and every backup's own record. Call it under the host's lock.
+
+    Raises UnreadableRecord if its notes cannot be read, OSError if the folder no longer exists.
     """
     folder = pool.host(host)
     if not stat.S_ISDIR(folder.lstat().st_mode):
@@ -249,7 +251,8 @@ def is_still(path: Path, subvolume: Subvolume) -> bool:
 
 
 def gone_names(folder: Path, notes: Notes) -> list[str]:
-    """Returns the backups that are expired in the notes but no longer exist: we deleted them, and only the note is left. A held one
-    was moved away by an operator, who may bring it back.
+    """Returns the backups that are expired in the notes but no longer exist: we deleted them, and only the note is left.
+
+    A held one was moved away by an operator, who may bring it back.
     """
     return [name for name, note in notes.backups.items() if EXPIRED in note and HOLD not in note and not is_there(folder / name)]

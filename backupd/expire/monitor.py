@@ -196,7 +196,9 @@ def require_btrfs(mountpoint: str) -> Path:
 
 def in_hand(drops: Sequence[Drop], before: Mapping[int, Drop], last: int | None) -> Drop | None:
     """Returns which of the subvolumes with progress is being dropped: the one that advanced since the last reading, otherwise the
-    last one that did. After interrupted drops there are several. None if unknown.
+    last one that did.
+
+    After interrupted drops there are several. None if unknown.
     """
     if len(drops) == 1:
         return drops[0]

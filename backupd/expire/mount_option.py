@@ -79,8 +79,9 @@ class MountOption:
             self.complain(f"mount_option: {self.pool.path} was set to {self.wanted}, but has {current}")
 
     def put_back(self) -> str:
-        """Restores the previous option, if ours is still set, also after a killed run. Returns a message, or "". Never raises
-        OSError, because it is called after other failures.
+        """Restores the previous option, if ours is still set, also after a killed run. Returns a message, or "".
+
+        Never raises OSError, because it is called after other failures.
         """
         self.switched = False
         try:

@@ -41,8 +41,9 @@ _RATE_WINDOW = 60.0
 
 
 class CleanerQueue:
-    """Watches the queue of the filesystem of `path`; `most` subvolumes may wait. After `patience` seconds without a drop, or any
-    progress of one, the cleaner has nothing that it can drop.
+    """Watches the queue of the filesystem of `path`; `most` subvolumes may wait.
+
+    After `patience` seconds without a drop, or any progress of one, the cleaner has nothing that it can drop.
     """
 
     def __init__(self, path: Path, most: int, patience: float = PATIENCE) -> None:
@@ -132,8 +133,9 @@ class CleanerQueue:
         self, deleted: Mapping[int, DeletedBackup], cancellation: Cancellation, tick: Callable[[], None], patience: float | None
     ) -> dict[int, FolderUser | None]:
         """Waits until all of these are dropped, or it is cancelled, or nothing was dropped for `patience` seconds; or until only
-        subvolumes are left that are held by an open file or a working directory. It returns those by id, with the process, None if
-        none is found (a mount also holds one).
+        subvolumes are left that are held by an open file or a working directory.
+
+        It returns those by id, with the process, None if none is found (a mount also holds one).
         """
         while not cancellation:
             self.look()
@@ -250,7 +252,9 @@ def governor(pace: Pace | None, folder: Path, most: int) -> Governor:
 
 class FsyncProbe:
     """Repeatedly measures a small write with fsync, in a separate thread, so that it also measures while the batch waits for its
-    commit. Raises NoThread.
+    commit.
+
+    Raises NoThread.
     """
 
     def __init__(self, path: Path) -> None:

@@ -105,7 +105,9 @@ def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> Cloc
 
 def clock_synchronised() -> bool | None:
     """Returns True if a program (chrony, timesyncd, ntpd) keeps setting the kernel's time, so that the kernel has its maximum
-    error. One system call. None: not permitted to this process.
+    error.
+
+    One system call. None: not permitted to this process.
     """
     import ctypes  # of what starts expiry only few programs ask
 

@@ -1,5 +1,6 @@
-"""Streams files of a backup: a tar from which root can restore everything, or a zip for other users. Names are the host's without
-the slash at the start: etc/passwd. So `tar -x -C /` restores them to their original place.
+"""Streams files of a backup: a tar from which root can restore everything, or a zip for other users.
+
+Names are the host's without the slash at the start: etc/passwd. So `tar -x -C /` restores them to their original place.
 """
 
 import errno
@@ -245,8 +246,9 @@ def _tar_data(entry: Entry, fd: int, start: int, end: int, out: "_GatheringSink"
 
 
 class _GatheringSink:
-    """Passes on written data in larger pieces; the first one early, so that a reader gets a byte. A write passes on only earlier
-    data. So if that ends in an error, a complete member was recorded as finished.
+    """Passes on written data in larger pieces; the first one early, so that a reader gets a byte.
+
+    A write passes on only earlier data. So if that ends in an error, a complete member was recorded as finished.
     """
 
     def __init__(self, out: ByteSink, send: Send | None = None) -> None:
@@ -274,8 +276,9 @@ class _GatheringSink:
             self.flush()
 
     def send(self, fd: int, start: int, end: int) -> int:
-        """Passes on data of a large file in the kernel. Returns where that ended: the rest must be read and written. The last block
-        is left, so that the member is not complete before it is recorded as finished.
+        """Passes on data of a large file in the kernel. Returns where that ended: the rest must be read and written.
+
+        The last block is left, so that the member is not complete before it is recorded as finished.
         """
         if self._send and end - start > PIECE:
             self.flush()

@@ -55,6 +55,7 @@ def parse_which(text: str) -> tuple[str, str]:
 
 def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorable]:
     """Yields all backups of a host that can be restored from and whose names have this prefix, newest first. Skips unreadable ones.
+
     Raises UsageError if the pool does not have the host.
     """
     require_host(pool, host)
@@ -72,8 +73,9 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
 
 
 def named(pool: Pool, which: Iterable[str]) -> list[Restorable]:
-    """Returns the named backups, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError. HOST may be a
-    pattern, such as web*.
+    """Returns the named backups, each once: all of each HOST, newest first, and each HOST@BACKUP. Raises UsageError.
+
+    HOST may be a pattern, such as web*.
     """
     chosen: dict[tuple[str, str], Restorable] = {}
     for host, name in expand_which(pool, which):

@@ -1,4 +1,5 @@
 """Walks a backup in batches for a restore, several times: first name by name, later from a record, because its files never change.
+
 A folder is opened again only if it contains something. The record is in an unnamed file. There is no record of a backup that is too
 large for it, or that cannot be read everywhere: such a backup is walked name by name each time.
 """
@@ -33,8 +34,9 @@ _OF_FOLDERS = None
 
 
 class PlainFolder(NamedTuple):
-    """A folder with at most WHOLE names and MUCH bytes, all of them plain files and symlinks with one name each. `mtime` in
-    nanoseconds. Consists of plain types, because it is sent to other processes.
+    """A folder with at most WHOLE names and MUCH bytes, all of them plain files and symlinks with one name each.
+
+    `mtime` in nanoseconds. Consists of plain types, because it is sent to other processes.
     """
 
     name: bytes
@@ -69,7 +71,9 @@ def unpacked(fields: tuple[Any, ...]) -> PlainFolder:
 
 def walk_batched(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
     """Like `walk`, but plain files, symlinks and files with several names come together, before everything else among the same 64
-    names; and so do folders that contain only a few of them. A folder that is mounted in the backup counts as unreadable.
+    names; and so do folders that contain only a few of them.
+
+    A folder that is mounted in the backup counts as unreadable.
     """
     with parent_of(tree, path) as (above, name):
         first = look(above, name, joined(components(path)))
@@ -393,8 +397,9 @@ def _skip(event: Any, events: _Events) -> None:
 
 
 class NumberSet:
-    """A set of numbers of groups and folders of a record, with one bit for each number up to the largest. For ten million numbers
-    it takes 1.3 MB, a set of Python takes 0.6 GB.
+    """A set of numbers of groups and folders of a record, with one bit for each number up to the largest.
+
+    For ten million numbers it takes 1.3 MB, a set of Python takes 0.6 GB.
     """
 
     def __init__(self) -> None:

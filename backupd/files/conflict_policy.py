@@ -75,7 +75,9 @@ def same_time(mtime: int, existing_mtime: int) -> bool:
 
 class LinkPlacer:
     """Makes names of one file that are restored together names of one file again. Maps each inode to the first name that was
-    placed. A file is forgotten with the last of its names.
+    placed.
+
+    A file is forgotten with the last of its names.
     """
 
     def __init__(self) -> None:

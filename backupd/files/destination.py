@@ -43,9 +43,10 @@ def names_of(path: Path) -> Names:
 
 
 class AllowedFolders:
-    """Folders to which a restore is limited if its user may not choose any place. They are absolute, and not reached through
-    symlinks. A missing one allows nothing. All places are reached from the root by names, so a place is where its names are. A
-    filesystem that is mounted below such a folder is somewhere else and is not entered.
+    """Folders to which a restore is limited if its user may not choose any place.
+
+    They are absolute, and not reached through symlinks. A missing one allows nothing. All places are reached from the root by
+    names, so a place is where its names are. A filesystem that is mounted below such a folder is somewhere else and is not entered.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -56,8 +57,9 @@ class AllowedFolders:
         return next((folder for folder in self._mounts if names[: len(folder)] == folder), None)
 
     def require(self, fd: int, names: Names) -> None:
-        """Raises PermissionError if the open file `fd`, reached by these names, must not be restored into. Folders above an allowed
-        one may only be read.
+        """Raises PermissionError if the open file `fd`, reached by these names, must not be restored into.
+
+        Folders above an allowed one may only be read.
         """
         folder = self.containing(names)
         if folder is None:
@@ -67,8 +69,9 @@ class AllowedFolders:
             raise PermissionError(errno.EPERM, "another filesystem is mounted there, and restores may not write to it")
 
     def open(self, path: Path, *, make: bool) -> tuple[int, bool]:
-        """Returns a descriptor of the destination folder, and whether it was made for the restore, only accessible to root. Raises
-        OSError; UsageError if other users can write to it, who might redirect the restore.
+        """Returns a descriptor of the destination folder, and whether it was made for the restore, only accessible to root.
+
+        Raises OSError; UsageError if other users can write to it, who might redirect the restore.
         """
         names = names_of(path)
         with ClosingFd(_open(names[:-1])) as above:
@@ -112,8 +115,10 @@ def _mount(names: Names) -> int:
 
 class Destination:
     """A folder, open and locked against a second restore. If it does not exist and `make` is true, it is made, only accessible to
-    root. Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, nor is anything
-    outside of these. `trusted`: no other user may control the path, as in `require_destination`, which checked it earlier.
+    root.
+
+    Without `make` a missing folder counts as empty. Folders in `excluded` are not entered; with `allowed`, nor is anything outside
+    of these. `trusted`: no other user may control the path, as in `require_destination`, which checked it earlier.
     """
 
     def __init__(
@@ -189,8 +194,9 @@ class Destination:
 
     def folder(self, names: Names) -> int:
         """Returns a descriptor of a folder below the destination, valid until the next call. Raises OSError: ENOENT, and ENOTDIR
-        for a symlink in the path. The folders in its path remain open for the next one, except in very deep places: there each
-        thirty-second.
+        for a symlink in the path.
+
+        The folders in its path remain open for the next one, except in very deep places: there each thirty-second.
         """
         if self._last:
             last, fd = self._last
@@ -288,6 +294,7 @@ class Destination:
 
     def sync(self) -> None:
         """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if one lost data.
+
         Entries that are examined afterwards are found by name again, and not through folders that were open before.
         """
         self._forget()
@@ -343,8 +350,9 @@ def require_destination(
     pool: Pool, state: Path, to: Path, others: Sequence[Path], *, anyway: bool = False, sticky: bool = False
 ) -> None:
     """Raises UsageError if the folder must not be restored into (the pool, the catalogue's folder, `others` of further pools), or
-    cannot be made, or if users other than root could redirect or read the restored files, unless `anyway`. `sticky`: a single file
-    is written there, so a folder such as /tmp is allowed.
+    cannot be made, or if users other than root could redirect or read the restored files, unless `anyway`.
+
+    `sticky`: a single file is written there, so a folder such as /tmp is allowed.
     """
     real = Path(os.path.realpath(to))
     above = [real, *real.parents]

@@ -78,8 +78,9 @@ def time_words(nanoseconds: int) -> str:
 
 
 def shown(path: bytes) -> str:
-    """Returns a name or path that is safe to show: it stays in its line and contains no control codes. A backslash in the name is
-    doubled if it could be read as one of our escapes. The commands accept the result as a path.
+    """Returns a name or path that is safe to show: it stays in its line and contains no control codes.
+
+    A backslash in the name is doubled if it could be read as one of our escapes. The commands accept the result as a path.
     """
     if b"\\" in path:
         path = _LIKE_AN_ESCAPE.sub(rb"\\\\", path)

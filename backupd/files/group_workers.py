@@ -25,8 +25,9 @@ FoldersThen = Callable[[FolderVisits, Sequence[BatchResult]], None]
 
 
 class GroupWorkers:
-    """Groups of plain files, and folders with few of them, for one kind of work, which must not raise. `at_once`: small ones may be
-    done in this process. `kept`: open files that the work uses.
+    """Groups of plain files, and folders with few of them, for one kind of work, which must not raise.
+
+    `at_once`: small ones may be done in this process. `kept`: open files that the work uses.
     """
 
     def __init__(self, work: Work, folder_work: FolderWork, to: Destination, *, at_once: bool, kept: Sequence[int] = ()) -> None:
@@ -49,6 +50,7 @@ class GroupWorkers:
 
     def do(self, plain: PlainVisits, files: Sequence[PlainFile], then: Then, *, is_bare: bool = False) -> bool:
         """Gives files of a group to a worker; `then` is called at once, or during a later wait. `is_bare` is passed to the work.
+
         Returns False if their place cannot be opened. Raises OperatorError, and the errors of `then`.
         """
 

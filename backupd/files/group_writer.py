@@ -182,8 +182,9 @@ _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links: LinkPlacer) -> list[PlainFile]:
-    """Makes further names in the folder at `place`, where these names are unused. Returns those that were not made. The first name
-    is opened and examined, and that file is linked: another file may have its name by then.
+    """Makes further names in the folder at `place`, where these names are unused. Returns those that were not made.
+
+    The first name is opened and examined, and that file is linked: another file may have its name by then.
     """
     left_over = list[PlainFile]()
     held, held_inode = -1, 0

@@ -74,8 +74,9 @@ class _Reader:
 
 
 class NameAllowance:
-    """How much output a host may cause: it controls the output, without limit, and items are kept in memory. The names that raise
-    the limit are enumerated only as more is printed.
+    """How much output a host may cause: it controls the output, without limit, and items are kept in memory.
+
+    The names that raise the limit are enumerated only as more is printed.
     """
 
     def __init__(self, names: Iterator[int]) -> None:

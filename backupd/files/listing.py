@@ -38,8 +38,9 @@ class Page:
 
 
 def listing(tree: Tree, path: bytes) -> list[Entry]:
-    """Lists the folder at `path`, folders first, then by name in byte order; anything else is listed as itself. Raises as Tree
-    does.
+    """Lists the folder at `path`, folders first, then by name in byte order; anything else is listed as itself.
+
+    Raises as Tree does.
     """
     entry = tree.stat(path)
     if entry.kind != "folder":

@@ -1,6 +1,7 @@
-"""Makes and compares folders in open folders: single ones, and plain folders with few plain files and symlinks. A plain folder is
-made in the staging folder, gets its files and everything else, including its time, and is then moved to its place: so it is
-complete, or missing. What is unusual, and what fails, is returned: the caller does it one by one, with a reason.
+"""Makes and compares folders in open folders: single ones, and plain folders with few plain files and symlinks.
+
+A plain folder is made in the staging folder, gets its files and everything else, including its time, and is then moved to its
+place: so it is complete, or missing. What is unusual, and what fails, is returned: the caller does it one by one, with a reason.
 """
 
 import errno
@@ -30,6 +31,7 @@ _numbers = itertools.count()
 
 def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Undeleted, *, privileged: bool) -> int | None:
     """Makes a folder like one of the open folder `source` in the open folder `to`, where its name is unused; without its time.
+
     Returns an open descriptor of it; None if it could not be made in this way, and then only `undeleted` is left of it.
     """
     temporary = b"%s%s-folder%d" % (PREFIX, _RANDOM, next(_numbers))
@@ -80,6 +82,7 @@ def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool
 
 def same_folder(source: int, name: bytes, entry: Entry, to: int, restored: bytes) -> bool:
     """Returns True if a folder has the same owner, mode and time in the open folder `to`; False also for a folder with attributes.
+
     Raises OSError.
     """
     status = os.stat(restored, dir_fd=to, follow_symlinks=False)
@@ -102,8 +105,9 @@ class FolderCopier:
         self._defaults = list[Defaults]()
 
     def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[BatchResult]:
-        """Copies folders of the open folder `source` into the open folder `to`, where their names are unused. Nothing is left of
-        those that are returned. Some files may be returned although their folder was made.
+        """Copies folders of the open folder `source` into the open folder `to`, where their names are unused.
+
+        Nothing is left of those that are returned. Some files may be returned although their folder was made.
         """
         handled, owner, device = list[BatchResult](), (os.geteuid(), os.getegid()), os.fstat(source).st_dev
         for folder in folders:
@@ -192,8 +196,9 @@ def compare_folders(
     content: bool,
     is_bare: bool = False,
 ) -> list[BatchResult]:
-    """Compares folders with their files, like `plain_files.compare`. Both sides are found by name. A folder with attributes is
-    returned. `is_bare`: neither they nor a file in them has attributes in the backup.
+    """Compares folders with their files, like `plain_files.compare`. Both sides are found by name.
+
+    A folder with attributes is returned. `is_bare`: neither they nor a file in them has attributes in the backup.
     """
     handled = list[BatchResult]()
     for folder in folders:
@@ -246,11 +251,14 @@ def _is_same(status: os.stat_result, folder: PlainFolder) -> bool:
 
 class Staging:
     """A folder in a destination, only accessible to root, in which folders are completed before they are moved to their place.
-    Deleted at the end. Because only root can enter it, files in it may have their names before they are complete, and everything
-    that a killed restore leaves in it is from btrkeep. It is made if the destination is empty; otherwise only the folder of a
-    killed restore is deleted. `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be
-    deleted; "": it was deleted. Nothing is made and nothing deleted in a destination to which others may write, in one whose
-    attributes are inherited, and if a name of the backup has the same place (`taken`).
+    Deleted at the end.
+
+    Because only root can enter it, files in it may have their names before they are complete, and everything that a killed restore
+    leaves in it is from btrkeep. It is made if the destination is empty; otherwise only the folder of a killed restore is deleted.
+
+    `fd` is an open descriptor of it until `close`; None if there is none. `left`: why it could not be deleted; "": it was deleted.
+    Nothing is made and nothing deleted in a destination to which others may write, in one whose attributes are inherited, and if a
+    name of the backup has the same place (`taken`).
     """
 
     def __init__(self, to: Destination, taken: Container[bytes]) -> None:

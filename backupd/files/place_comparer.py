@@ -39,9 +39,10 @@ class DestinationDamaged(OSError):
 
 
 class FileComparer:
-    """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides. `reflinks`: the
-    destination is on the pool's btrfs. Filesystems mounted below it may not be, and there equal addresses mean nothing. Files of
-    the backup that are `damaged` are read although they share their data, to report that they cannot be read.
+    """Compares files of a backup with those at the destination. `read` counts the bytes read on both sides.
+
+    `reflinks`: the destination is on the pool's btrfs. Filesystems mounted below it may not be, and there equal addresses mean
+    nothing. Files of the backup that are `damaged` are read although they share their data, to report that they cannot be read.
     """
 
     def __init__(self, to: Destination, reflinks: bool, moved: Moved, damaged: frozenset[bytes] = frozenset()) -> None:
@@ -54,8 +55,9 @@ class FileComparer:
         self._large_buffers: tuple[PieceBuffer, PieceBuffer] | None = None
 
     def same(self, visit: Visit) -> bool:
-        """Returns True if both contain the same bytes; their sizes are known to be equal. Raises OSError; DestinationDamaged if the
-        destination cannot be read.
+        """Returns True if both contain the same bytes; their sizes are known to be equal.
+
+        Raises OSError; DestinationDamaged if the destination cannot be read.
         """
         folder, name = self.to.parent(visit.place)
         with ClosingFd(open_plain(visit.name, visit.folder)) as ours, ClosingFd(open_plain(name, folder)) as theirs:
@@ -187,9 +189,10 @@ def _destination_damage() -> Iterator[None]:
 
 
 class PlaceComparer:
-    """Compares names of a backup with the destination, decides the action for each, and remembers hard links. With `content`, files
-    without other differences are compared by content. `proven`: hashes of the places of files that were read and are equal, of the
-    first million of them: the others are read again.
+    """Compares names of a backup with the destination, decides the action for each, and remembers hard links.
+
+    With `content`, files without other differences are compared by content. `proven`: hashes of the places of files that were read
+    and are equal, of the first million of them: the others are read again.
     """
 
     def __init__(self, to: Destination, overwrite: str | None, content: FileComparer | None = None) -> None:
@@ -277,8 +280,9 @@ def is_in_fresh(visit: Visit, folders: Sequence[PlacedFolder]) -> bool:
 
 
 class PreviewCounter:
-    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there. `each`:
-    yields the names of a group or folder one by one. `counts_powers`: attributes that are left out are counted, too.
+    """Counts in `preview`, and the bytes that are needed on disk. `unfinished`: bytes that a killed restore has left there.
+
+    `each`: yields the names of a group or folder one by one. `counts_powers`: attributes that are left out are counted, too.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
-"""Copies and compares plain files and symlinks of one folder, many at a time: most of a restore. They are copied to unused names.
-More complicated files, and those that fail, are returned: the caller restores them one by one, with a reason. The same safety rules
-apply here: everything goes through descriptors, a copy gets its name only when it is complete, and never replaces another file.
+"""Copies and compares plain files and symlinks of one folder, many at a time: most of a restore.
+
+They are copied to unused names. More complicated files, and those that fail, are returned: the caller restores them one by one,
+with a reason. The same safety rules apply here: everything goes through descriptors, a copy gets its name only when it is complete,
+and never replaces another file.
 """
 
 import errno
@@ -31,6 +33,7 @@ _HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS) 
 
 class BatchResult(NamedTuple):
     """The result of a batch: the numbers of the files that were not done, and bytes that were copied, or read on both sides.
+
     `identities`: those of the copies of files with several names, in their order; 0 for one that was not done. `is_folder_done`:
     for a folder that was given with its files. `is_bare`: everything was copied, and nothing of it has an attribute in the backup.
     `undeleted`: unfinished names in the destination's folder that could not be deleted, each with the reason.
@@ -47,11 +50,12 @@ class BatchResult(NamedTuple):
 def copy(
     source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: "list[Defaults] | None" = None
 ) -> BatchResult:
-    """Copies files of the open folder `source` into the open folder `to`, where their names are unused. `reflinks`: both are on one
-    btrfs, and data is shared. Without `privileged`, files with attributes that grant privileges are returned. `at_once`: only root
-    can enter the folder `to`, whose attributes are not inherited. Then files have their names from the start, and are deleted again
-    if they are returned: the caller that moves `to` to its place checks `undeleted` first. The attributes of new files there are
-    stored in this list for the next such folder.
+    """Copies files of the open folder `source` into the open folder `to`, where their names are unused.
+
+    `reflinks`: both are on one btrfs, and data is shared. Without `privileged`, files with attributes that grant privileges are
+    returned. `at_once`: only root can enter the folder `to`, whose attributes are not inherited. Then files have their names from
+    the start, and are deleted again if they are returned: the caller that moves `to` to its place checks `undeleted` first. The
+    attributes of new files there are stored in this list for the next such folder.
     """
     left_over, size, identities, undeleted = list[int](), 0, list[int](), Undeleted()
     folder = _NewFiles(to, undeleted, reflinks=reflinks, privileged=privileged, at_once=at_once)
@@ -113,8 +117,9 @@ class Defaults(NamedTuple):
 
 
 class _NewFiles:
-    """Makes files in an open folder. A file gets its name when it is complete; before that no other user can open it. If the
-    filesystem does not support this, the file first has a temporary name, and only root can open it.
+    """Makes files in an open folder. A file gets its name when it is complete; before that no other user can open it.
+
+    If the filesystem does not support this, the file first has a temporary name, and only root can open it.
     """
 
     def __init__(
@@ -226,8 +231,9 @@ def compare(
     source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, content: bool, is_bare: bool = False
 ) -> BatchResult:
     """Returns the files that may differ. With `content` data is read on both sides, from the disk and not from memory; with
-    `reflinks` only data that is not shared. Bytes are counted as read. `is_bare`: none has an attribute in the backup. Without
-    symlinks and `content`, `source` is not used then.
+    `reflinks` only data that is not shared. Bytes are counted as read.
+
+    `is_bare`: none has an attribute in the backup. Without symlinks and `content`, `source` is not used then.
     """
     left_over, equal = list[int](), list[int]()
     attribute_names = [_NONE] * len(files) if is_bare else _attribute_names(source, files)
@@ -299,8 +305,9 @@ def _value(path: bytes, name: str) -> bytes:
 def _same_contents(
     source: int, to: int, files: Iterable[tuple[int, PlainFile]], reflinks: bool
 ) -> Iterator[tuple[int, int | None]]:
-    """Yields for each file the bytes that were read on each side; None if it differs or cannot be read. All are requested before
-    the first is read, so that the disk has many requests at a time.
+    """Yields for each file the bytes that were read on each side; None if it differs or cannot be read.
+
+    All are requested before the first is read, so that the disk has many requests at a time.
     """
     opened: list[tuple[int, PlainFile, int, int]] = []
     try:
@@ -388,6 +395,7 @@ def copy_symlink_at_once(
     privileged: bool,
 ) -> bool:
     """Makes a symlink under its own name in the open folder `to`, in which no other process can change names. Raises OSError.
+
     Returns True if it has no attributes in the backup. `prefix`: the prefix for a path of a name in `source`. `owner`: the owner
     that a new symlink gets automatically.
     """

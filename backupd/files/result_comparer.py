@@ -17,8 +17,9 @@ from backupd.files.walking import PlainFile, Unreadable
 
 
 class Exempt(NamedTuple):
-    """Names that are compared differently. `left_alone`, not at all, and `proven`, without content: hashes of places. `damaged`:
-    paths of the backup, which are read although the copy shares their data.
+    """Names that are compared differently. `left_alone`, not at all, and `proven`, without content: hashes of places.
+
+    `damaged`: paths of the backup, which are read although the copy shares their data.
     """
 
     left_alone: AbstractSet[int]
@@ -33,8 +34,9 @@ class Each(Protocol):
 
 
 class ResultComparer:
-    """Compares what was restored; adds to `differences`. With `content` also compares contents, by `contents`. `bare`: numbers of
-    groups and folders in which nothing has an attribute in the backup.
+    """Compares what was restored; adds to `differences`. With `content` also compares contents, by `contents`.
+
+    `bare`: numbers of groups and folders in which nothing has an attribute in the backup.
     """
 
     def __init__(

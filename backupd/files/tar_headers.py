@@ -1,6 +1,7 @@
-"""Builds the headers of tar members: the ustar header, and pax records for what does not fit into it. Reads nothing. POSIX.1-2001
-(pax) with the keywords that GNU tar, star and libarchive share: SCHILY.xattr.* and SCHILY.acl.* for extended attributes and ACLs,
-GNU.sparse.* (format 1.0) for holes. Python's tarfile cannot write holes, and accepts attributes only as text.
+"""Builds the headers of tar members: the ustar header, and pax records for what does not fit into it. Reads nothing.
+
+POSIX.1-2001 (pax) with the keywords that GNU tar, star and libarchive share: SCHILY.xattr.* and SCHILY.acl.* for extended
+attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile cannot write holes, and accepts attributes only as text.
 """
 
 import os
@@ -67,7 +68,9 @@ def usual_file(file: Entry | PlainFile, name: bytes) -> bytes | None:
 @dataclass(frozen=True, slots=True)
 class DataMap:
     """Where the data of a file of that size is, to be written before it. `runs` yields the same at each call, because there may be
-    millions. `data`: the bytes in `count` runs; `length`: the bytes of the map without its padding.
+    millions.
+
+    `data`: the bytes in `count` runs; `length`: the bytes of the map without its padding.
     """
 
     size: int

@@ -92,10 +92,11 @@ class LocalRestore:
         self._bare = NumberSet()
 
     def preview(self, *, content: bool = True) -> RestorePreview:
-        """Returns what would happen; changes nothing. Without `content`, as before a restore, a file that differs only in its
-        content counts as the same: the restore compares it before skipping it. Then also attributes that grant privileges are not
-        counted for files whose places are free: the restore counts them. Raises UsageError for places that collide, OperatorError
-        if the backup cannot be read.
+        """Returns what would happen; changes nothing.
+
+        Without `content`, as before a restore, a file that differs only in its content counts as the same: the restore compares it
+        before skipping it. Then also attributes that grant privileges are not counted for files whose places are free: the restore
+        counts them. Raises UsageError for places that collide, OperatorError if the backup cannot be read.
         """
         preview, progress = RestorePreview(self.to, reflinks=self._reflinks), RestoreProgress(to=self.to)
 
@@ -344,8 +345,10 @@ class LocalRestore:
         self._lost(writer)
 
     def _finish_late(self, writer: Writer, workers: GroupWorkers) -> None:
-        """Sets the times of folders that were left while files were still being copied into them. While the results of a batch are
-        processed, other files of it may still have to be restored one by one: their folders continue to wait.
+        """Sets the times of folders that were left while files were still being copied into them.
+
+        While the results of a batch are processed, other files of it may still have to be restored one by one: their folders
+        continue to wait.
         """
         workers.finish()
         for late in [late for late in self._late if not late[2].waiting]:

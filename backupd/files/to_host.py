@@ -1,7 +1,9 @@
-"""Restores paths of a backup to a host, by rsync: finds out what would happen, does it, and checks the result. The check before is
-rsync's own, without writing (--dry-run): once as if everything might be overwritten, once with --ignore-existing. Names that are
-new in the first output and missing in the second exist as another file type; rsync would delete them to make room. Before that,
-rsync checks only the requested paths themselves: if none exists, as usual after a loss, nothing below them has to be checked.
+"""Restores paths of a backup to a host, by rsync: finds out what would happen, does it, and checks the result.
+
+The check before is rsync's own, without writing (--dry-run): once as if everything might be overwritten, once with
+--ignore-existing. Names that are new in the first output and missing in the second exist as another file type; rsync would delete
+them to make room. Before that, rsync checks only the requested paths themselves: if none exists, as usual after a loss, nothing
+below them has to be checked.
 """
 
 import asyncio
@@ -78,8 +80,9 @@ _LOOK_EVERY = 0.2
 
 
 class HostRestore:
-    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink. All its rsyncs
-    share one login, which ends with the context.
+    """A restore to a host. The paths of the request exist in the backup `subvolume` and lead through no symlink.
+
+    All its rsyncs share one login, which ends with the context.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class HostRestore:
 
     def preview(self, *, content: bool = True) -> RestorePreview:
         """Returns what would happen. Without `content` a file that differs only in its content counts as the same; `run` finds it.
+
         Takes no longer than the host's deadline, because users who may not restore anything can also request it. Raises
         OperatorError if the host cannot be reached or does not allow writing.
         """
@@ -357,8 +361,10 @@ class HostRestore:
         return (folder if name in (b".", b"") else folder + b"/" + name) or b"/"
 
     def _run(self, options: Sequence[str], take: Callable[[Item], None] | None = None, *, above: bool = False) -> HostRsyncEnd:
-        """Runs one rsync, which prints items only for `take`. Raises OperatorError. Its exit status may be non-zero if names were
-        skipped. rrsync allows one rsync at a time, and the previous one may take a moment to end on the host, so this waits for it.
+        """Runs one rsync, which prints items only for `take`. Raises OperatorError.
+
+        Its exit status may be non-zero if names were skipped. rrsync allows one rsync at a time, and the previous one may take a
+        moment to end on the host, so this waits for it.
         """
         busy_until = time.monotonic() + _RRSYNC_PATIENCE
         while True:

@@ -86,8 +86,9 @@ def identity(status: os.stat_result) -> int:
 
 
 def components(path: bytes) -> list[bytes]:
-    """Returns the components of a path; repeated slashes, slashes at the end and "." do not count. Raises ValueError for "..", for
-    a NUL, and for a path that is not absolute.
+    """Returns the components of a path; repeated slashes, slashes at the end and "." do not count.
+
+    Raises ValueError for "..", for a NUL, and for a path that is not absolute.
     """
     if not path.startswith(b"/"):
         raise ValueError("a path in a backup is absolute, such as /etc/passwd")
@@ -133,8 +134,9 @@ class Tree:
         """Of the backup's subvolume: an entry with another one does not belong to the backup."""
 
     def owns(self, device: int) -> bool:
-        """Returns True if the device belongs to the backup or folder, and not to a mount that does not count. If the backup is
-        deleted, its device number changes; its files exist as long as this is open.
+        """Returns True if the device belongs to the backup or folder, and not to a mount that does not count.
+
+        If the backup is deleted, its device number changes; its files exist as long as this is open.
         """
         return self._with_mounts or device == self.device or device == os.fstat(self._root).st_dev
 
@@ -349,8 +351,9 @@ def open_plain(name: bytes, folder: int) -> int:
 
 
 def open_seen_direct(name: bytes, folder: int) -> int:
-    """Opens a file of a read-only subvolume that was just found to be a plain file, and so still is one, with O_DIRECT. Raises
-    OSError.
+    """Opens a file of a read-only subvolume that was just found to be a plain file, and so still is one, with O_DIRECT.
+
+    Raises OSError.
     """
     return os.open(name, _READ | os.O_NOFOLLOW | os.O_DIRECT, dir_fd=folder)
 

@@ -1,6 +1,7 @@
-"""Walks the files of a backup: yields each with its open folder, and each folder again after its content. A grouped walk yields the
-plain files of a folder together, and on request its symlinks: these are most of a backup, and it is faster. Batches of names are
-for threads that read them.
+"""Walks the files of a backup: yields each with its open folder, and each folder again after its content.
+
+A grouped walk yields the plain files of a folder together, and on request its symlinks: these are most of a backup, and it is
+faster. Batches of names are for threads that read them.
 """
 
 import os
@@ -24,6 +25,7 @@ HERE = b"."
 
 class WalkEntry(NamedTuple):
     """An entry with an open descriptor of the folder that contains it, until the next one is requested; `name` is its name there.
+
     With `left` everything below this folder was already yielded: each folder comes twice.
     """
 
@@ -34,8 +36,9 @@ class WalkEntry(NamedTuple):
 
 
 class PlainFile(NamedTuple):
-    """A plain file or symlink when the walk read it: size in bytes, 0 for a symlink, `mtime` in nanoseconds. `links`: number of
-    names of the inode `inode` in the backup. Consists of plain types, because it is sent to other processes.
+    """A plain file or symlink when the walk read it: size in bytes, 0 for a symlink, `mtime` in nanoseconds.
+
+    `links`: number of names of the inode `inode` in the backup. Consists of plain types, because it is sent to other processes.
     """
 
     name: bytes
@@ -52,9 +55,10 @@ class PlainFile(NamedTuple):
 
 class PlainFiles(NamedTuple):
     """Plain files of one folder, which are in the backup, not in a mount: each has no setuid or setgid bit, no holes, and at most
-    SMALL bytes. In a batched walk, symlinks and files with several names are included. `folder`: an open descriptor of it until the
-    next one is requested; `above`: its path, without a slash at its end. `number`: the same in each walk through one record, and
-    different from those of all other groups and folders there; -1 if there is none.
+    SMALL bytes. In a batched walk, symlinks and files with several names are included.
+
+    `folder`: an open descriptor of it until the next one is requested; `above`: its path, without a slash at its end. `number`: the
+    same in each walk through one record, and different from those of all other groups and folders there; -1 if there is none.
     """
 
     above: bytes
@@ -81,8 +85,10 @@ def walk(
     tree: Tree, path: bytes, unreadable: Unreadable | None = None, skip: Skip = lambda _: False
 ) -> Generator[WalkEntry, None, None]:
     """Yields the entry at `path` and everything below it, a folder before its content and again after it; names in the order of
-    bytes. Yields but does not enter mounts in the backup, and folders for which `skip` returns True. Memory: some thousand names of
-    a folder on each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: then an unreadable folder
+    bytes.
+
+    Yields but does not enter mounts in the backup, and folders for which `skip` returns True. Memory: some thousand names of a
+    folder on each level, whatever the depth. Raises OSError. With `unreadable`, calls that instead: then an unreadable folder
     counts as empty, and an unreadable name as missing.
     """
     for walk_entry in _walk(tree, path, unreadable, skip, grouped=False):
@@ -220,10 +226,11 @@ class FolderNames(NamedTuple):
 
 
 def name_batches(tree: Tree, unreadable: Unreadable) -> Generator[list[FolderNames], None, None]:
-    """Yields every name in the backup that is not a folder, once; in the order of the folders, not of names. A name that is no
-    folder according to its folder may be anything else: a file, a symlink, a device. Only folders are opened. Does not enter mounts
-    in the backup. An unreadable folder is passed to `unreadable`, which may raise. Memory: some thousand names of folders on each
-    level.
+    """Yields every name in the backup that is not a folder, once; in the order of the folders, not of names.
+
+    A name that is no folder according to its folder may be anything else: a file, a symlink, a device. Only folders are opened.
+    Does not enter mounts in the backup. An unreadable folder is passed to `unreadable`, which may raise. Memory: some thousand
+    names of folders on each level.
     """
     batch, names = list[FolderNames](), 0
     try:

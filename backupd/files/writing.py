@@ -1,4 +1,5 @@
 """Makes one name of a backup again below a destination. It is completed under a temporary name beside its place, and then renamed.
+
 New entries are held by descriptors, through which owners, modes, attributes and times are set, because another user of the
 destination may replace a name at any moment.
 """
@@ -35,8 +36,9 @@ Undeleted = dict[bytes, str]
 
 class Writer:
     """Makes names below one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name.
-    `undeleted` gets temporary names that could not be deleted, with the reasons. With `clones` data is shared with the backup if
-    possible; without, it is read and written.
+    `undeleted` gets temporary names that could not be deleted, with the reasons.
+
+    With `clones` data is shared with the backup if possible; without, it is read and written.
     """
 
     def __init__(self, to: Destination, moved: Moved, *, clones: bool = True) -> None:

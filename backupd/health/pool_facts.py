@@ -54,8 +54,9 @@ def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolF
 
 
 def read_redundancy(path: Path, allocation: Allocation, missing: tuple[int, ...] | None) -> Redundancy | None:
-    """Returns the number of good copies of all data; None if unknown. If a device is missing, the chunks are read, which needs
-    CAP_SYS_ADMIN.
+    """Returns the number of good copies of all data; None if unknown.
+
+    If a device is missing, the chunks are read, which needs CAP_SYS_ADMIN.
     """
     if missing is None:
         return None

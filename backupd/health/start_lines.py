@@ -74,8 +74,9 @@ class CronLine:
 
 
 def cron_lines(text: str, *, has_user: bool) -> Iterator[CronLine]:
-    """Yields the lines of a crontab, without @reboot and those that cron would refuse. `has_user`: a field with the user comes
-    before the command, as in /etc/crontab.
+    """Yields the lines of a crontab, without @reboot and those that cron would refuse.
+
+    `has_user`: a field with the user comes before the command, as in /etc/crontab.
     """
     zone = ""
     for line in text.splitlines():

@@ -65,8 +65,9 @@ class ListedHost:
 
 
 def read_host_list(text: str, source: str, declared: Mapping[str, Path]) -> dict[str, ListedHost]:
-    """Parses a list of hosts, one in each line: NAME KEY=VALUE..., with quotes as in a shell; # starts a comment. `declared`: the
-    configured hosts, and the file of each. Raises UsageError, with a line for each mistake.
+    """Parses a list of hosts, one in each line: NAME KEY=VALUE..., with quotes as in a shell; # starts a comment.
+
+    `declared`: the configured hosts, and the file of each. Raises UsageError, with a line for each mistake.
     """
     hosts: dict[str, ListedHost] = {}
     wrong: list[tuple[str, str]] = []

@@ -79,8 +79,9 @@ class Files:
         return load_usable(self.name, self.main)
 
     def judge(self, changes: Mapping[Path, str | None], hosts: Iterable[str] = ()) -> Config:
-        """Returns the configuration with the changes, which concern `hosts`. Raises ConfigError for any mistake, except those about
-        something else that existed before.
+        """Returns the configuration with the changes, which concern `hosts`.
+
+        Raises ConfigError for any mistake, except those about something else that existed before.
         """
         for text in changes.values():
             _require_utf_8(text or "")
@@ -159,8 +160,9 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
 
 
 def remove_hosts(files: Files, names: Iterable[str]) -> dict[str, Path]:
-    """Removes the sections of the hosts, and drop-ins that become empty; returns the file of each. All are removed, or none. Raises
-    UsageError if a host is not configured, ConfigError.
+    """Removes the sections of the hosts, and drop-ins that become empty; returns the file of each. All are removed, or none.
+
+    Raises UsageError if a host is not configured, ConfigError.
     """
     from backupd.hosts.edit import without_host
 

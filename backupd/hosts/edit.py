@@ -17,8 +17,9 @@ _NO_KEY = re.compile(r"\s*(?:#.*)?")
 
 
 def with_keys(text: str, section: str, keys: Mapping[str, Any]) -> str:
-    """Returns `text` with these keys in [section], which is added if missing; None removes a key. Raises ValueError if the text is
-    not TOML, or the section is not a table.
+    """Returns `text` with these keys in [section], which is added if missing; None removes a key.
+
+    Raises ValueError if the text is not TOML, or the section is not a table.
     """
     document = tomlkit.parse(text)
     if section not in document:

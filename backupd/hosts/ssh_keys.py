@@ -98,6 +98,7 @@ def files_with_key(host: HostConfig, ssh: SshSettings) -> list[Path]:
 
 def other_key_hint(host: HostConfig, files: Sequence[Path], command: str) -> str:
     """Returns the remedy for a host whose key is not the recorded one in these files; without files, its key is not recorded.
+
     `command`: the command that calls `backupd` for this pool.
     """
     remove = [f"`ssh-keygen -R {shlex.quote(known_name(host))} -f {shlex.quote(str(path))}`" for path in files]

@@ -49,7 +49,9 @@ def exactly(size: int) -> Amount:
 
 def estimated(hits: int, draws: int, space: int) -> Amount:
     """Estimates the size of data that was hit by `hits` of `draws` random places in `space` bytes. Wilson's interval (JASA 22,
-    1927). Without a hit it is zero, and at most some 3.8 draws' worth.
+    1927).
+
+    Without a hit it is zero, and at most some 3.8 draws' worth.
     """
     if not draws:
         return Amount(0, 0, space)

@@ -364,8 +364,9 @@ class OffsiteRun:
 
 
 def _parent_words(in_repository: Sequence[OffsiteSnapshot], host: str, machine: str) -> tuple[str, ...]:
-    """Returns the options that choose the snapshot to compare with: the newest one of this machine, whatever its name was then. By
-    default restic takes the newest one with the same name, and would not read files that look the same in the tree of another
+    """Returns the options that choose the snapshot to compare with: the newest one of this machine, whatever its name was then.
+
+    By default restic takes the newest one with the same name, and would not read files that look the same in the tree of another
     machine.
     """
     own = [

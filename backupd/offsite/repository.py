@@ -51,6 +51,7 @@ def tags_of(pool: Pool, name: str, machine: str) -> tuple[str, ...]:
 
 def machine_of(pool: Pool, host: str, since: str) -> str:
     """Returns the id of the host, which is created in the pool if there is none; "" if that is impossible, as in a read-only pool.
+
     Raises LockHeld, UnreadableRecord.
     """
     folder = pool.host(host)
@@ -67,8 +68,9 @@ def machine_of(pool: Pool, host: str, since: str) -> str:
 
 
 def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
-    """Returns this pool's backups there, under the present names of their hosts, without those of other programs. Raises
-    ResticFailed.
+    """Returns this pool's backups there, under the present names of their hosts, without those of other programs.
+
+    Raises ResticFailed.
     """
     answer = restic.ask("snapshots", "--no-lock", "--tag", f"{_OURS},{_POOL}{pool.id}")
     try:

@@ -36,8 +36,9 @@ _SAMPLES_OF = timedelta(days=2)  # before this boot
 
 
 def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
-    """Returns the record of this boot: the backups in doubt, including `.working`. Changes nothing. `margin`: seconds. The
-    catalogue is up to date with the pool. Raises OSError.
+    """Returns the record of this boot: the backups in doubt, including `.working`. Changes nothing.
+
+    `margin`: seconds. The catalogue is up to date with the pool. Raises OSError.
     """
     before, boot = read_boot(pool), boot_id()
     if before and before.boot == boot:
@@ -91,8 +92,9 @@ def in_doubt_verifier(
     tell: Callable[[ReadCount], None],
     seconds: float | None = None,
 ) -> Verifier:
-    """Returns a verifier that reads all data written into backups in doubt, and reads again what was read before this boot. After
-    `seconds` no file is started; None: no limit.
+    """Returns a verifier that reads all data written into backups in doubt, and reads again what was read before this boot.
+
+    After `seconds` no file is started; None: no limit.
     """
     moment = context.clock.now()
     forgets = clock_doubt(context.catalogue, moment, rehearsal=context.pool.rehearsal) is None
@@ -137,7 +139,9 @@ def _has_ended(work: Verifier) -> bool:
 
 def doubt_under_both_names(pool: Pool, old: str, new: str) -> None:
     """Before a host is renamed: its backups in doubt stay so under both names, whichever one remains after a kill. `end_doubt_of`
-    removes the other. The caller holds the lock `verify`. Raises OSError, and OperatorError if it cannot be recorded.
+    removes the other.
+
+    The caller holds the lock `verify`. Raises OSError, and OperatorError if it cannot be recorded.
     """
     before = read_boot(pool)
     added = frozenset((new, name) for host, name in before.unread if host == old) if before else frozenset()
@@ -184,7 +188,9 @@ def read_last_written(
     seconds: float | None = None,
 ) -> None:
     """Reads the backups of these hosts, None: of all, for at most this many seconds. If another process is reading, waits for its
-    end. The catalogue is up to date with the pool. Errors are reported and do not fail a backup.
+    end. The catalogue is up to date with the pool.
+
+    Errors are reported and do not fail a backup.
     """
     is_announced, end = False, None if seconds is None else elapsed() + seconds
     while not cancellation and has_backups_in_doubt(context.pool, hosts) and (end is None or elapsed() < end):
@@ -204,8 +210,9 @@ def read_last_written(
 
 
 def read_before_waiting(context: PoolContext, notice: Callable[[str], None], cancellation: Cancellation) -> None:
-    """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock. No
-    further backup gets in doubt until the next boot. Raises OperatorError if one still is.
+    """Reads backups in doubt before the caller takes the lock `verify` and waits for a night, which would wait for that lock.
+
+    No further backup gets in doubt until the next boot. Raises OperatorError if one still is.
     """
     if has_backups_in_doubt(context.pool):
         reconcile(context.pool, context.catalogue, format_time(context.clock.now()))

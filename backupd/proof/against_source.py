@@ -235,6 +235,7 @@ class SourceComparison:
 
     def _enter(self, backup: Restorable, tree: Tree, differing: Sequence[bytes], now: datetime) -> None:
         """Records the damage: for this backup, and for later ones that share the file, because the next run only checks its base.
+
         Older ones are not included: if the host changed a file without changing its time, they were right when they were made.
         """
         found_damages = []
@@ -286,7 +287,9 @@ def _folders_above(name: bytes) -> Iterator[bytes]:
 
 def _batches(tree: Tree, path: bytes, chooses: Callable[[bytes], bool], after: bytes | None) -> Iterator[list[bytes]]:
     """Yields the names of chosen plain files below `path`, and after `after`; the first batches are small, so that some fit into
-    any time limit. Skips unreadable files, which `verify` reports; a path may be missing.
+    any time limit.
+
+    Skips unreadable files, which `verify` reports; a path may be missing.
     """
     batch, size, most, largest = list[bytes](), 0, _FIRST, _FIRST_SIZE
     last = _order_of(after) if after is not None else []

@@ -70,8 +70,10 @@ class _BatchRead:
 
 
 class BackupReader:
-    """How much of a backup was read. `is_walked`: all its names were checked, and all files that were started were read to their
-    end. `is_whole`: also, each file was read in this pass.
+    """How much of a backup was read.
+
+    `is_walked`: all its names were checked, and all files that were started were read to their end. `is_whole`: also, each file was
+    read in this pass.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class BackupReader:
         enter: Callable[[Sequence[FoundDamage]], Mapping[str, Sequence[bytes]]],
     ) -> None:
         """`folder`: of the host. `since`: when the pass over this backup started. `known_bad`: damaged paths, to be read again.
+
         `enter` records damage, and returns the paths in other backups that have it too.
         """
         self._enter = enter
@@ -297,8 +300,9 @@ class BackupReader:
         return None
 
     def _choose(self, above: bytes, name: bytes, status: os.stat_result, checksums: Checksums) -> _FileToRead | None:
-        """Returns None for a file that is not to be read now: it was read in this pass, or is not selected. A file that was damaged
-        when it was last read is read again.
+        """Returns None for a file that is not to be read now: it was read in this pass, or is not selected.
+
+        A file that was damaged when it was last read is read again.
         """
         path, key = above + b"/" + name, key_of(status.st_ino, status.st_ctime_ns, status.st_size)
         if (place := self._work.bad.get((self._host, key))) is not None:

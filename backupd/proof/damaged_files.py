@@ -91,8 +91,9 @@ class DamagedFile:
     found_at: datetime
     """When the damage was found."""
     similar: tuple[str, ...]
-    """Backups with another inode at that path, of the same size and time, without known damage. A backup with the same inode,
-    changed since, may still share damaged data.
+    """Backups with another inode at that path, of the same size and time, without known damage.
+
+    A backup with the same inode, changed since, may still share damaged data.
     """
     next_night: bool
     """True if it is damaged in the newest complete backup, so that the next run fetches it from the host."""

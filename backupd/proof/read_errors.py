@@ -283,8 +283,9 @@ class OwnReads:
                 self._errors += grown(SeenErrors(before), read_counters(self._site))
 
     def forget(self) -> None:
-        """Checks again, and subtracts the errors that these reads met from those without a name. Raises OSError. If the log cannot
-        be read, nothing is recorded, so that the next call can read it.
+        """Checks again, and subtracts the errors that these reads met from those without a name. Raises OSError.
+
+        If the log cannot be read, nothing is recorded, so that the next call can read it.
         """
         read_errors = check_read_errors(self._site, self._site.clock.now())
         if not read_errors.why:

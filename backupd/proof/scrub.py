@@ -155,8 +155,9 @@ def is_unfinished(path: Path) -> bool:
 
 
 async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[ScrubState]) -> ScrubResult:
-    """Scrubs to the end, or until cancelled. `tell` is called with the progress every few seconds. Raises LockHeld, OperatorError
-    and OSError.
+    """Scrubs to the end, or until cancelled. `tell` is called with the progress every few seconds.
+
+    Raises LockHeld, OperatorError and OSError.
     """
     if state(path).status == "running":
         raise LockHeld(f"{path}: a scrub is running", f"`btrfs scrub status {path}` shows it")

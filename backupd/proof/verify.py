@@ -30,8 +30,9 @@ from btrkeep.process.progress import Cancellation
 
 
 class Verifier(VerifyPass):
-    """Reads backups until it is cancelled or the time is over, and records the results. The caller holds the pool's
-    lock `verify`.
+    """Reads backups until it is cancelled or the time is over, and records the results.
+
+    The caller holds the pool's lock `verify`.
     """
 
     def __init__(
@@ -113,8 +114,9 @@ class Verifier(VerifyPass):
         return {name: [file.path for file in files] for name, files in others.items()}
 
     def _drop_mended(self, backup: Restorable, look: BackupReader) -> None:
-        """Removes recorded damage that no longer exists; for files that this pass did not reach, nothing changes. Errors of other
-        readers are removed if the file was read here, unless they occurred since.
+        """Removes recorded damage that no longer exists; for files that this pass did not reach, nothing changes.
+
+        Errors of other readers are removed if the file was read here, unless they occurred since.
         """
         bad = {(os.fsdecode(found_damage.path), found_damage.start) for found_damage in look.bad}
 

@@ -36,8 +36,10 @@ class ReadScope:
 
 @dataclass(slots=True)
 class ReadCount:
-    """The progress of a pass. `files` and `bytes` were read; `under_way`: bytes read of large files that are not complete yet;
-    `names` of files were checked, read or not; `damaged`: names of damaged files.
+    """The progress of a pass.
+
+    `files` and `bytes` were read; `under_way`: bytes read of large files that are not complete yet; `names` of files were checked,
+    read or not; `damaged`: names of damaged files.
     """
 
     files: int = 0

@@ -42,6 +42,7 @@ class Place:
 
 def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | None) -> Place:
     """Returns the place. Without `on`: in memory if `wanted` bytes take less than half of the free memory, otherwise on the disk.
+
     `erase`: the device whose content may be lost. `filesystem`: the UUID of the configured pool, which is never used. Raises
     UsageError.
     """
@@ -110,8 +111,9 @@ def require_room(place: Place, size: int) -> None:
 
 @contextmanager
 def throwaway(work: Path, place: Place, settings: VariantSettings, size: int, notice: Callable[[str], None]) -> Iterator[Path]:
-    """Yields a new mounted filesystem of `size` bytes; it is unmounted and removed at the end. Raises OperatorError. `notice` is
-    called with resources that could not be released yet.
+    """Yields a new mounted filesystem of `size` bytes; it is unmounted and removed at the end. Raises OperatorError.
+
+    `notice` is called with resources that could not be released yet.
     """
     folder = work / "pool"
     folder.mkdir(mode=0o700)
@@ -175,7 +177,9 @@ _LONG = 900.0
 @contextmanager
 def workspace(base: Path, notice: Callable[[str], None]) -> Iterator[Path]:
     """Yields a new folder in `base`, locked, which is removed at the end with everything that is mounted in it. Raises
-    OperatorError. `notice` is called with resources that could not be released yet.
+    OperatorError.
+
+    `notice` is called with resources that could not be released yet.
     """
     path, fd = _made(base)
     try:
@@ -212,7 +216,9 @@ def _locked(path: Path) -> int | None:
 
 def remove_left(bases: Iterable[Path]) -> list[Path]:
     """Removes the remains of killed rehearsals: anywhere on this machine where something is mounted or attached, and folders in
-    `bases`. Returns the folders.
+    `bases`.
+
+    Returns the folders.
     """
     gone = []
     for path in sorted(_named(bases)):
@@ -258,6 +264,7 @@ def _loops() -> Iterator[tuple[str, Path]]:
 
 def patiently(command: Sequence[str]) -> None:
     """Repeats it until it succeeds, for some seconds: a killed program takes a moment to end, and other programs open devices.
+
     Raises ProgramFailed.
     """
     end = time.monotonic() + _PATIENCE

@@ -75,6 +75,7 @@ def key(entry: Entry) -> Key:
 
 def equal_where_readable(bad: int, good: int, size: int, goes_on: Callable[[], bool]) -> int | None:
     """Returns the number of readable bytes of the damaged file, if the other file has the same bytes there; None if they differ.
+
     Holes are zeros. Raises OSError for the good file.
     """
     equal = 0

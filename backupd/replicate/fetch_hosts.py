@@ -1,5 +1,6 @@
-"""One replication: fetches the planned backups, some hosts at a time. Each worker has its own connection and takes one host after
-the other. A failing host does not affect the others.
+"""One replication: fetches the planned backups, some hosts at a time.
+
+Each worker has its own connection and takes one host after the other. A failing host does not affect the others.
 """
 
 import logging
@@ -122,6 +123,7 @@ def _copied(
 
 def _discard_left(context: ReplicationContext, hosts: Iterable[str]) -> Iterator[HostFailed]:
     """Deletes leftovers of all hosts, including those with nothing to fetch: after a power cut, recently deleted ones return.
+
     Yields the hosts for which that fails: the others are fetched anyway.
     """
     for host in hosts:
@@ -240,8 +242,9 @@ class _FetchPool:
         )
 
     def note_common(self) -> dict[str, str]:
-        """Makes this pool keep the present common backups, whatever happens to this process; returns them. On a full pool the
-        previous file stays, so an earlier backup is kept instead.
+        """Makes this pool keep the present common backups, whatever happens to this process; returns them.
+
+        On a full pool the previous file stays, so an earlier backup is kept instead.
         """
         begun = time.monotonic()
         try:
@@ -268,6 +271,7 @@ class _FetchPool:
 
     def _work(self, finisher: Finisher, lent: RemotePool | None) -> None:
         """Fetches one host after the other. After a failure the connection is closed, because its position in an answer is unknown.
+
         `lent`: a connection to start with.
         """
         try:

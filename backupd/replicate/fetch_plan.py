@@ -140,7 +140,9 @@ def _near(pool: Pool, host: str, near_backups: list[LocalBackup]) -> LocalHost:
 
 def lacking_room(config: Config, far: RemotePool) -> str:
     """Returns a warning if this pool has less free space above min_free than the other one uses; "" if it has more, or that is
-    unknown. Only a warning: the replica may fetch only some hosts, or keep fewer backups.
+    unknown.
+
+    Only a warning: the replica may fetch only some hosts, or keep fewer backups.
     """
     try:
         room = read_room(config.pool.path)
@@ -167,8 +169,9 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> b
 
 
 def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
-    """Returns the other configured replica that has fetched the host and still wants it: each has its own retention. A replica that
-    is misconfigured, or may be in an unreadable file, counts as wanting it.
+    """Returns the other configured replica that has fetched the host and still wants it: each has its own retention.
+
+    A replica that is misconfigured, or may be in an unreadable file, counts as wanting it.
     """
     if has is None or has.pool != wanted.pool or has.replica == wanted.replica:
         return None
@@ -180,8 +183,10 @@ def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | Non
 
 
 def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> None:
-    """Records the replica of which the host is a copy, before any backup of it is here. Needs the host's lock. Raises OperatorError
-    if it is a copy of another pool, or belongs to another replica, which may have fetched it since the plan was made.
+    """Records the replica of which the host is a copy, before any backup of it is here. Needs the host's lock.
+
+    Raises OperatorError if it is a copy of another pool, or belongs to another replica, which may have fetched it since the plan
+    was made.
     """
     folder = context.pool.host(host)
     notes, wanted = read_notes(folder), ReplicaMark(far.id, context.replica.name)
@@ -200,8 +205,9 @@ def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> N
 
 def take_notes(pool: Pool, host: str, name: str, announced: StreamInfo, replica: ReplicaSettings, now: datetime) -> None:
     """Copies the hold and the acceptance of a backup; the notes here stay, even if the backup is fetched again. The replica's
-    settings may refuse holds, or end them earlier. Long reasons are cut. Raises NotesFull if the notes of the other pool would take
-    more than half of the file.
+    settings may refuse holds, or end them earlier.
+
+    Long reasons are cut. Raises NotesFull if the notes of the other pool would take more than half of the file.
     """
     kept_notes = {key: note for key in (HOLD, ACCEPTED) if (note := announced.notes.get(key)) and _is_note(note)}
     if not kept_notes:

@@ -86,8 +86,9 @@ class FetchObserver(Protocol):
 
 
 class FetchQueue:
-    """The remaining fetches of a host, in order, and their possible parents. `pending`: fetches that were received but have no
-    final name yet, in order.
+    """The remaining fetches of a host, in order, and their possible parents.
+
+    `pending`: fetches that were received but have no final name yet, in order.
     """
 
     def __init__(self, planned: HostFetches) -> None:
@@ -161,8 +162,9 @@ class HostCopies:
                     raise
 
     def _passes_over(self, left: FetchQueue, error: OperatorError | OSError) -> bool:
-        """Puts back failed fetches, to be fetched with another parent, or without the one that the other pool cannot read. Returns
-        False for any other error.
+        """Puts back failed fetches, to be fetched with another parent, or without the one that the other pool cannot read.
+
+        Returns False for any other error.
         """
         pending = left.pending
         if not pending:

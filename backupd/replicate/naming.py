@@ -78,8 +78,9 @@ class ExpectedBackup:
 
 
 def named(pool: Pool, expected: ExpectedBackup, path: Path, pulse: Pulse = steady) -> Subvolume:
-    """Makes a read-only snapshot of `path` under the backup's name, which keeps the mark of its original. Raises NotReceived,
-    OSError.
+    """Makes a read-only snapshot of `path` under the backup's name, which keeps the mark of its original.
+
+    Raises NotReceived, OSError.
     """
     final = pool.host(expected.host) / expected.name
     if expected.parent and not expected.again:  # before it has its name: a kill must not leave unrecorded damage
@@ -107,7 +108,9 @@ def _snapshot(path: Path, place: Path, expected: ExpectedBackup) -> Subvolume:
 
 def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path, pulse: Pulse) -> Subvolume:
     """Does the same, replacing the copy that has that name, which is then deleted: the two exchange names, so that one always
-    exists. Raises NotReceived if the existing one is not a copy of it, is being read, or cannot be dropped by the kernel, or if the
+    exists.
+
+    Raises NotReceived if the existing one is not a copy of it, is being read, or cannot be dropped by the kernel, or if the
     received backup differs from it.
     """
     existing = describe(final)
@@ -200,8 +203,9 @@ def _recorded_damages(pool: Pool, host: str, name: str) -> list[Damage]:
 
 
 def inherited_damages(pool: Pool, host: str, parent: str, name: str, path: Path) -> list[Damage]:
-    """Returns the damage that the backup `name` at `path` inherits from its `parent`. A file inherits damage if it is the same
-    inode, under any of its names, and refers to data of the damaged part.
+    """Returns the damage that the backup `name` at `path` inherits from its `parent`.
+
+    A file inherits damage if it is the same inode, under any of its names, and refers to data of the damaged part.
     """
     rows = _recorded_damages(pool, host, parent)
     subvolume = describe(path) if rows else None
@@ -310,8 +314,9 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = steady) -> str:
-    """Returns the first entry that is undamaged in a host's copy and differs in the received backup, "" if there is none. Raises
-    what `pulse` raises, and OSError if the received backup cannot be read.
+    """Returns the first entry that is undamaged in a host's copy and differs in the received backup, "" if there is none.
+
+    Raises what `pulse` raises, and OSError if the received backup cannot be read.
     """
     changed = _changed_by_hand(pool, host, copy)
     with suppress(OSError, UnreadableRecord):  # of the copy: it may be all that is damaged

@@ -1,5 +1,6 @@
-"""The options, the plan, the progress and the result of a replication. The catalogue stores the progress, for `status` and the
-dashboard.
+"""The options, the plan, the progress and the result of a replication.
+
+The catalogue stores the progress, for `status` and the dashboard.
 """
 
 import os
@@ -48,9 +49,10 @@ class ReplicationOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationPlan:
-    """The plan. `hosts`: those with backups to fetch; `obstacles`: those that cannot be fetched. `present`: by host, the names of
-    the common backups before it; `common`: the newest of them. `total`: all backups there. `is_of_some`: only named hosts were
-    checked. `gone`: hosts that were fetched, and that the other pool no longer lists.
+    """The plan. `hosts`: those with backups to fetch; `obstacles`: those that cannot be fetched.
+
+    `present`: by host, the names of the common backups before it; `common`: the newest of them. `total`: all backups there.
+    `is_of_some`: only named hosts were checked. `gone`: hosts that were fetched, and that the other pool no longer lists.
     """
 
     hosts: tuple[HostFetches, ...]

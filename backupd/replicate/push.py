@@ -52,9 +52,10 @@ class SentBackup:
 
 @dataclass(slots=True)
 class PushSummary:
-    """The result. `common`: by host, the newest common backup now; `error`: why nothing could be sent, or "". `failed`: hosts that
-    could not be sent completely, with the reason in the other server's words. `is_asked`: the other server was reached, and sent a
-    request; `is_ended`: it has announced its end.
+    """The result. `common`: by host, the newest common backup now; `error`: why nothing could be sent, or "".
+
+    `failed`: hosts that could not be sent completely, with the reason in the other server's words. `is_asked`: the other server was
+    reached, and sent a request; `is_ended`: it has announced its end.
     """
 
     sent: list[SentBackup] = field(default_factory=list)
@@ -100,8 +101,9 @@ class Push:
         self._is_through = threading.Event()
 
     def run(self) -> PushSummary:
-        """Answers until the other server ends, or until cancelled. Raises SendRefused for an invalid request, ConnectionBroken if
-        the other server stops responding, and NoThread.
+        """Answers until the other server ends, or until cancelled.
+
+        Raises SendRefused for an invalid request, ConnectionBroken if the other server stops responding, and NoThread.
         """
         verbs = {
             **self._sender.verbs,
@@ -135,8 +137,9 @@ class Push:
         return bool(self._cancellation) or self.summary.is_ended or bool(self._gave_up)
 
     def _watch(self) -> None:
-        """Ends the connection if this was stopped, or the other server no longer reads or sends requests. Otherwise a write or a
-        read would wait for ever: ssh only notices if the whole other machine fails.
+        """Ends the connection if this was stopped, or the other server no longer reads or sends requests.
+
+        Otherwise a write or a read would wait for ever: ssh only notices if the whole other machine fails.
         """
         while not self._is_through.wait(_LOOK):
             verb = "taken" if self._is_answering else "asked for"

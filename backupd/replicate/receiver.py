@@ -149,8 +149,9 @@ class Receiving:
     def take(
         self, expected: ExpectedBackup, pieces: Iterator[bytes], *, version: int, look: Callable[[], None] = lambda: None
     ) -> None:
-        """Passes on the stream of `pieces`. `look` is called from time to time, and may raise. Raises NotReceived, and what
-        `pieces` raises; then no further stream can be received.
+        """Passes on the stream of `pieces`. `look` is called from time to time, and may raise.
+
+        Raises NotReceived, and what `pieces` raises; then no further stream can be received.
         """
         name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
         self._names.append(name)
@@ -175,8 +176,9 @@ class Receiving:
             self._came.append(_Come(expected, self._folder / name, parent))
 
     def _last_change(self, look: Callable[[], None]) -> int:
-        """Waits until the program has read everything that was passed on; returns until when it may have changed files. Changes of
-        the next stream must be later (btrkeep/clock.py). `look` may raise; raises BrokenPipeError.
+        """Waits until the program has read everything that was passed on; returns until when it may have changed files.
+
+        Changes of the next stream must be later (btrkeep/clock.py). `look` may raise; raises BrokenPipeError.
         """
         while is_unread(self._program.input):
             look()
@@ -228,8 +230,9 @@ class Receiving:
         self._program.end_input()
 
     def publish(self, is_stopped: Callable[[], bool]) -> Iterator[tuple[ExpectedBackup, Subvolume, Record]]:
-        """Ends the cell, and renames each received backup if it is complete; yields the result. All of them are on the disk. If it
-        `is_stopped`, the program has a few seconds left to end. Raises NotReceived at the first incomplete one, OSError.
+        """Ends the cell, and renames each received backup if it is complete; yields the result. All of them are on the disk.
+
+        If it `is_stopped`, the program has a few seconds left to end. Raises NotReceived at the first incomplete one, OSError.
         """
         fault = None if self._is_cut else self._fault(_until(is_stopped, self._patience))
         self._running.close()  # nothing in the cell can change anything from here on

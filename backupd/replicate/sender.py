@@ -188,8 +188,9 @@ class BackupSender:
         return self.catalogue.states() if self.catalogue else all_rows(self.pool, [], unread)
 
     def _unreadable(self, host: str, names: Sequence[str], notes: Notes, uuids: Mapping[int, str]) -> list[list[Any]]:
-        """Returns backups that the disk cannot read, in the format of the list: their seals identify them. The other server
-        requests them, gets the reason, and reports them. With a catalogue most are in its rows.
+        """Returns backups that the disk cannot read, in the format of the list: their seals identify them.
+
+        The other server requests them, gets the reason, and reports them. With a catalogue most are in its rows.
         """
         seals = read_seals(self.pool.host(host)) if names else {}
         sealed = [(name, uuids.get(seals[name].subvolume)) for name in names if name in seals]
@@ -320,8 +321,9 @@ class BackupSender:
         self.after_common()
 
     def _fetched(self, asked: Mapping[str, Any]) -> datetime | None:
-        """Returns the time of the reported fetch; None if nothing was fetched, as by `demote`, or if every host failed. The other
-        server's clock is trusted only in rehearsals.
+        """Returns the time of the reported fetch; None if nothing was fetched, as by `demote`, or if every host failed.
+
+        The other server's clock is trusted only in rehearsals.
         """
         fetch = asked["fetch"]
         if fetch is None:

@@ -101,8 +101,9 @@ class StreamGuard:
         self._begun = True
 
     def _changed(self, number: int, payload: bytes, checksum: int) -> bytes:
-        """Returns the first command with our name, and with the parent as it is found here. Raises BadStream. A wrong checksum
-        stays wrong.
+        """Returns the first command with our name, and with the parent as it is found here. Raises BadStream.
+
+        A wrong checksum stays wrong.
         """
         attributes = _attributes(payload)
         if not self._named:

@@ -1,6 +1,7 @@
 """POOL/.btrkeep/actions.jsonl: what users did to backups and hosts, one line each, appended. notes.json of a host also has the
-actions on its backups; this file has those of all hosts, also of deleted ones, and restores. It is a record for people: no program
-decides by it, and a command whose action cannot be recorded continues and reports that.
+actions on its backups; this file has those of all hosts, also of deleted ones, and restores.
+
+It is a record for people: no program decides by it, and a command whose action cannot be recorded continues and reports that.
 """
 
 import errno

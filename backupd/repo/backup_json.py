@@ -1,5 +1,7 @@
-"""backup.json: the description of a backup, inside its subvolume. It becomes final together with the subvolume, and every later
-version of btrkeep reads it. Later changes are in notes.json (notes_json.py).
+"""backup.json: the description of a backup, inside its subvolume.
+
+It becomes final together with the subvolume, and every later version of btrkeep reads it. Later changes are in notes.json
+(notes_json.py).
 """
 
 import errno
@@ -344,8 +346,10 @@ def _text_of(path: Path) -> str | None:
 
 @Checkpoint("backup.json replaced")
 def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
-    """Replaces the record of a writable subvolume. The sync that follows makes it durable. With `durable`, the new record is
-    written to the disk before it gets the name: after a power cut there is the old or the new one, never an empty file.
+    """Replaces the record of a writable subvolume. The sync that follows makes it durable.
+
+    With `durable`, the new record is written to the disk before it gets the name: after a power cut there is the old or the new
+    one, never an empty file.
     """
     text = _bounded_text(record)
     temporary = subvolume / (RECORD + ".new")

@@ -52,7 +52,9 @@ def row_by_notes(row: Backup, notes: Notes) -> Backup:
 
 def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:
     """Returns True if the row of a backup agrees with the host's notes; None: the row shows a backup that is not held, marked,
-    being deleted or suspect. Marks are compared to the second, the precision of the notes.
+    being deleted or suspect.
+
+    Marks are compared to the second, the precision of the notes.
     """
     expired = notes.expired_at(name)
     if row is None:

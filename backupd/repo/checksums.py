@@ -37,8 +37,10 @@ LONGEST_HOLE = 64 << 20
 
 @Checkpoint("SHA256SUMS replaced")
 def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
-    """Replaces the file inherited from the base. Paths are absolute, as on the host. Raises OSError. Not synced, because a sync
-    would take longer than computing the checksums: after a power cut within seconds the file may be empty, which is harmless.
+    """Replaces the file inherited from the base. Paths are absolute, as on the host. Raises OSError.
+
+    Not synced, because a sync would take longer than computing the checksums: after a power cut within seconds the file may be
+    empty, which is harmless.
     """
     (subvolume / SUMS).unlink(missing_ok=True)
     if not sums:
@@ -96,9 +98,10 @@ NO_DIGEST = bytes(32)
 
 
 class ReadBefore(NamedTuple):
-    """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256. The
-    digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: its content was not what the
-    run recorded that fetched it. Only the backup of that run can prove that it is correct again.
+    """The record of one file: when it was last read (microseconds since 1970), whether it was damaged then, and its SHA-256.
+
+    The digest of a damaged file is the one from before the damage; all zeros if there was none. `differs`: its content was not what
+    the run recorded that fetched it. Only the backup of that run can prove that it is correct again.
     """
 
     at: int
@@ -156,9 +159,10 @@ class Checksums:
         return _parsed(record) if record[: _KEY.size] == key else None
 
     def write(self, results: Mapping[Key, ReadBefore], now: int | None) -> None:
-        """Adds these records; they are on disk when this returns. This open reader remains unchanged. A small file, or one with a
-        long log, is replaced by one with all records. Drops records that are too old at `now` (microseconds since 1970); None:
-        drops nothing.
+        """Adds these records; they are on disk when this returns. This open reader remains unchanged.
+
+        A small file, or one with a long log, is replaced by one with all records. Drops records that are too old at `now`
+        (microseconds since 1970); None: drops nothing.
         """
         if self._count > _FEW and len(self._logged) + len(results) <= _LONGEST_LOG:
             _add(self._folder / CHECKSUMS_LOG, results)
@@ -220,8 +224,9 @@ def _parsed(record: bytes) -> ReadBefore | None:
 
 
 def _pieces(blocks: Iterator[list[bytes]], new: Mapping[Key, ReadBefore], since: int) -> Iterator[bytes]:
-    """Yields the file in blocks: all new records, and the old ones that are not replaced. Leaves out an old record with an invalid
-    checksum or older than `since`.
+    """Yields the file in blocks: all new records, and the old ones that are not replaced.
+
+    Leaves out an old record with an invalid checksum or older than `since`.
     """
     yield _MAGIC
     keys, start = sorted(new), 0

@@ -128,9 +128,10 @@ def read_final_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None
 
 
 def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
-    """Returns a final backup whose record is damaged; None if it is not damaged, or if more than the record cannot be read. Its
-    path and its seal prove that btrkeep made it: numbers of subvolumes are never used again. It has a substitute record with the
-    state `failed`, so it counts as no backup and protects no other one.
+    """Returns a final backup whose record is damaged; None if it is not damaged, or if more than the record cannot be read.
+
+    Its path and its seal prove that btrkeep made it: numbers of subvolumes are never used again. It has a substitute record with
+    the state `failed`, so it counts as no backup and protects no other one.
     """
     started = parse_backup_name(path.name)
     with suppress(OSError):
@@ -176,10 +177,11 @@ def require_not_replica(pool: Pool, host: str) -> None:
 
 
 def final_backups(pool: Pool, host: str, unread: list[str] | None = None, *, may_be_newer: bool = True) -> Iterator[FinalBackup]:
-    """Yields the host's final backups, newest name first. Skips subvolumes that btrkeep did not make, and those with an unreadable
-    record. Skips backups of a newer btrkeep, or raises NewerRecord unless one `may_be_newer`. Adds backups that the disk cannot
-    read to `unread`; without `unread`, raises OSError for them, because they exist, and skips those of which only the record is
-    lost.
+    """Yields the host's final backups, newest name first.
+
+    Skips subvolumes that btrkeep did not make, and those with an unreadable record. Skips backups of a newer btrkeep, or raises
+    NewerRecord unless one `may_be_newer`. Adds backups that the disk cannot read to `unread`; without `unread`, raises OSError for
+    them, because they exist, and skips those of which only the record is lost.
     """
     try:
         names = sorted((entry.name for entry in os.scandir(pool.host(host)) if parse_backup_name(entry.name)), reverse=True)
@@ -211,6 +213,7 @@ def records_newest_first(pool: Pool, host: str, now: datetime, unread: list[str]
 
 def find_base(pool: Pool, host: str, now: datetime | None) -> FinalBackup | None:
     """Returns the newest complete backup, read from the pool. One with a time in the future is the base only if there is no other.
+
     Without `now`, in a rehearsal, no time is in the future. Raises UnreadableRecord if the notes cannot be read.
     """
     return newest_base(pool, host, now, read_notes(pool.host(host)))
@@ -223,7 +226,9 @@ def newest_base(pool: Pool, host: str, now: datetime | None, notes: Notes) -> Fi
 
 def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: list[str] | None = None) -> Iterator[FinalBackup]:
     """Yields the host's complete backups, the best base first, without altered ones. Adds those that the disk cannot read to
-    `unread`. Raises NewerRecord: only a newer btrkeep knows whether that backup is complete.
+    `unread`.
+
+    Raises NewerRecord: only a newer btrkeep knows whether that backup is complete.
     """
     future = []
     for backup in final_backups(pool, host, [] if unread is None else unread, may_be_newer=False):
@@ -258,8 +263,10 @@ def is_unreadable(subvolume: Path) -> bool:
 
 def recover(pool: Pool, host: str) -> Record | None:
     """Finishes a `.working` that is final except for its name. Returns the record of the backup, None if there was no such
-    subvolume. A read-only `.working` was synced with its record before it became read-only, so its record is correct. The record of
-    a writable one is not read: after a power cut it may be empty.
+    subvolume.
+
+    A read-only `.working` was synced with its record before it became read-only, so its record is correct. The record of a writable
+    one is not read: after a power cut it may be empty.
     """
     path = pool.working(host)
     subvolume = describe(path)
@@ -285,8 +292,9 @@ def rename_to_final(pool: Pool, path: Path, name: str) -> Path:
 
 
 def sync_names(pool: Pool) -> None:
-    """Writes the names of the newest backups to the disk before they are reported. A power cut before that loses only the name, and
-    the next run of the host gives it again; so an error is only logged.
+    """Writes the names of the newest backups to the disk before they are reported.
+
+    A power cut before that loses only the name, and the next run of the host gives it again; so an error is only logged.
     """
     try:
         commit(pool.path)
@@ -303,9 +311,10 @@ def newest_complete(pool: Pool, host: str) -> str | None:
 
 
 def point_latest(pool: Pool, host: str) -> None:
-    """Makes the symlink `latest` point to the newest complete backup; removes it if there is none. Called after every change to
-    complete backups, under the host's lock. The link is a convenience for people; btrkeep never relies on it, so an error is
-    ignored.
+    """Makes the symlink `latest` point to the newest complete backup; removes it if there is none.
+
+    Called after every change to complete backups, under the host's lock. The link is a convenience for people; btrkeep never relies
+    on it, so an error is ignored.
     """
     link = pool.host(host) / LATEST
     try:
@@ -315,8 +324,9 @@ def point_latest(pool: Pool, host: str) -> None:
 
 
 def unfinished(path: Path, host: str) -> Subvolume | None:
-    """Returns the `.working` at `path` if btrkeep made it, in any state that a run or a power cut may have left; else None. Raises
-    UnreadableRecord for a read-only one whose record cannot be read: it was finished, and is damaged.
+    """Returns the `.working` at `path` if btrkeep made it, in any state that a run or a power cut may have left; else None.
+
+    Raises UnreadableRecord for a read-only one whose record cannot be read: it was finished, and is damaged.
     """
     subvolume = describe(path)
     if subvolume is None:

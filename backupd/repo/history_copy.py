@@ -1,7 +1,8 @@
-"""The copy of the history on the pool: the part of a lost catalogue that no backup.json can restore. See docs/decisions/0023. The
-nightly commands replace the whole POOL/.btrkeep/history.jsonl.gz once a day, and each failed run does. Its first line describes it,
-each following line is a row, the last line has their number. A copy with rows that are missing in the catalogue is never replaced:
-they are restored first.
+"""The copy of the history on the pool: the part of a lost catalogue that no backup.json can restore. See docs/decisions/0023.
+
+The nightly commands replace the whole POOL/.btrkeep/history.jsonl.gz once a day, and each failed run does. Its first line describes
+it, each following line is a row, the last line has their number. A copy with rows that are missing in the catalogue is never
+replaced: they are restored first.
 """
 
 import gzip
@@ -91,7 +92,9 @@ _NOUNS = {"run": "run", "expiry": "deletion run", "balance": "balance", "score":
 
 def bring_back(pool: Pool, catalogue: Catalogue) -> BroughtBack:
     """Restores the rows of the pool's copy into the catalogue, unless this catalogue has written or read that copy. Returns the
-    result. A copy that is damaged or of another pool is set aside. Raises only errors of the catalogue.
+    result.
+
+    A copy that is damaged or of another pool is set aside. Raises only errors of the catalogue.
     """
     path = pool.path / MARKER / FILE
     try:
@@ -127,8 +130,9 @@ def _set_aside(path: Path) -> str:
 
 def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool = True) -> str:
     """Replaces the copy by the present history of the catalogue. Returns the reason if it could not, else "". With `daily`, a copy
-    younger than 20 hours is kept. A failure is not an error: the copy may not use the pool's reserve, and its space on a full pool
-    is freed.
+    younger than 20 hours is kept.
+
+    A failure is not an error: the copy may not use the pool's reserve, and its space on a full pool is freed.
     """
     path = pool.path / MARKER / FILE
     try:

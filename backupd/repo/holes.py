@@ -1,9 +1,11 @@
-"""Makes holes in files again that rsync wrote without them. `--sparse` with a snapshot as base writes unchanged data again and so
-loses sharing; without it, the holes of a new sparse file arrive as zeros. So after rsync, the files that were written, which the
-filesystem finds by generation, are searched: runs of zeros become holes, but only if the data belongs to this file alone. Data
-shared with another backup takes no space and is not changed. A hole frees space only if nothing of its extent remains: btrfs keeps
-an extent as long as one block of it is in use. So if a good part of an extent was zeros, the rest of it is written again, the same
-bytes in the same place.
+"""Makes holes in files again that rsync wrote without them.
+
+`--sparse` with a snapshot as base writes unchanged data again and so loses sharing; without it, the holes of a new sparse file
+arrive as zeros. So after rsync, the files that were written, which the filesystem finds by generation, are searched: runs of zeros
+become holes, but only if the data belongs to this file alone. Data shared with another backup takes no space and is not changed.
+
+A hole frees space only if nothing of its extent remains: btrfs keeps an extent as long as one block of it is in use. So if a good
+part of an extent was zeros, the rest of it is written again, the same bytes in the same place.
 """
 
 import errno
@@ -111,11 +113,13 @@ def punch(
     *,
     shortest: int = SHORTEST_RUN,
 ) -> PunchResult:
-    """Replaces zeros by holes in those `names` that are regular files of `at_least` bytes. Names are paths relative to
-    `subvolume`/data. Ignores names that do not exist, are no regular files, or are behind a symlink. Runs of fewer than `shortest`
-    zeros remain. Content, owner, mode, times and file capabilities remain the same. The subvolume is writable and no other process
-    writes in it. If `cancelled`, or if the pool is full, returns what was done so far. Raises PoolUnusable if the pool cannot be
-    written or is too full to restore a file's times and capabilities, OperatorError for other errors.
+    """Replaces zeros by holes in those `names` that are regular files of `at_least` bytes.
+
+    Names are paths relative to `subvolume`/data. Ignores names that do not exist, are no regular files, or are behind a symlink.
+    Runs of fewer than `shortest` zeros remain. Content, owner, mode, times and file capabilities remain the same. The subvolume is
+    writable and no other process writes in it. If `cancelled`, or if the pool is full, returns what was done so far. Raises
+    PoolUnusable if the pool cannot be written or is too full to restore a file's times and capabilities, OperatorError for other
+    errors.
     """
     files = total = 0
     root = os.open(subvolume, FOLDER)
@@ -218,7 +222,9 @@ def _raise_if_cancelled(cancelled: Cancellation | None) -> None:
 
 def _private_windows(fd: int, size: int, cancelled: Cancellation | None) -> Iterator[Run]:
     """Yields the extents on disk that have no other references and are not compressed, up to the end of the file; long ones in
-    parts. Neighbours on disk count as one extent.
+    parts.
+
+    Neighbours on disk count as one extent.
     """
     for start, _, length, flags in extents(fd):
         _raise_if_cancelled(cancelled)
@@ -229,6 +235,7 @@ def _private_windows(fd: int, size: int, cancelled: Cancellation | None) -> Iter
 
 def _zero_runs(fd: int, window: Run, block: int, cancelled: Cancellation | None, shortest: int) -> list[Run]:
     """Returns the runs of whole blocks of zeros in `window`, which starts at a block; the last block of a file may be short.
+
     Comparing block by block reaches 40 GB/s on data, whose first bytes differ, and 25 GB/s on zeros.
     """
     start, end = window

@@ -1,6 +1,7 @@
-"""What a killed replication or drill leaves in the pool, and its deletion. Everything in the scratch folder of drills is from a
-killed drill and may be deleted. A drill holds the lock `drill` while it works there; the next holder of that lock may delete the
-contents.
+"""What a killed replication or drill leaves in the pool, and its deletion.
+
+Everything in the scratch folder of drills is from a killed drill and may be deleted. A drill holds the lock `drill` while it works
+there; the next holder of that lock may delete the contents.
 """
 
 import errno
@@ -69,8 +70,10 @@ def discard_replaced(pool: Pool, host: str) -> None:
 
 def drop_empty_mark(pool: Pool, host: str) -> None:
     """Removes the mark as a copy from a host of which nothing has arrived: the mark would prevent the first backup here. The caller
-    holds its lock. A copy whose record cannot be read is still a copy. A host that was demoted remains one even without copies,
-    because another server backs it up. Raises UnreadableRecord.
+    holds its lock.
+
+    A copy whose record cannot be read is still a copy. A host that was demoted remains one even without copies, because another
+    server backs it up. Raises UnreadableRecord.
     """
     folder = pool.host(host)
     with suppress(OSError):  # it stays marked

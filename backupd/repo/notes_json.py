@@ -51,11 +51,13 @@ class NotesFull(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: earlier names of the host. `forgotten`: the
-    host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that was requested, when
-    it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's id, the replica's
-    name, and since when. `machine`: the id that marks its copies offsite, so that another machine which gets the same name later is
-    distinguished; None before the first copy. `actions`: what users did to the host's backups, oldest first, limited.
+    """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: earlier names of the host.
+
+    `forgotten`: the host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
+    was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
+    id, the replica's name, and since when. `machine`: the id that marks its copies offsite, so that another machine which gets the
+    same name later is distinguished; None before the first copy. `actions`: what users did to the host's backups, oldest first,
+    limited.
     """
 
     backups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -157,8 +159,9 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Notes:
 
 
 def write_notes(folder: Path, notes: Notes) -> None:
-    """Replaces the notes; they are on disk when this returns. On a full pool the reserve is used. Raises OSError, and NotesFull if
-    they would be larger than the maximum that is read.
+    """Replaces the notes; they are on disk when this returns. On a full pool the reserve is used.
+
+    Raises OSError, and NotesFull if they would be larger than the maximum that is read.
     """
     pool, text = folder.parent.parent, bounded_text(folder, notes)
     with_reserve(pool, lambda: write_atomically(folder / NOTES, text))
@@ -181,8 +184,9 @@ def has_room_for_foreign(notes: Notes) -> bool:
 
 
 def write_with_action(pool: Pool, notes: Notes, action: UserAction) -> None:
-    """Replaces the notes of the action's host, with the action, and then appends it to the pool's record. Raises OSError. An error
-    while appending is only logged: the notes contain the action.
+    """Replaces the notes of the action's host, with the action, and then appends it to the pool's record. Raises OSError.
+
+    An error while appending is only logged: the notes contain the action.
     """
     assert action.host is not None
     write_notes(pool.host(action.host), notes.with_action(action))

@@ -32,8 +32,9 @@ def hosts_of(pool: Pool) -> list[str]:
 
 
 def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> set[str]:
-    """Returns the names in a host's folder that may be backups, including `.working`. Names that are in `wanted` are not parsed,
-    which saves half of the time if there are many.
+    """Returns the names in a host's folder that may be backups, including `.working`.
+
+    Names that are in `wanted` are not parsed, which saves half of the time if there are many.
     """
     try:
         names = [entry.name for entry in os.scandir(pool.host(host))]
@@ -56,8 +57,9 @@ T = TypeVar("T")
 
 
 def text_of_file(path: Path) -> str:
-    """Returns the text of a regular file; follows no symlink and does not wait for a pipe. Raises OSError if it is missing or not a
-    regular file (EINVAL); ValueError if it is not text, or larger than btrkeep writes.
+    """Returns the text of a regular file; follows no symlink and does not wait for a pipe.
+
+    Raises OSError if it is missing or not a regular file (EINVAL); ValueError if it is not text, or larger than btrkeep writes.
     """
     with ClosingFd(os.open(path, _READ)) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -89,6 +91,7 @@ def has_room(text: str) -> bool:
 
 def replace_json_file(path: Path, texts: Iterable[str], version: int) -> None:
     """Replaces the file by the first of the texts that is small enough to be read again, or the last. `version`: their "format".
+
     Does not replace a file of a later version of btrkeep, which may contain more. Raises OSError.
     """
     with suppress(OSError, *NOT_UNDERSTOOD):
@@ -125,8 +128,9 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class BootRecord:
-    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it ended with a shutdown, `stopped`. `unread`:
-    host and name of the backups that a crash may have damaged and that have not been read since.
+    """`boot`: the id of the kernel's boot; `seen`: when it was recorded, or when it ended with a shutdown, `stopped`.
+
+    `unread`: host and name of the backups that a crash may have damaged and that have not been read since.
     """
 
     boot: str

@@ -21,8 +21,9 @@ _log = logging.getLogger(__name__)
 
 
 def publish_to_dashboard(config: Config, pool: Pool, catalogue: Catalogue, clock: Clock) -> None:
-    """Publishes what has changed, and the paths of the data. Never fails; the next command tries again. Hosts that were not
-    published before are recorded as existing from now.
+    """Publishes what has changed, and the paths of the data. Never fails; the next command tries again.
+
+    Hosts that were not published before are recorded as existing from now.
     """
     now = clock.now() if clock.tells_nights(rehearsal=pool.rehearsal) else None
     try:
@@ -46,6 +47,7 @@ def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:
 
 def publish_copies(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes which hosts are copies, and the backups that replicas have in common with this pool. Raises OSError, CatalogueBusy.
+
     What cannot be read remains as published before; expiry reports it.
     """
     before = catalogue.get_fact(COPIES)
@@ -62,8 +64,9 @@ def publish_copies(pool: Pool, catalogue: Catalogue) -> None:
 
 
 def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
-    """Returns these facts as the pool has them. `before`: as published, for hosts whose notes cannot be read. Raises
-    UnreadableRecord, OSError.
+    """Returns these facts as the pool has them. `before`: as published, for hosts whose notes cannot be read.
+
+    Raises UnreadableRecord, OSError.
     """
     common = common_of_all(pool)
     replicas = {host: _fetched_by(pool, host, before) for host in hosts_of(pool)} if common else {}

@@ -1,6 +1,8 @@
-"""Protects a backup that is being restored from deletion, by a shared flock(2) on the folder of its subvolume. Nothing is written,
-so it works in a pool that is mounted read-only, and the kernel releases the lock if the process dies. A deletion first takes the
-same lock exclusively and keeps it until the end. It is taken after all other locks, and nothing ever waits for it.
+"""Protects a backup that is being restored from deletion, by a shared flock(2) on the folder of its subvolume.
+
+Nothing is written, so it works in a pool that is mounted read-only, and the kernel releases the lock if the process dies. A
+deletion first takes the same lock exclusively and keeps it until the end. It is taken after all other locks, and nothing ever waits
+for it.
 """
 
 import fcntl
@@ -47,8 +49,9 @@ def lock_for_deletion(backup: Path) -> Iterator[bool]:
 
 def is_read_by_others(fd: int) -> bool:
     """Returns True if another process also reads the backup; `fd` is from `lock_for_reading`. Raises OperatorError if the backup is
-    being deleted. The lock is exclusive for a moment; a restore that starts in that moment reports that the backup is being
-    deleted.
+    being deleted.
+
+    The lock is exclusive for a moment; a restore that starts in that moment reports that the backup is being deleted.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

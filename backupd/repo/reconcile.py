@@ -54,8 +54,9 @@ _WORDS = {
 
 
 def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Backup | None:
-    """Returns the row for the backup with that name, None if btrkeep did not make it. Raises UnreadableRecord. `notes`: those of
-    the host, for callers with many of its backups: reading them for each one would take quadratic time.
+    """Returns the row for the backup with that name, None if btrkeep did not make it. Raises UnreadableRecord.
+
+    `notes`: those of the host, for callers with many of its backups: reading them for each one would take quadratic time.
     """
     path: Path = pool.host(host) / name
     final_backup = read_if_ours(path, host)
@@ -180,8 +181,10 @@ class ReconcileResult:
 
 @Checkpoint("catalogue reconciled with the pool")
 def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
-    """Repairs differences that a kill or a person left, cheaply: by names, and by the hosts' notes. A locked host is left to the
-    process that holds the lock. A host whose folder contains an obstacle is named in the result and does not affect the others.
+    """Repairs differences that a kill or a person left, cheaply: by names, and by the hosts' notes.
+
+    A locked host is left to the process that holds the lock. A host whose folder contains an obstacle is named in the result and
+    does not affect the others.
     """
     done = ReconcileResult()
     dead = [run for run in catalogue.unfinished_runs() if start_time(run.pid) != run.pid_started]
@@ -312,8 +315,9 @@ def _staged_hosts(pool: Pool) -> list[str]:
 
 
 def _drop_staged(pool: Pool, host: str, since: str, done: ReconcileResult) -> None:
-    """Deletes the subvolume that a killed run of the host had created but not yet named `.working` or given a record. Runs hold the
-    host's lock while they create one. Anything that does not look like the subvolume of a run is not touched.
+    """Deletes the subvolume that a killed run of the host had created but not yet named `.working` or given a record.
+
+    Runs hold the host's lock while they create one. Anything that does not look like the subvolume of a run is not touched.
     """
     path = pool.staged(host)
     if describe(path) is None:
@@ -346,8 +350,9 @@ def _is_finished(pool: Pool, host: str) -> bool:
 
 
 def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
-    """Repairs one host under its lock, after examining it again, and returns counts of the changes. Writes the row of a `.working`
-    again if no run is working on it.
+    """Repairs one host under its lock, after examining it again, and returns counts of the changes.
+
+    Writes the row of a `.working` again if no run is working on it.
     """
     recover(pool, host)
     in_pool, rows = names_of(pool, host), {row.name or WORKING: row for row in catalogue.backups(host)}
@@ -395,8 +400,9 @@ def point_all(pool: Pool, since: str) -> None:
 
 
 def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> None:
-    """Ends the row of a run whose process was killed; if its backup was already final, with the result of that backup. `heard`: the
-    time of its last progress.
+    """Ends the row of a run whose process was killed; if its backup was already final, with the result of that backup.
+
+    `heard`: the time of its last progress.
     """
     made = next((backup for backup in catalogue.backups(run.host) if backup.name and backup.started == run.started), None)
     if made is None:
@@ -415,8 +421,9 @@ _STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of its owner, an
 
 @contextmanager
 def open_catalogue_or_memory(state: Path, pool_id: str) -> Iterator[tuple[Catalogue, OperatorError | None]]:
-    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason. Every run starts
-    with reconciling, which fills an empty one. Raises OperatorError for a catalogue of a newer version.
+    """Yields the catalogue in `state`; if it cannot be read or written, an empty one in memory, and the reason.
+
+    Every run starts with reconciling, which fills an empty one. Raises OperatorError for a catalogue of a newer version.
     """
     clear_dead()
     try:

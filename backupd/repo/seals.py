@@ -48,8 +48,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The state of a backup when it became final. `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the
-    time by this server's clock, in nanoseconds.
+    """The state of a backup when it became final.
+
+    `subvolume`: its id. `ctransid`: the transaction of its last change. `at`: the time by this server's clock, in nanoseconds.
     """
 
     subvolume: int
@@ -127,8 +128,10 @@ def effective_seal(subvolume: Subvolume, seals: Seals, name: str) -> Seal | None
 
 def remembered_seal(path: Path, subvolume: Subvolume, sealed: int | None, notes: Notes) -> Seal | None:
     """Returns the seal of a backup that is missing in seals.json: for an altered one from its note, else from `sealed`, the
-    transaction in its row. None if it had no seal. The row has no time: if nothing was changed, the time is now; else that of the
-    backup's name, which is given right after the seal. Raises OSError.
+    transaction in its row. None if it had no seal.
+
+    The row has no time: if nothing was changed, the time is now; else that of the backup's name, which is given right after the
+    seal. Raises OSError.
     """
     note = notes.note(path.name, ALTERED_NOTE)
     if note and notes.is_altered(path.name) and note.get("subvolume") == subvolume.id and type(note.get(SEALED_AT)) is int:
@@ -139,16 +142,18 @@ def remembered_seal(path: Path, subvolume: Subvolume, sealed: int | None, notes:
 
 
 def new_seal(path: Path, subvolume: Subvolume, base: Seal | None = None) -> Seal:
-    """Returns a seal of the present state of the subvolume, by the real clock, as the kernel's times are, also in rehearsals. If
-    the clock is behind, the time is that in the backup's name or in the seal of its base, because files from the base keep their
+    """Returns a seal of the present state of the subvolume, by the real clock, as the kernel's times are, also in rehearsals.
+
+    If the clock is behind, the time is that in the backup's name or in the seal of its base, because files from the base keep their
     times. Raises OSError.
     """
     return Seal(subvolume.id, subvolume.written, max(time.time_ns(), path.lstat().st_ctime_ns, base.at if base else 0))
 
 
 def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
-    """Returns the sorted paths, relative to the subvolume, of everything that was changed after its seal; b"" is its top folder. A
-    folder is included if a name in it was made, deleted or changed. Raises OSError.
+    """Returns the sorted paths, relative to the subvolume, of everything that was changed after its seal; b"" is its top folder.
+
+    A folder is included if a name in it was made, deleted or changed. Raises OSError.
     """
     paths, seal = list[bytes](), effective_seal(subvolume, read_seals(path.parent), path.name)
     if seal is None:
@@ -221,8 +226,9 @@ def sealed_row(folder: Path, row: "Backup") -> "Backup":
 
 @Checkpoint("backup sealed")
 def seal_backup(path: Path, name: str) -> None:
-    """Seals the subvolume at `path`, which has that name or is about to get it. A disk error is only logged: the backup exists, and
-    the next check seals it.
+    """Seals the subvolume at `path`, which has that name or is about to get it.
+
+    A disk error is only logged: the backup exists, and the next check seals it.
     """
     folder = path.parent
     try:
@@ -234,9 +240,10 @@ def seal_backup(path: Path, name: str) -> None:
 
 
 def _seal_of_base(path: Path, seals: Seals) -> Seal | None:
-    """Returns the seal of the base of this backup; None if it has none that can be trusted. A seal more than a day in the future is
-    trusted only if the clock is behind, so that the base itself is from the future. Otherwise it was made while the clock was
-    ahead, and would hide all changes of all later backups.
+    """Returns the seal of the base of this backup; None if it has none that can be trusted.
+
+    A seal more than a day in the future is trusted only if the clock is behind, so that the base itself is from the future.
+    Otherwise it was made while the clock was ahead, and would hide all changes of all later backups.
     """
     now = time.time_ns()
     with suppress(UnreadableRecord):

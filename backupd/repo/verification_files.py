@@ -254,7 +254,9 @@ def enter_damages(
     is_gone: Callable[[Damage], bool] = lambda _: False,
 ) -> None:
     """Records the damages that were found, and removes those that are gone, for these hosts: in the catalogue, then beside their
-    backups. If the pool cannot be written, that is logged. Raises OperatorError if the catalogue cannot be written.
+    backups.
+
+    If the pool cannot be written, that is logged. Raises OperatorError if the catalogue cannot be written.
     """
     every = sorted(set(hosts))
     gone = [damage for host in every for damage in catalogue.damages(host) if is_gone(damage)]
@@ -284,7 +286,9 @@ def read_damaged(folder: Path, host: str) -> list[Damage]:
 
 def replace_damaged(pool: Pool, host: str, name: str, rows: Iterable[Damage]) -> None:
     """Replaces the recorded damages of a backup by its damages in this list, and adds those of other backups. None: another backup
-    has replaced it. Does not need the catalogue. Raises OSError.
+    has replaced it.
+
+    Does not need the catalogue. Raises OSError.
     """
     folder = pool.host(host)
     with _locked(folder):
@@ -368,6 +372,7 @@ def forgotten_damages(
     pool: Pool, host: str, names: Collection[str], new_damages: Iterable[Damage], every: EveryDamage | None = None
 ) -> list[Damage]:
     """Returns the damaged files of these backups that are recorded in the pool but not among `new_damages`, those of the catalogue.
+
     Without `every`, only those that verified.json names.
     """
     folder = pool.host(host)
@@ -401,8 +406,9 @@ def recall_looks(pool: Pool, catalogue: Catalogue, host: str, names: Collection[
 
 
 def forget_recorded(pool: Pool, host: str, name: str, left: Iterable[Damage] = ()) -> None:
-    """Deletes the records of a backup, because another one replaces it or its former name. Raises OSError. `left`: damages that the
-    new one also has, and damages of other backups like it.
+    """Deletes the records of a backup, because another one replaces it or its former name. Raises OSError.
+
+    `left`: damages that the new one also has, and damages of other backups like it.
     """
     folder = pool.host(host)
     replace_damaged(pool, host, name, left)

@@ -53,8 +53,10 @@ def make_buckets(config: Config, pool: Pool, host: HostConfig) -> list[Bucket]:
 
 def prepare(folder: Path, name: str, rate: int) -> Bucket:
     """Returns the bucket of that name in `folder`, made or set to `rate` bytes per second; running transfers use the new rate at
-    once. What transfers have already taken from a bucket in use stays taken. The file is changed in place, under its lock: a new
-    file would be a second budget beside the one that running transfers have open. Raises ValueError for a rate below 1, OSError.
+    once.
+
+    What transfers have already taken from a bucket in use stays taken. The file is changed in place, under its lock: a new file
+    would be a second budget beside the one that running transfers have open. Raises ValueError for a rate below 1, OSError.
     """
     if rate < 1:
         raise ValueError(f"{rate} bytes per second is not a rate: without a limit no bucket is needed")
@@ -99,7 +101,9 @@ class BudgetPace:
 
 def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str, ...]:
     """Returns the remote shell for rsync's -e (see `shell_words`): `shell` limited by `buckets`, or a local one if `shell` is
-    empty. Without buckets it is `shell` itself; if that is empty, rsync reads the local path without any -e.
+    empty.
+
+    Without buckets it is `shell` itself; if that is empty, rsync reads the local path without any -e.
     """
     if not buckets:
         return tuple(shell)
@@ -110,9 +114,10 @@ def relay_command(buckets: Sequence[Bucket], shell: Sequence[str]) -> tuple[str,
 
 
 def shell_words(command: Sequence[str]) -> str:
-    """Returns `command` as the one string that rsync's -e and RSYNC_RSH split again. Raises ValueError if a word contains a NUL.
-    rsync has its own rules (main.c, do_cmd): only spaces end words; quotes of both kinds keep spaces in a word; two equal quotes
-    within quotes are one quote; a backslash has no special meaning.
+    """Returns `command` as the one string that rsync's -e and RSYNC_RSH split again.
+
+    Raises ValueError if a word contains a NUL. rsync has its own rules (main.c, do_cmd): only spaces end words; quotes of both
+    kinds keep spaces in a word; two equal quotes within quotes are one quote; a backslash has no special meaning.
     """
     if not command:
         raise ValueError("the remote shell is empty: rsync would use ssh")

@@ -60,6 +60,7 @@ def filter_file(*, receives: bool = False) -> int:
 
 def confined_command(command: Sequence[str], data: str | None, calls: int, *, shown: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns `command` in a cell that can write only `data`, and can also read `shown`; `calls`: the descriptor of filter_file().
+
     The root of the cell is made read-only last: it is in memory, which could be filled otherwise. The cell does not die with its
     parent, which ends together with rsync's first process, while the receiver still has to write the data that has arrived.
     """

@@ -107,8 +107,9 @@ def rsync_command(
     shell: Sequence[str] = (),
     control: Path | None = None,
 ) -> tuple[str, ...]:
-    """Returns the command that copies `path` of the host into the folder `destination` (under its absolute name). `shell` replaces
-    the remote shell. `control`: the socket of a connection that ssh uses if possible.
+    """Returns the command that copies `path` of the host into the folder `destination` (under its absolute name).
+
+    `shell` replaces the remote shell. `control`: the socket of a connection that ssh uses if possible.
     """
     return (
         "rsync",
@@ -125,6 +126,7 @@ def rsync_command(
 
 def probe_command(host: HostConfig, ssh: SshSettings, path: str, shell: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns a harmless test of a source path for `check --connect`, which restricted keys permit. `shell`: as in rsync_command.
+
     The path has the form of a transfer, because rsync accepts a file with a slash at its end only in that form.
     """
     return (
@@ -153,8 +155,9 @@ def mounts_command(
     host: HostConfig, ssh: SshSettings, path: str, chosen: Sequence[str], shell: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Returns an rsync command that transfers nothing and prints each folder of the source path that `one_file_system` leaves
-    empty. rsync prints them only if -x is given twice, which also removes these folders from the list. With `chosen`, absolute
-    paths of folders, it reads only the folders above them instead of making a whole list.
+    empty. rsync prints them only if -x is given twice, which also removes these folders from the list.
+
+    With `chosen`, absolute paths of folders, it reads only the folders above them instead of making a whole list.
     """
     rules = _rules_down_to(chosen) if chosen else filters(host, path)
     return (
@@ -255,8 +258,10 @@ def ssh_command(host: HostConfig, ssh: SshSettings, control: Path | None = None)
 
 
 def source(host: HostConfig, path: str, *, through_shell: bool) -> str:
-    """Returns rsync's source argument. A remote shell would expand wildcards in the path, so they are escaped. rsync escapes
-    everything else (options.c, safe_arg), including a backslash unless a wildcard follows it.
+    """Returns rsync's source argument.
+
+    A remote shell would expand wildcards in the path, so they are escaped. rsync escapes everything else (options.c, safe_arg),
+    including a backslash unless a wildcard follows it.
     """
     wanted = "/./" + path.strip("/") + ("/" if path != "/" else "")
     if not through_shell:

@@ -141,8 +141,9 @@ def compare(
 
 
 def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, *, seconds: float) -> set[bytes] | None:
-    """Returns those of `names` that are real folders on the host, not symlinks, which rsync would follow. Otherwise like `compare`.
-    Without `--no-implied-dirs` each folder above a name is also included.
+    """Returns those of `names` that are real folders on the host, not symlinks, which rsync would follow.
+
+    Otherwise like `compare`. Without `--no-implied-dirs` each folder above a name is also included.
     """
     items = _items(folder, names, cancellation, seconds, "--no-implied-dirs")
     return None if items is None else {name for name, item in items.items() if item.kind == "folder"}

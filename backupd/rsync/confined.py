@@ -41,6 +41,7 @@ _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, err
 
 class RemoteEnd:
     """The remote shell of one rsync. `status`: its exit status in the form of a shell (signal N is 128+N), None before its end.
+
     `command`: the remote shell and its options. `expected`: the first words that rsync must add: the host and the program to run
     there. `memory`: bytes that rsync may use.
     """
@@ -138,8 +139,9 @@ class Confinement:
 
 
 def require_harmless(rsync: Rsync, support: Confinement, config: Config) -> None:
-    """Raises OperatorError if a host could use known security holes of this rsync against this server. A confined rsync prevents
-    that; with ``confine = "never"`` the administrator accepts the risk.
+    """Raises OperatorError if a host could use known security holes of this rsync against this server.
+
+    A confined rsync prevents that; with ``confine = "never"`` the administrator accepts the risk.
     """
     if support.missing and config.backup.confine == "auto" and rsync.numbers < SAFE:
         raise OperatorError(
@@ -193,8 +195,9 @@ class ConfinedTransfer:
 
 
 def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
-    """Finds out by a test whether a transfer would be confined now; for `pause` see why_not(). Raises OperatorError if the
-    configuration requires confinement and it does not work.
+    """Finds out by a test whether a transfer would be confined now; for `pause` see why_not().
+
+    Raises OperatorError if the configuration requires confinement and it does not work.
     """
     if config.backup.confine == "never":
         return Confinement('the configuration has confine = "never"')
@@ -205,9 +208,10 @@ def confinement(config: Config, *, pause: float = 2.0) -> Confinement:
 
 
 def why_not(pause: float) -> str:
-    """Returns why this process cannot confine rsync; "" if it can. Tries up to three times, `pause` seconds apart. A limit that is
-    reached only for a moment, perhaps because of another run, is no reason to run rsync unconfined: confinement then counts as
-    possible, and a transfer that cannot be confined fails.
+    """Returns why this process cannot confine rsync; "" if it can. Tries up to three times, `pause` seconds apart.
+
+    A limit that is reached only for a moment, perhaps because of another run, is no reason to run rsync unconfined: confinement
+    then counts as possible, and a transfer that cannot be confined fails.
     """
     if seccomp_filter() is None:
         return f"the system calls of {os.uname().machine} are not known"

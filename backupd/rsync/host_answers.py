@@ -1,6 +1,7 @@
 """The answers of a host to one harmless command: its mounts and boot, or the limits of its sshd. A key that permits only rsync
-refuses it. Also the folders in which every system has mounts that need no backup, and the text about what `one_file_system` leaves
-out.
+refuses it.
+
+Also the folders in which every system has mounts that need no backup, and the text about what `one_file_system` leaves out.
 """
 
 import asyncio
@@ -53,8 +54,10 @@ _ADDRESSES = re.compile(r"[A-Za-z0-9.:/,*?! _-]{1,1000}", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class SshdLimits:
     """Limits of an sshd_config. `startups`: the number of connections that have not logged in yet from which MaxStartups refuses
-    some. `per_source`: PerSourceMaxStartups; None if there is no such limit. `has_penalties`: PerSourcePenalties are on, the
-    default since OpenSSH 9.8. `exempt`: the addresses and networks of PerSourcePenaltyExemptList.
+    some.
+
+    `per_source`: PerSourceMaxStartups; None if there is no such limit. `has_penalties`: PerSourcePenalties are on, the default
+    since OpenSSH 9.8. `exempt`: the addresses and networks of PerSourcePenaltyExemptList.
     """
 
     startups: int
@@ -69,8 +72,9 @@ async def read_sshd_limits(host: HostConfig, ssh: SshSettings, control: Path | N
 
 
 def parse_sshd_limits(answer: bytes) -> SshdLimits:
-    """Parses the output of `sshd -T`; a login shell may print lines before it. Raises OperatorError. A hostile host may print
-    anything, and the advice quotes a part: unusual characters and very long values are refused.
+    """Parses the output of `sshd -T`; a login shell may print lines before it. Raises OperatorError.
+
+    A hostile host may print anything, and the advice quotes a part: unusual characters and very long values are refused.
     """
     settings = dict(line.partition(" ")[::2] for line in answer.decode("utf-8", "replace").splitlines())
     try:
@@ -99,6 +103,7 @@ def _number(text: str) -> int:
 
 def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tuple[str, str]]:
     """Returns how such an sshd affects the connections of a run, and the line for its sshd_config that prevents it. Pure.
+
     `at_once`: number of connections that a run may start at the same time. `own_address`: that of this server, as seen by the host.
     """
     advice = []
@@ -150,8 +155,9 @@ _TRANSIENT = (
 
 
 def is_expected(folder: str, path: str) -> bool:
-    """Returns True for a folder in which every system has mounts that need no backup: devices, processes, containers. `path`: the
-    source path; if it is in such a folder, its files are wanted.
+    """Returns True for a folder in which every system has mounts that need no backup: devices, processes, containers.
+
+    `path`: the source path; if it is in such a folder, its files are wanted.
     """
     return _is_of_the_system(folder) and not _is_of_the_system(path)
 
@@ -195,6 +201,7 @@ async def read_host_mounts(host: HostConfig, ssh: SshSettings, control: Path | N
 
 def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:
     """Parses the output of the command; a login shell may print lines before it. Leaves out mounts that no backup of `paths` needs.
+
     Raises OperatorError.
     """
     lines = answer.splitlines()

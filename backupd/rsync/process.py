@@ -52,9 +52,11 @@ async def transfer(
     on_said: Callable[[bytes], bool] = lambda _: True,
     cell: ConfinedTransfer | None = None,
 ) -> RsyncEnd:
-    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed if it cannot be started. `on_said` gets
-    all output, and returns whether to parse it. `cell`: the one to which `command` is confined. Raises OperatorError if one of its
-    processes cannot be ended: that process keeps the lock, and may still write.
+    """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed if it cannot be started.
+
+    `on_said` gets all output, and returns whether to parse it. `cell`: the one to which `command` is confined.
+
+    Raises OperatorError if one of its processes cannot be ended: that process keeps the lock, and may still write.
     """
     started = time.monotonic()
     output, messages = Output(), Messages()

@@ -91,10 +91,11 @@ def restore_command(
     shell: Sequence[str] = (),
     base: bytes = b"",
 ) -> tuple[str, ...]:
-    """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host. `whole`: under
-    their whole paths, else under their last names. The caller has checked that the paths contain no symlink. `shell` replaces ssh.
-    `base`: with `whole`, a folder that contains all paths and exists below `folder` on the host: rsync starts there, and the names
-    in its output are relative to it.
+    """Returns the command that copies `paths` of the backup whose files are in `data` into `folder` on the host.
+
+    `whole`: under their whole paths, else under their last names. The caller has checked that the paths contain no symlink. `shell`
+    replaces ssh. `base`: with `whole`, a folder that contains all paths and exists below `folder` on the host: rsync starts there,
+    and the names in its output are relative to it.
     """
     return (
         "rsync",

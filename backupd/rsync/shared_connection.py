@@ -1,5 +1,7 @@
 """One ssh connection for all transfers of a host's run: a ControlMaster of btrkeep, in a private folder, for the duration of the
-run. Without it, each source path needs its own login, and a limit of a firewall, or MaxStartups or PerSourcePenalties of the host's
+run.
+
+Without it, each source path needs its own login, and a limit of a firewall, or MaxStartups or PerSourcePenalties of the host's
 sshd, ends the run early. The transfers never depend on the connection: an ssh that does not reach the master connects directly, as
 OpenSSH does.
 """
@@ -39,8 +41,9 @@ _CERTAIN = frozenset({
 
 
 def can_share(host: HostConfig, ssh: SshSettings) -> bool:
-    """Returns True if the host is reached by OpenSSH itself, and its options do not set the control socket. A command of the
-    administrator may be any program, and may not support masters.
+    """Returns True if the host is reached by OpenSSH itself, and its options do not set the control socket.
+
+    A command of the administrator may be any program, and may not support masters.
     """
     path = environment()["PATH"]
     words = shlex.split(ssh.command)
@@ -63,8 +66,9 @@ class SharedConnection:
         self._heard = bytearray()
 
     async def socket(self, cancellation: Cancellation) -> Path | None:
-        """Returns the master's socket, after a login if there is none yet; None: the transfer connects directly. Raises
-        NotConnected if a transfer could not connect either.
+        """Returns the master's socket, after a login if there is none yet; None: the transfer connects directly.
+
+        Raises NotConnected if a transfer could not connect either.
         """
         if not self._wanted or cancellation:
             return None

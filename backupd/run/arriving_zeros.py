@@ -1,8 +1,11 @@
 """Stops rsync while a new sparse file arrives as zeros, so that the remaining zeros need not be transferred. rsync sends the holes
-of a file as zeros, unless the receiver already has zeros in the same place: then it sends only a checksum of each block. So if the
-data of a large file is all zeros so far, one `--list-only` asks for its full length, rsync is stopped, the received part becomes a
-hole, the file is extended to its full length, and rsync is started again: see docs/decisions/0074. The only thing that the host
-influences is the length of its own file, which rsync corrects: everything that is not zero is transferred as usual.
+of a file as zeros, unless the receiver already has zeros in the same place: then it sends only a checksum of each block.
+
+So if the data of a large file is all zeros so far, one `--list-only` asks for its full length, rsync is stopped, the received part
+becomes a hole, the file is extended to its full length, and rsync is started again: see docs/decisions/0074.
+
+The only thing that the host influences is the length of its own file, which rsync corrects: everything that is not zero is
+transferred as usual.
 """
 
 import asyncio
@@ -73,9 +76,10 @@ class OpenFile:
 
 
 class ArrivingZeros:
-    """Watches the transfers of one run. `sparse`: rsync makes holes itself, in a temporary file. `stopped`: why the last rsync was
-    stopped. `has_holes`: holes were made in this run. `lengthened`: the files, by their paths in `data`, that were extended to
-    their full length.
+    """Watches the transfers of one run. `sparse`: rsync makes holes itself, in a temporary file.
+
+    `stopped`: why the last rsync was stopped. `has_holes`: holes were made in this run. `lengthened`: the files, by their paths in
+    `data`, that were extended to their full length.
     """
 
     def __init__(self, working: Path, cancellation: RunCancellation, *, sparse: bool) -> None:
@@ -156,6 +160,7 @@ class ArrivingZeros:
 
     def _find(self, pids: Sequence[int], least: int, *, committed: bool) -> tuple[bytes, int] | None:
         """Returns the path in `data` of a new file of which at least `least` bytes, all zeros, have arrived, and their number.
+
         `committed`: the filesystem was committed a moment ago; only committed names can be searched.
         """
         try:
@@ -239,8 +244,9 @@ class ArrivalRate:
 
 
 def is_worth_a_stop(size: int | None, received: int, pace: ArrivalRate) -> bool:
-    """Returns True if transferring the rest of a file of zeros would take longer than making the list of its source path again. A
-    list of ten million files takes longer than the transfer of 1 GiB.
+    """Returns True if transferring the rest of a file of zeros would take longer than making the list of its source path again.
+
+    A list of ten million files takes longer than the transfer of 1 GiB.
     """
     if size is None or size > _LONGEST or size - received < WORTH_A_STOP:
         return False

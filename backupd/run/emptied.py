@@ -58,9 +58,10 @@ class _Patience:
 
 
 def judged(record: Record, subvolume: Path, base: Record, base_path: Path, limit: float, cancelled: Cancellation) -> Record:
-    """Returns the record of a complete backup whose data is on the disk, suspect or with a warning if it has such folders. `base`:
-    the backup from which it was made. `limit`: share of a source path's files, and of its bytes, that may be missing. If this
-    cannot be determined, the backup is suspect.
+    """Returns the record of a complete backup whose data is on the disk, suspect or with a warning if it has such folders.
+
+    `base`: the backup from which it was made. `limit`: share of a source path's files, and of its bytes, that may be missing. If
+    this cannot be determined, the backup is suspect.
     """
     if record.state != COMPLETE:
         return record
@@ -148,9 +149,10 @@ def _emptied(
     limit: float,
     patience: _Patience,
 ) -> dict[str, EmptiedFolders]:
-    """Returns those folders by source path, as in the record, because the base may come from another pool. Counts missing files
-    only until there are too many. `numbers`: of the base, by source path. Their bytes are rsync's, with holes; where this may
-    matter, they are replaced by those without holes, for which the base is read. Raises OSError, _Stopped.
+    """Returns those folders by source path, as in the record, because the base may come from another pool.
+
+    Counts missing files only until there are too many. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
+    where this may matter, they are replaced by those without holes, for which the base is read. Raises OSError, _Stopped.
     """
     emptied, uncertain, walked = dict[str, EmptiedFolders](), _why(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))
@@ -184,8 +186,9 @@ def _emptied(
 
 def _reason(mtime: int, in_base: int, started: datetime, uncertain: EmptiedWhy) -> EmptiedWhy | None:
     """Returns why a folder that is empty now is doubted; None if its content was deleted, so that it has a new time. If the base
-    has a time in the future, times prove nothing. A folder whose time is not newer than in the base was not emptied on the host,
-    whatever the clock of this server shows.
+    has a time in the future, times prove nothing.
+
+    A folder whose time is not newer than in the base was not emptied on the host, whatever the clock of this server shows.
     """
     if uncertain is EmptiedWhy.UNDATED:
         return EmptiedWhy.NOT_MOUNTED if mtime <= in_base else EmptiedWhy.UNDATED

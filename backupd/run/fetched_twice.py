@@ -1,4 +1,5 @@
 """Finds what a run has fetched several times (snapshots on the host, bind mounts, the pool itself), and watches that in later runs.
+
 Asking the host would need a command that a restricted key does not permit, so the backup is searched: only in a run that has
 fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files are also in
 another folder, and its folders have the times of those in the other one, which is not so for a second installation or a second
@@ -99,8 +100,9 @@ class _Repeat:
 def with_fetched_twice(
     pool: Pool, host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], cancelled: Cancellation, command: str
 ) -> FetchedTwice:
-    """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself. `command`:
-    the command line of `backupd` for this pool.
+    """Returns the results of a run, with warnings about what its backup has several times, and about the pool itself.
+
+    `command`: the command line of `backupd` for this pool.
     """
     if not results:
         return FetchedTwice([])
@@ -342,8 +344,10 @@ _MOST_LOOKED_UP = 3000  # names; a folder counts twice
 
 def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, host: HostConfig) -> list[ConditionKey]:
     """Returns the lasting conditions of a backup: those that its run has found, and those of its base for which the run did not
-    search. A run searches for folders with files of others only if it has fetched much. So a condition of the base counts until its
-    files are gone, as those of an excluded folder are, and those of a bind mount that has ended. A changed `exclude` ends it, too,
+    search.
+
+    A run searches for folders with files of others only if it has fetched much. So a condition of the base counts until its files
+    are gone, as those of an excluded folder are, and those of a bind mount that has ended. A changed `exclude` ends it, too,
     because the other folder may be excluded now.
     """
     before = [condition.key for condition in base.lasting] if base else []

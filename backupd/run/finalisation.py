@@ -98,8 +98,9 @@ class SharedData:
 
 
 def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
-    """Leaves `.working` for the next run, which may continue it. rsync's group has ended. Raises DataLost, OSError. It is marked
-    only after everything is on the disk: a run that is killed before that, or loses data, leaves it without the mark.
+    """Leaves `.working` for the next run, which may continue it. rsync's group has ended. Raises DataLost, OSError.
+
+    It is marked only after everything is on the disk: a run that is killed before that, or loses data, leaves it without the mark.
     """
     try:
         records.write(prepared.path, record)
@@ -110,8 +111,9 @@ def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
 
 
 def leave_after_error(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
-    """Does the same after an error that does not affect what arrived; the caller reports the error. A backup that is final except
-    for its name is not changed. If the disk loses data, the effect is the same as of DataLost.
+    """Does the same after an error that does not affect what arrived; the caller reports the error.
+
+    A backup that is final except for its name is not changed. If the disk loses data, the effect is the same as of DataLost.
     """
     try:
         subvolume = describe(prepared.path)
@@ -132,10 +134,13 @@ def finalise(
     split: bool = True,
     judge: Callable[[Record], Record] | None = None,
 ) -> tuple[Path, Record]:
-    """Makes `.working` final under the name of its start time; the run may be killed after any line. Raises DataLost, OSError. The
-    record is written before the sync, so a read-only `.working` always has a correct one; the name comes last. On a full pool the
-    record uses the reserve: everything else is already there. `limits` None: the sums of the base are still correct. `split`:
-    `links_split` of the record. `judge` gets the record when the pool knows what was written, and may change its state.
+    """Makes `.working` final under the name of its start time; the run may be killed after any line. Raises DataLost, OSError.
+
+    The record is written before the sync, so a read-only `.working` always has a correct one; the name comes last. On a full pool
+    the record uses the reserve: everything else is already there.
+
+    `limits` None: the sums of the base are still correct. `split`: `links_split` of the record. `judge` gets the record when the
+    pool knows what was written, and may change its state.
     """
     name = _free_name(pool, record)
     _forget_former_notes(pool.host(record.host), name)
@@ -231,8 +236,9 @@ UNSYNCED_TIME = -11_676_096_000 * 10**9 + 1
 
 @Checkpoint("files marked unsynced")
 def mark_unsynced(subvolume: Path, cancelled: Cancellation | None) -> bool:
-    """Gives every file of a writable subvolume that time; False if it was `cancelled`, so that some do not have it. Can be
-    repeated, also after a kill. Raises OSError.
+    """Gives every file of a writable subvolume that time; False if it was `cancelled`, so that some do not have it.
+
+    Can be repeated, also after a kill. Raises OSError.
     """
     for entry in _files(subvolume):
         if cancelled:
@@ -265,8 +271,9 @@ def _files(subvolume: Path) -> Iterator[WalkEntry]:
 
 
 def share_written(pool: Pool, subvolume: Path, share_with: ShareWith, now: datetime) -> SharedData:
-    """Shares the data written since `subvolume` was made with the other host's newest complete backup, after a commit. An error
-    here never fails the backup: files that are not shared take their own space, and the log has the reason.
+    """Shares the data written since `subvolume` was made with the other host's newest complete backup, after a commit.
+
+    An error here never fails the backup: files that are not shared take their own space, and the log has the reason.
     """
     try:
         base = find_base(pool, share_with.host, None if pool.rehearsal else now)

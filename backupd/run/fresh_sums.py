@@ -1,6 +1,7 @@
-"""Computes checksums of some of the files that a run has fetched, while they are still in memory as received. A scrub proves only
-that the disk returns what btrfs received. Data that was damaged earlier, between rsync and the checksum of btrfs, passes a scrub
-but not a comparison with these checksums.
+"""Computes checksums of some of the files that a run has fetched, while they are still in memory as received.
+
+A scrub proves only that the disk returns what btrfs received. Data that was damaged earlier, between rsync and the checksum of
+btrfs, passes a scrub but not a comparison with these checksums.
 """
 
 import errno
@@ -61,9 +62,10 @@ class _Budget:
 
 
 def sum_fetched(subvolume: Path, limits: SumLimits) -> None:
-    """Writes SHA256SUMS of a subvolume whose data is on the disk and that is still writable, instead of the file of its base. No
-    error here affects the backup: then there are no checksums. Raises OSError if the file of the base cannot be removed, because it
-    would be wrong.
+    """Writes SHA256SUMS of a subvolume whose data is on the disk and that is still writable, instead of the file of its base.
+
+    No error here affects the backup: then there are no checksums. Raises OSError if the file of the base cannot be removed, because
+    it would be wrong.
     """
     try:
         sums = dict(_sums(subvolume, limits))

@@ -1,6 +1,7 @@
-"""One host's backup, from the lock to the row in the catalogue. Each step is in its own module: lock (interrupted), `.working`
-(work_subvolume), rsync per source path (source_paths), judgement (verdict), final or partial (finalisation), row
-(repo.catalogue_row). This module has their order, and the handling of their errors.
+"""One host's backup, from the lock to the row in the catalogue.
+
+Each step is in its own module: lock (interrupted), `.working` (work_subvolume), rsync per source path (source_paths), judgement
+(verdict), final or partial (finalisation), row (repo.catalogue_row). This module has their order, and the handling of their errors.
 """
 
 import asyncio
@@ -200,9 +201,10 @@ class HostRun:
         return HostResult(self.host.name, "partial", error)
 
     async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
-        """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues. `checked`: as
-        in WorkRequest; a second try, after rsync or another step, such as splitting hard links or making holes, met damaged
-        metadata of the base.
+        """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
+
+        `checked`: as in WorkRequest; a second try, after rsync or another step, such as splitting hard links or making holes, met
+        damaged metadata of the base.
         """
         prepared, first = await self._prepare(running, disk, checked)
         again = False
@@ -345,8 +347,9 @@ class HostRun:
         return self._result(final.state, final)
 
     def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
-        """Returns the check for filesystems that were not mounted; None for a backup without a base. The number of deletions is not
-        used, because rsync before 3.1 on the host does not report it.
+        """Returns the check for filesystems that were not mounted; None for a backup without a base.
+
+        The number of deletions is not used, because rsync before 3.1 on the host does not report it.
         """
         base = prepared.base
         if base is None or base.name is None:

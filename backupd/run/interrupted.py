@@ -1,5 +1,7 @@
 """What an interrupted run left: processes, which are ended, and `.working`, which is continued if it fits this run and discarded
-otherwise. An orphaned receiver continues to write into `.working`, so it is ended first. It holds the host's lock (it inherited the
+otherwise.
+
+An orphaned receiver continues to write into `.working`, so it is ended first. It holds the host's lock (it inherited the
 descriptor), and the text of the lock names its group. A run that was killed between taking the lock and writing that text left a
 group that no text names, but its rsync holds the lock too. Only a process in such a group that holds this lock, and whose group's
 starter has ended, is ended.
@@ -38,8 +40,9 @@ _PATIENCE = 600  # looks at a living holder whose work is short: expiry locks so
 
 
 async def take_host_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
-    """Takes the host's lock, after ending the processes of a killed run. `sealed`: as in take_lock. Raises LockHeld if a running
-    run holds it.
+    """Takes the host's lock, after ending the processes of a killed run. `sealed`: as in take_lock.
+
+    Raises LockHeld if a running run holds it.
     """
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -122,8 +125,10 @@ class LeftWork(NamedTuple):
 
 def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) -> LeftWork | None:
     """Returns the existing `.working` if it should be continued; else discards it. Raises an error for one that btrkeep did not
-    make. Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that takes
-    little time.
+    make.
+
+    Without the mark it is unknown which of its files are on the disk. One with a base is then made again, because that takes little
+    time.
     """
     if not is_there(path):
         return None
@@ -162,7 +167,9 @@ def drop_damaged_working(path: Path, unread: tuple[str, ...]) -> None:
 
 def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subvolume | None:
     """Returns the `.working` of a killed command, if another command may discard it and start again; `is_own` recognises it by its
-    record. One whose record a power cut emptied or removed is no obstacle: a night would discard it too.
+    record.
+
+    One whose record a power cut emptied or removed is no obstacle: a night would discard it too.
     """
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:
@@ -177,8 +184,9 @@ def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subv
 
 
 def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBackup | None) -> Record | None:
-    """Returns the record of a `.working` that this host with its present configuration can continue from that base. One of an
-    import contains an old tree, whose files may have the sizes and times of the host's files with other content.
+    """Returns the record of a `.working` that this host with its present configuration can continue from that base.
+
+    One of an import contains an old tree, whose files may have the sizes and times of the host's files with other content.
     """
     try:
         record = records.read(path)
@@ -197,8 +205,10 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
 
 
 def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
-    """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError. Wakes the kernel's cleaner again and again: a subvolume with
-    an open file is only queued when that is closed, and the cleaner would then sleep until the next commit, up to 30 s.
+    """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError.
+
+    Wakes the kernel's cleaner again and again: a subvolume with an open file is only queued when that is closed, and the cleaner
+    would then sleep until the next commit, up to 30 s.
     """
     until = time.monotonic() + _UNTIL_DROPPED
     while time.monotonic() < until:

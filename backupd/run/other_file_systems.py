@@ -1,8 +1,9 @@
 """Finds what `one_file_system` leaves out of a backup: mounts on folders of the host, and nested subvolumes. rsync transfers such a
-folder as an empty one, deletes nothing below it, and prints nothing. So the host is asked again about the possible ones: folders
-that are empty and that this run has made or changed, because such a folder has the owner and the times of the mounted filesystem. A
-folder that an earlier backup found remains in the list as long as it is unchanged. The host is asked about all folders in a first
-backup, and if files of the base were neither listed nor deleted.
+folder as an empty one, deletes nothing below it, and prints nothing.
+
+So the host is asked again about the possible ones: folders that are empty and that this run has made or changed, because such a
+folder has the owner and the times of the mounted filesystem. A folder that an earlier backup found remains in the list as long as
+it is unchanged. The host is asked about all folders in a first backup, and if files of the base were neither listed nor deleted.
 """
 
 import asyncio
@@ -37,8 +38,9 @@ STOPPED = "the run was stopped"
 
 @dataclass(frozen=True, slots=True)
 class ChangedFolders:
-    """Folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all`. `beyond`: there are
-    more empty ones, too many to ask about each.
+    """Folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all`.
+
+    `beyond`: there are more empty ones, too many to ask about each.
     """
 
     empty: tuple[str, ...]
@@ -56,7 +58,9 @@ async def with_left_out(
     connection: SharedConnection,
 ) -> list[PathResult]:
     """Returns the results of a run with `one_file_system`, with the folders that were left out of each path. Raises OSError of the
-    pool. `protocol`: that of the transfer; None if unknown. `connection`: that of the run.
+    pool.
+
+    `protocol`: that of the transfer; None if unknown. `connection`: that of the run.
     """
     if protocol is not None and protocol < _PRINTS_MOUNTS:
         return [not_looked(result, "that needs rsync 3.1 or later on the host") for result in results]

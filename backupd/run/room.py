@@ -1,8 +1,12 @@
-"""Free space of the pool: for one more transfer, and while transfers run. Free space for one more is found, or made by discarding
-an unfinished backup of another host. While transfers run, the fastest one is stopped before the pool is full, and keeps its data. A
-quarter of `min_free` is reserved for indispensable writes: records of the others, notes of expiry, metadata. A stop frees no space,
-so after each one the others may use half of the rest before the next one is stopped. The kernel measures how much a transfer writes
-(/proc/PID/io); rsync's own numbers are not used, because its host can falsify them.
+"""Free space of the pool: for one more transfer, and while transfers run.
+
+Free space for one more is found, or made by discarding an unfinished backup of another host. While transfers run, the fastest one
+is stopped before the pool is full, and keeps its data.
+
+A quarter of `min_free` is reserved for indispensable writes: records of the others, notes of expiry, metadata. A stop frees no
+space, so after each one the others may use half of the rest before the next one is stopped.
+
+The kernel measures how much a transfer writes (/proc/PID/io); rsync's own numbers are not used, because its host can falsify them.
 """
 
 import asyncio
@@ -140,8 +144,9 @@ def next_level(room: Room, level: Level) -> Level:
 
 
 def running_out(room: Room, level: Level, rate: float = 0.0) -> str:
-    """Returns why a transfer has to be stopped; None: it need not. `rate`: bytes per second by which the free space shrinks. A pool
-    without `min_free` may be filled completely.
+    """Returns why a transfer has to be stopped; None: it need not. `rate`: bytes per second by which the free space shrinks.
+
+    A pool without `min_free` may be filled completely.
     """
     if level.data and room.available - rate * _REACTION < level.data:
         speed = "" if room.available < level.data else f" and shrink by {format_size(round(rate))}/s"
@@ -200,9 +205,10 @@ class TransferGrowth:
 
 
 class Scarcity:
-    """Measures the free space of a pool as long as transfers run. `groups` returns the hosts by the process groups of their
-    transfers. `stop` is called with a host, the reason to stop it, and what it wrote; `seen` is called at every measurement with
-    the bytes that each host has written in all, and its memory.
+    """Measures the free space of a pool as long as transfers run.
+
+    `groups` returns the hosts by the process groups of their transfers. `stop` is called with a host, the reason to stop it, and
+    what it wrote; `seen` is called at every measurement with the bytes that each host has written in all, and its memory.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
-"""A run from its lock to its end: the order of the steps, each in its own module. The dead man's switch gets a report when a night
-starts, and whether it met its goal. At the end of a night, a rolling share of the files of each complete host is compared with the
-host. That does not affect a host's result: errors are reported, and the next night continues.
+"""A run from its lock to its end: the order of the steps, each in its own module.
+
+The dead man's switch gets a report when a night starts, and whether it met its goal. At the end of a night, a rolling share of the
+files of each complete host is compared with the host. That does not affect a host's result: errors are reported, and the next night
+continues.
 """
 
 import asyncio
@@ -252,8 +254,10 @@ def _is_open(context: RunContext, host: HostConfig) -> bool:
 
 class Reporting:
     """Around a night, outside of its lock: `begin` and `end` are sent in the background, and the end of the context waits for what
-    is being sent. A night that started and has no `end` is reported as one that missed its goal. Nothing is reported of runs of
-    single hosts, without a ping in the configuration, and in a rehearsal with another time.
+    is being sent.
+
+    A night that started and has no `end` is reported as one that missed its goal. Nothing is reported of runs of single hosts,
+    without a ping in the configuration, and in a rehearsal with another time.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,9 @@ class HeldSlots:
         self, wanted: Sequence[Slots], cancellation: RunCancellation, given_up: Callable[[], bool], say: Callable[[Slots], None]
     ) -> bool:
         """Waits until it has a slot of each kind; returns False if stopped or given up. Calls `say` once with the reason for
-        waiting. Raises PoolUnusable.
+        waiting.
+
+        Raises PoolUnusable.
         """
         for slots in wanted:
             queue_lock, tries = self._queue_lock(slots), 0
@@ -134,8 +136,9 @@ _FILES_BESIDE = 24  # the catalogue's, and what is open for a moment
 
 
 def possible_at_once(wanted: int, each: Needs) -> int:
-    """Returns how many hosts may run at the same time, at most `wanted`; 0 if no thread can be started. Raises the limit of open
-    files as needed and allowed; if the limit is too low, the result is one host, not none.
+    """Returns how many hosts may run at the same time, at most `wanted`; 0 if no thread can be started.
+
+    Raises the limit of open files as needed and allowed; if the limit is too low, the result is one host, not none.
     """
     return min(_by_files(wanted, each.files), _by_tasks(wanted, each.tasks))
 

@@ -92,8 +92,9 @@ class HostTransfer:
         self._conditions: dict[str, list[ConditionKey]] = {}
 
     async def run(self) -> None:
-        """Transfers all paths, and repeats those whose connection failed, up to `attempts` times with growing pauses. Leaves
-        `connection` open for further questions to the host: the caller closes it.
+        """Transfers all paths, and repeats those whose connection failed, up to `attempts` times with growing pauses.
+
+        Leaves `connection` open for further questions to the host: the caller closes it.
         """
         pending: Sequence[str] = self.host.paths
         for attempt in range(1, self.host.attempts + 1):
@@ -207,8 +208,9 @@ class HostTransfer:
 
     def _on_output(self, data: bytes) -> bool:
         """Returns True if the output is to be parsed. Stops a host whose output is too long, because a sender can make rsync print
-        anything. rsync prints about 80 bytes for each file that it writes, and a line for each unreadable one. That much more is
-        allowed for each file that the backup can have, a number that the filesystem knows.
+        anything. rsync prints about 80 bytes for each file that it writes, and a line for each unreadable one.
+
+        That much more is allowed for each file that the backup can have, a number that the filesystem knows.
         """
         self._output_bytes += len(data) + _LINE * data.count(b"\n")
         if self._output_bytes > self._output_limit:
@@ -247,8 +249,9 @@ class HostTransfer:
 
     def _excluded_since(self, path: str) -> Contents:
         """Returns what the base has in folders of a source path that were excluded after it was made, by their names: those files
-        are not lost. Empty if the base has files there that are not in its numbers: files from before that were not read, or not
-        deleted.
+        are not lost.
+
+        Empty if the base has files there that are not in its numbers: files from before that were not read, or not deleted.
         """
         base = self.prepared.base
         before = base.path(path) if base else None

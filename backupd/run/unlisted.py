@@ -1,7 +1,9 @@
 """Counts what is missing in rsync's numbers: files below folders that it could not read, and bytes of a source path without holes.
 Those files are from an earlier backup, and were not compared in this night. rsync prints one line for such a folder, lists nothing
-below it and deletes nothing. So its content from the base is still in `.working`, where it is counted. The paths come from the
-host: they are only counted, and the search for them is limited, because a host can send paths with many possible meanings.
+below it and deletes nothing. So its content from the base is still in `.working`, where it is counted.
+
+The paths come from the host: they are only counted, and the search for them is limited, because a host can send paths with many
+possible meanings.
 """
 
 import os
@@ -28,8 +30,9 @@ def files_below(
     subvolume: Path, source: str, unlisted: Iterable[bytes], enough: int, cancelled: Cancellation | None = None
 ) -> tuple[int, int]:
     """Returns how many names of any kind the backup has below those paths, each counted once, at most `enough`; and the number of
-    paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError. `source`: the source
-    path. `unlisted`: paths in the sender's notation; missing ones count as empty.
+    paths for which that is unknown, because the search takes too long or was `cancelled`. Raises OSError.
+
+    `source`: the source path. `unlisted`: paths in the sender's notation; missing ones count as empty.
     """
     with Tree(subvolume) as tree:
         folders, unknown = _Look(tree, source, cancelled).folders(list(unlisted))
@@ -85,8 +88,9 @@ def contents_of(subvolume: Path, source: str, patterns: Iterable[str], cancelled
 
 
 def stored_bytes(subvolume: Path, source: str, cancelled: Cancellation | None = None) -> int | None:
-    """Returns the bytes of the files of a source path on the disk, before compression and without holes; None if cancelled. Each
-    hard link counts, as in rsync's total of sizes. Raises OSError.
+    """Returns the bytes of the files of a source path on the disk, before compression and without holes; None if cancelled.
+
+    Each hard link counts, as in rsync's total of sizes. Raises OSError.
     """
     total = 0
     with Tree(subvolume) as tree:
@@ -125,9 +129,10 @@ class _Look:
         return sorted(chosen), 0
 
     def _in_backup(self, path: bytes) -> list[bytes] | None:
-        """Returns the folder of the backup that the sender could not list; None if the backup does not have it. A sender behind
-        rrsync adds its own folder in front. The parents of a listed path are in the backup, so the first interpretation of the path
-        with an existing parent is correct.
+        """Returns the folder of the backup that the sender could not list; None if the backup does not have it.
+
+        A sender behind rrsync adds its own folder in front. The parents of a listed path are in the backup, so the first
+        interpretation of the path with an existing parent is correct.
         """
         try:
             top = components(b"/" + self._source.encode("utf-8", "surrogateescape").strip(b"/"))

@@ -1,6 +1,7 @@
-"""Judges a source path, and the whole backup. Pure: takes numbers and messages, returns a judgement with its reason. The worst path
-decides: a fault of the pool ends the run and leaves it unfinished; an unfinished path leaves `.working` for the next run; a broken
-path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
+"""Judges a source path, and the whole backup. Pure: takes numbers and messages, returns a judgement with its reason.
+
+The worst path decides: a fault of the pool ends the run and leaves it unfinished; an unfinished path leaves `.working` for the next
+run; a broken path makes the backup `failed`; a path that lost or missed too much makes it `suspect`.
 """
 
 import re
@@ -57,7 +58,9 @@ def has_shrunk(result: PathResult) -> bool:
 
 def shrank_by_size(result: PathResult, base: Mapping[str, int] | None) -> bool:
     """Returns True if the path is suspect only because rsync's sizes shrank: holes count in these, so the bytes on the disk are
-    needed. They prove nothing if names of the base were neither listed nor deleted, because these files are still on the disk.
+    needed.
+
+    They prove nothing if names of the base were neither listed nor deleted, because these files are still on the disk.
     """
     if base is None or result.cause is None or result.cause.code is not CauseCode.FEWER_BYTES:
         return False
@@ -194,8 +197,9 @@ def _cause(evidence: PathEvidence, means: Meaning) -> Cause | None:
 
 
 def _broken_source(path: str, messages: Messages, numbers: Mapping[str, int]) -> str:
-    """Returns the line about the source itself, printed before anything is listed; later lines are about single files. A folder
-    that can be seen but not opened is listed with its parents, and nothing else is.
+    """Returns the line about the source itself, printed before anything is listed; later lines are about single files.
+
+    A folder that can be seen but not opened is listed with its parents, and nothing else is.
     """
     first = messages.first(MessageClass.PATH_BROKEN)
     if first and (

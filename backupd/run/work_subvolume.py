@@ -1,7 +1,8 @@
-"""The subvolume of a run, `.working`: made from the newest complete backup that the disk can read, or continued. For one of an
-earlier run see interrupted; for its end, finalisation. Every function here is one small step that may be killed at any moment: it
-leaves either the previous state, or a state that `recover` and `prepare` of the next run can handle. Blocking; to be called in a
-thread.
+"""The subvolume of a run, `.working`: made from the newest complete backup that the disk can read, or continued.
+
+For one of an earlier run see interrupted; for its end, finalisation. Every function here is one small step that may be killed at
+any moment: it leaves either the previous state, or a state that `recover` and `prepare` of the next run can handle. Blocking; to be
+called in a thread.
 """
 
 import contextlib
@@ -221,9 +222,10 @@ def first_record(prepared: WorkSubvolume, host: HostConfig, now: datetime, impor
 def choose_base(
     pool: Pool, host: str, now: datetime, notes: Notes, checked: bool, damages: Iterable[Damage] = ()
 ) -> tuple[FinalBackup | None, tuple[str, ...]]:
-    """Returns the base, and the names of the newer backups that the disk cannot read. Those that the continued run has skipped are
-    read again, because a disk may have been missing; so are those known to be damaged completely. A backup with damaged files of
-    which some are not named is no base, because a run could not fetch those again.
+    """Returns the base, and the names of the newer backups that the disk cannot read.
+
+    Those that the continued run has skipped are read again, because a disk may have been missing; so are those known to be damaged
+    completely. A backup with damaged files of which some are not named is no base, because a run could not fetch those again.
     """
     paths: dict[str, set[str]] = {}
     for row in damages:
@@ -267,9 +269,11 @@ def damaged_paths(base: FinalBackup, damages: Iterable[Damage]) -> list[bytes]:
 
 def linked_since(base: FinalBackup | None) -> int:
     """Returns the generation before which no file in a snapshot of `base` can have been linked: this leaves a hundredth of the tree
-    to search. Every run splits before its rsync, so the links in a backup were made after the snapshot with which it started. A
-    base without this record (made by hand) is searched completely, and so is a subvolume without a base, and one that came from
-    another pool: it was made here after all of its links.
+    to search.
+
+    Every run splits before its rsync, so the links in a backup were made after the snapshot with which it started. A base without
+    this record (made by hand) is searched completely, and so is a subvolume without a base, and one that came from another pool: it
+    was made here after all of its links.
     """
     is_known = base is not None and base.record.links_split and not base.subvolume.received_uuid
     return base.subvolume.created if base and is_known else 0
@@ -286,9 +290,10 @@ def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
 
 @Checkpoint("other paths removed")
 def drop_other_paths(data: Path, paths: tuple[str, ...]) -> None:
-    """Removes from the new backup all paths outside of the source paths, and any entry that is not a folder above them. An older
-    rsync would follow a symlink there. A host could have planted one while a path above was a separate source, or in an earlier
-    attempt of this run.
+    """Removes from the new backup all paths outside of the source paths, and any entry that is not a folder above them.
+
+    An older rsync would follow a symlink there. A host could have planted one while a path above was a separate source, or in an
+    earlier attempt of this run.
     """
     wanted: dict[str, Any] = {}
     for path in paths:
@@ -322,10 +327,14 @@ def _prune(folder: Path, wanted: Mapping[str, Any]) -> None:
 @Checkpoint("damaged files removed")
 def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
     """Removes the damaged regular files at these paths from a writable snapshot of `base`; returns the number of names. Folders
-    keep their times. The files are then fetched again. rsync compares times and sizes, which damage does not change: it would keep
-    the unreadable extent in every later backup. The base itself is read-only and not changed. A file with another inode than in
-    `base` is kept, because an earlier run of this backup has fetched it since. A file that cannot be removed also remains, and is
-    logged. Can be repeated, also after a kill. Raises OSError if one of the two has no files, or if its metadata is damaged.
+    keep their times.
+
+    The files are then fetched again. rsync compares times and sizes, which damage does not change: it would keep the unreadable
+    extent in every later backup. The base itself is read-only and not changed.
+
+    A file with another inode than in `base` is kept, because an earlier run of this backup has fetched it since. A file that cannot
+    be removed also remains, and is logged. Can be repeated, also after a kill. Raises OSError if one of the two has no files, or if
+    its metadata is damaged.
     """
     dropped = 0
     with Tree(subvolume) as new, Tree(base) as old:

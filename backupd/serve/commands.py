@@ -42,9 +42,10 @@ def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> t
 
 @dataclass(frozen=True, slots=True)
 class RestorePermissions:
-    """What the administrator allows the service in addition to restoring to the original place on the same host. `folder`: for
-    restores to a folder of this machine. `elsewhere`: restores to other folders of the host. `in_place`: absolute paths of folders
-    of this machine, below which files of a host that is this machine may be restored to their original place.
+    """What the administrator allows the service in addition to restoring to the original place on the same host.
+
+    `folder`: for restores to a folder of this machine. `elsewhere`: restores to other folders of the host. `in_place`: absolute
+    paths of folders of this machine, below which files of a host that is this machine may be restored to their original place.
     """
 
     folder: str | None = None
@@ -53,10 +54,14 @@ class RestorePermissions:
 
 
 def restore_request(arguments: Mapping[str, Any], config: Config, allowed: RestorePermissions) -> RestoreRequest:
-    """Returns the command of a restore, from checked arguments. A restore goes to the same host and to the original place of its
-    files: otherwise a file that an attacker has put anywhere on a host could be written by root to a place that he chooses, such as
-    /etc/cron.d or /root/.ssh. An attacker who has taken over the dashboard must not be able to do that either, nor to write one
-    host's files to another host, or to a folder of this machine that he chooses. Raises RequestRefused.
+    """Returns the command of a restore, from checked arguments.
+
+    A restore goes to the same host and to the original place of its files: otherwise a file that an attacker has put anywhere on a
+    host could be written by root to a place that he chooses, such as /etc/cron.d or /root/.ssh. An attacker who has taken over the
+    dashboard must not be able to do that either, nor to write one host's files to another host, or to a folder of this machine that
+    he chooses.
+
+    Raises RequestRefused.
     """
     host, to = arguments["host"], arguments["to"]
     host_config, only_below = config.hosts.get(host), tuple[str, ...]()

@@ -258,8 +258,9 @@ def request_exists(folder: Path, job_id: str) -> bool:
 
 
 def claim_request(folder: Path, job_id: str) -> ServeRequest:
-    """Reads and removes the request, so that it is carried out only once. Raises UsageError if there is none, OperatorError if it
-    is invalid.
+    """Reads and removes the request, so that it is carried out only once.
+
+    Raises UsageError if there is none, OperatorError if it is invalid.
     """
     if not is_id(job_id):
         raise UsageError("this is not the name of a job", "the root service assigns the names: backupd serve")

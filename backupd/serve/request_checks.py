@@ -1,6 +1,7 @@
-"""Checks a request before it is carried out: its arguments, and the rights of the caller according to the login service. The
-dashboard has validated the arguments too, but is not trusted. Rights are role, hosts, and disabled features; the dashboard cannot
-change them.
+"""Checks a request before it is carried out: its arguments, and the rights of the caller according to the login service.
+
+The dashboard has validated the arguments too, but is not trusted. Rights are role, hosts, and disabled features; the dashboard
+cannot change them.
 """
 
 import os

@@ -110,8 +110,9 @@ class AnswerCache:
         self._answers: dict[Hashable, tuple[float, Any]] = {}
 
     def get(self, kind: str, key: Hashable, compute: Callable[[], Any], gone: Callable[[], bool], patience: float = 60) -> Any:
-        """Returns the answer of `compute`, stored or new. Other threads wait for it, at most `patience` seconds. Raises
-        RequestRefused, of kind busy, and the errors of `compute`: these are not stored.
+        """Returns the answer of `compute`, stored or new. Other threads wait for it, at most `patience` seconds.
+
+        Raises RequestRefused, of kind busy, and the errors of `compute`: these are not stored.
         """
         if (cached := self._look((kind, key))) is not None:
             return cached[1]
@@ -274,8 +275,9 @@ _LOOK = 1.0
 
 
 class Frames:
-    """A file-like writer: what is written is sent in frames. Only one piece is in memory. `require` raises RequestRefused if the
-    caller has lost the right to it.
+    """A file-like writer: what is written is sent in frames. Only one piece is in memory.
+
+    `require` raises RequestRefused if the caller has lost the right to it.
     """
 
     def __init__(self, wire: Wire, require: Callable[[], None] = lambda: None) -> None:

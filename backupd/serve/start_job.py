@@ -1,6 +1,7 @@
-"""Starts work that is long or needs the network in a unit, or without systemd in a separate process. At most `concurrency` backups
-are started; the others wait as files, in the order of `next_turns`. docs/decisions/0022-runs-that-are-asked-for.rst has the
-reasons.
+"""Starts work that is long or needs the network in a unit, or without systemd in a separate process.
+
+At most `concurrency` backups are started; the others wait as files, in the order of `next_turns`.
+docs/decisions/0022-runs-that-are-asked-for.rst has the reasons.
 """
 
 import logging
@@ -153,9 +154,10 @@ def _with_microseconds(now: datetime) -> str:
 
 
 def keep_starting(service: ServiceContext) -> NoReturn:
-    """Starts waiting backups when their turn comes, also those of an earlier service. A thread runs this for ever. Nothing is
-    checked while nothing waits. If the jobs cannot be read (for example because the pool is not mounted), the service may end; if
-    it continues, it tries again after a minute, or with the next request.
+    """Starts waiting backups when their turn comes, also those of an earlier service. A thread runs this for ever.
+
+    Nothing is checked while nothing waits. If the jobs cannot be read (for example because the pool is not mounted), the service
+    may end; if it continues, it tries again after a minute, or with the next request.
     """
     service.queue.waits = True
     while True:
@@ -229,9 +231,10 @@ def is_under_way(job: ServeJob) -> bool:
 
 
 def next_turns(jobs: Iterable[ServeJob], at_once: int) -> list[ServeJob]:
-    """Returns the waiting backups to start now, in order, so that `at_once` are running. The next one is of the users with the
-    fewest running backups; of these, of the user whose last start is the oldest; then the oldest request. So one person's hundred
-    hosts do not delay another's single host.
+    """Returns the waiting backups to start now, in order, so that `at_once` are running.
+
+    The next one is of the users with the fewest running backups; of these, of the user whose last start is the oldest; then the
+    oldest request. So one person's hundred hosts do not delay another's single host.
     """
     runs = [job for job in jobs if job.verb == RUN]
     waiting = [job for job in runs if job.waits]

@@ -36,8 +36,9 @@ _NEARLY = 0.95
 
 
 class RunPace:
-    """Follows a run: its progress is that of the limit that will be reached first. A budget limits bytes, time and window limit
-    seconds; without any of them, the number of block groups worth balancing counts.
+    """Follows a run: its progress is that of the limit that will be reached first.
+
+    A budget limits bytes, time and window limit seconds; without any of them, the number of block groups worth balancing counts.
     """
 
     def __init__(self, settings: RunSettings, now: float, today: datetime | None = None) -> None:
@@ -63,8 +64,9 @@ class RunPace:
         self._worth, self._group = max(0, self._worth - 1), None
 
     def step_share(self, progress: BalanceProgress | None) -> tuple[float, str]:
-        """Returns the finished share of the current block group, from 0 to 1, and its description. The kernel shows no progress
-        while it copies, so the bar then follows the estimated time, nearly to its end.
+        """Returns the finished share of the current block group, from 0 to 1, and its description.
+
+        The kernel shows no progress while it copies, so the bar then follows the estimated time, nearly to its end.
         """
         if self._group is None:
             return 0.0, ""

@@ -90,7 +90,9 @@ def pressure(text: str) -> float | None:
 
 def moment(text: str, now: datetime | None = None, zone: tzinfo | None = None) -> datetime:
     """Parses "06:00" into the next time of that in `zone`, or in the time zone of this machine without one; or parses an RFC 3339
-    time. Raises ValueError. `now`: in the same time zone, without naming it; None: the present time.
+    time. Raises ValueError.
+
+    `now`: in the same time zone, without naming it; None: the present time.
     """
     if not _HOURS.fullmatch(text):
         try:
@@ -159,8 +161,9 @@ _CHOOSING = (
 
 
 def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that select what is balanced, and how much: those of `plan_and_run.settings_of`, and `as_json`. In the
-    command's help, the policies replace the word POLICIES.
+    """Adds the options that select what is balanced, and how much: those of `plan_and_run.settings_of`, and `as_json`.
+
+    In the command's help, the policies replace the word POLICIES.
     """
     command.__doc__ = (command.__doc__ or "").replace(
         "POLICIES", "\n      ".join(map("{0[0]:9} {0[1]}".format, BALANCE_POLICIES.items()))

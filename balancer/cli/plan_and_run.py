@@ -44,8 +44,9 @@ def settings_of(
     patience: float | None = None,
     **options: Any,
 ) -> RunSettings:
-    """Returns the settings from the options, and from the pool's configuration (`balance`) for options that are None. `options`:
-    names of RunSettings; "none" is no limit. `balance`: None if no pool was named.
+    """Returns the settings from the options, and from the pool's configuration (`balance`) for options that are None.
+
+    `options`: names of RunSettings; "none" is no limit. `balance`: None if no pool was named.
     """
     values: dict[str, Any] = {}
     if balance:

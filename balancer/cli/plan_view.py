@@ -1,5 +1,6 @@
-"""A plan as text and JSON: what would be balanced, in which order, at which cost, and what would be gained; a report as JSON. Times
-are RFC 3339, sizes bytes, durations seconds.
+"""A plan as text and JSON: what would be balanced, in which order, at which cost, and what would be gained; a report as JSON.
+
+Times are RFC 3339, sizes bytes, durations seconds.
 """
 
 import textwrap

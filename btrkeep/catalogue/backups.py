@@ -1,6 +1,7 @@
-"""Rows of backups with the recorded details; their states, all at the same time and changed by the thousand. `rebuild` first
-collects backups in an unnamed temporary file: it reads every backup.json of the pool, which takes minutes. Nothing may wait that
-long for the catalogue, and 96,000 backups with their details are hundreds of megabytes.
+"""Rows of backups with the recorded details; their states, all at the same time and changed by the thousand.
+
+`rebuild` first collects backups in an unnamed temporary file: it reads every backup.json of the pool, which takes minutes. Nothing
+may wait that long for the catalogue, and 96,000 backups with their details are hundreds of megabytes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -188,10 +189,12 @@ class BackupStateStore(CatalogueSession):
             return session.run(_DROP_HOST, {"host": name}).rowcount
 
     def rename_host(self, old: str, new: str) -> int:
-        """Renames a host in backups, runs and progress, including the paths of the backups. Returns the number of backups. A
-        backup's row is copied to the new name before its details move and the old row is deleted, because each detail refers to its
-        backup by host and name at all times. The old host's row remains, because running programs may need it. Raises OperatorError
-        if `new` already has backups or runs; then nothing is changed.
+        """Renames a host in backups, runs and progress, including the paths of the backups. Returns the number of backups.
+
+        A backup's row is copied to the new name before its details move and the old row is deleted, because each detail refers to
+        its backup by host and name at all times. The old host's row remains, because running programs may need it.
+
+        Raises OperatorError if `new` already has backups or runs; then nothing is changed.
         """
         names = {"host": old, "new": new}
         with self._writing("rows of the host renamed") as session:

@@ -80,8 +80,10 @@ def size_of(path: Path) -> int:
 
 
 def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interval) -> bool:
-    """Makes a new copy of the catalogue `path`, if there is none of the present state; returns True if it did. Unless `is_urgent`,
-    a copy that is younger than its interval, which `every` returns, is used further. Logs errors, and raises none.
+    """Makes a new copy of the catalogue `path`, if there is none of the present state; returns True if it did.
+
+    Unless `is_urgent`, a copy that is younger than its interval, which `every` returns, is used further. Logs errors, and raises
+    none.
     """
     try:
         if not _is_due(path, every, is_urgent=is_urgent):
@@ -100,8 +102,10 @@ def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interv
 
 def report_problem(state: Path, reason: str, now: datetime) -> None:
     """Writes into the copy why the catalogue in `state` cannot be used, because the dashboard cannot see that. Logs errors, raises
-    none. To be called repeatedly as long as this is so. The next copy, which does not have this fact, is made when the catalogue
-    can be read again.
+    none.
+
+    To be called repeatedly as long as this is so. The next copy, which does not have this fact, is made when the catalogue can be
+    read again.
     """
     copy = state / FILE
     if not answers(state):

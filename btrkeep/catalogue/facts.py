@@ -81,7 +81,9 @@ class HistoryStore(AboutStore):
         self, copy: str, rows: Mapping[str, Sequence[dict[str, Any]]], unknown: Iterable[Span], is_alive: "Alive"
     ) -> dict[str, int]:
         """Adds the rows of a copy that are missing, and the spans that the copy did not know. Returns the number of rows added by
-        table. Raises HistoryInUse if a running job started after the oldest of them; then nothing is changed.
+        table.
+
+        Raises HistoryInUse if a running job started after the oldest of them; then nothing is changed.
         """
         from btrkeep.catalogue import history
 

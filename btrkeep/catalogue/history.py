@@ -1,6 +1,8 @@
-"""Exports and imports data that exists only in the catalogue: runs, expiries, dedupes, balances, scores, samples, alarms. Rows are
-exported as text and numbers, so that they can be written as JSON. Imported rows come from a file, so the type, range and allowed
-words of each value are checked. Rows that are inserted between others get new ids, because a later run must have a higher id.
+"""Exports and imports data that exists only in the catalogue: runs, expiries, dedupes, balances, scores, samples, alarms.
+
+Rows are exported as text and numbers, so that they can be written as JSON. Imported rows come from a file, so the type, range and
+allowed words of each value are checked. Rows that are inserted between others get new ids, because a later run must have a higher
+id.
 """
 
 import json
@@ -79,8 +81,9 @@ class HistoryInUse(OperatorError):
 
 
 def rows(session: Session) -> Iterator[tuple[str, Row]]:
-    """Yields the table and the values of each row, the newest of each table first: JSON as text, times as text. Runs without an end
-    are left out: they are running, or the next run ends them.
+    """Yields the table and the values of each row, the newest of each table first: JSON as text, times as text.
+
+    Runs without an end are left out: they are running, or the next run ends them.
     """
     for kind in _KINDS:
         order = ", ".join(f"{name} DESC" for name in ("id", "balance", "number", kind.moment) if name in kind.table.columns)
@@ -156,8 +159,9 @@ _IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart withou
 
 
 def put_back(session: Session, missing_rows: Mapping[str, Sequence[dict[str, Any]]], is_alive: Alive) -> dict[str, int]:
-    """Inserts those rows, by table and in the form of `values_of`, that are missing; returns their number by table. Raises
-    HistoryInUse if a running job would need another id, OperatorError for rows that the tables refuse.
+    """Inserts those rows, by table and in the form of `values_of`, that are missing; returns their number by table.
+
+    Raises HistoryInUse if a running job would need another id, OperatorError for rows that the tables refuse.
     """
     counts: dict[str, int] = {}
     new_ids: dict[int, int] = {}

@@ -59,8 +59,9 @@ class HostStore(CatalogueSession):
         return [name for (name,) in self._reader.all(_HOSTS)]
 
     def host_facts(self, latest: datetime) -> dict[str, HostFacts]:
-        """Returns the facts about each host that `status` and `due` need. A host without a backup or a run is missing. Times after
-        `latest` are in the future, because a clock was wrong.
+        """Returns the facts about each host that `status` and `due` need. A host without a backup or a run is missing.
+
+        Times after `latest` are in the future, because a clock was wrong.
         """
         by_host = {row[0]: HostFacts(*row[1:]) for row in self._reader.all(_FACTS, {"latest": latest})}
         self._known.update(by_host)

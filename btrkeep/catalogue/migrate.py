@@ -1,8 +1,9 @@
-"""Makes the catalogue and migrates an older one to the newest schema. See docs/decisions/0079. The folder schema/ has a numbered
-SQL file for each version. `PRAGMA user_version` is the number of the last file that was run, and `PRAGMA application_id` marks the
-file as a catalogue. The files are run under a lock, so that of several programs that start at the same time one copies the old file
-and migrates it while the others wait. They run in one transaction, together with the change of the number, so that a kill or a
-power cut leaves the old schema or the new one. The copy remains beside the new file.
+"""Makes the catalogue and migrates an older one to the newest schema. See docs/decisions/0079.
+
+The folder schema/ has a numbered SQL file for each version. `PRAGMA user_version` is the number of the last file that was run, and
+`PRAGMA application_id` marks the file as a catalogue. The files are run under a lock, so that of several programs that start at the
+same time one copies the old file and migrates it while the others wait. They run in one transaction, together with the change of
+the number, so that a kill or a power cut leaves the old schema or the new one. The copy remains beside the new file.
 """
 
 import errno
@@ -30,8 +31,10 @@ _BESIDE = "rebuilding"
 
 
 def prepared(state: Path) -> Path:
-    """Returns the path of the catalogue in `state`, which is made or migrated if necessary. Raises OperatorError if the file is not
-    a catalogue, damaged, newer than this code, or cannot be written, and if users other than root could replace it.
+    """Returns the path of the catalogue in `state`, which is made or migrated if necessary.
+
+    Raises OperatorError if the file is not a catalogue, damaged, newer than this code, or cannot be written, and if users other
+    than root could replace it.
     """
     path = state / FILE
     if not (answers(state) and answers(path)):
@@ -75,8 +78,10 @@ def made_beside(state: Path) -> Iterator[Path]:
 
 def put_in_place(made: Path, state: Path) -> Path | None:
     """Replaces the catalogue in `state` with the closed one in `made`. Returns the new path of the old one, or None if there was
-    none. Used by `rebuild`. A program that has the old catalogue open would continue to write to the renamed file, so no other
-    program may be running.
+    none.
+
+    Used by `rebuild`. A program that has the old catalogue open would continue to write to the renamed file, so no other program
+    may be running.
     """
     with _alone(state):
         aside = _set_aside(state / FILE)
@@ -112,10 +117,12 @@ def _make_file(path: Path) -> None:
 
 
 def _set_modes(path: Path) -> None:
-    """Makes the live files accessible only to root, and lets the dashboard's group enter the folder, where its copy is. A user who
-    can open the live file for reading can hold its locks. The folder gets the group if that exists and no other was chosen, and the
-    setgid bit, so that a copy belongs to the group whatever job makes it, even without the right to change owners. SQLite gives
-    -wal and -shm the mode of the database. Attributes that this job may not change were set by another program, or will be.
+    """Makes the live files accessible only to root, and lets the dashboard's group enter the folder, where its copy is.
+
+    A user who can open the live file for reading can hold its locks. The folder gets the group if that exists and no other was
+    chosen, and the setgid bit, so that a copy belongs to the group whatever job makes it, even without the right to change owners.
+    SQLite gives -wal and -shm the mode of the database. Attributes that this job may not change were set by another program, or
+    will be.
     """
     if os.geteuid() != 0:
         return

@@ -13,10 +13,11 @@ SERVICE = "service"
 
 @dataclass(frozen=True, slots=True)
 class SubjectKind:
-    """A kind of alarm subject, and its properties. `named`: there are several of the kind, each with a name or a number. `of_host`:
-    it is a present state of a host, and ends when that is no longer configured. `of_copy`: it is a configured copy. `of_job`: it is
-    a job, not a host, a copy or the pool. `without_catalogue`: it is also checked without a catalogue. `has_command`: its text has
-    a command, which must not be truncated.
+    """A kind of alarm subject, and its properties.
+
+    `named`: there are several of the kind, each with a name or a number. `of_host`: it is a present state of a host, and ends when
+    that is no longer configured. `of_copy`: it is a configured copy. `of_job`: it is a job, not a host, a copy or the pool.
+    `without_catalogue`: it is also checked without a catalogue. `has_command`: its text has a command, which must not be truncated.
     """
 
     named: bool = False

@@ -185,8 +185,9 @@ def split_activities(activity: str) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The state of a filesystem at one time, and the activity of its devices since the sample before. Fields are in the order of
-    the columns. Sizes are raw bytes of the devices: data stored twice counts twice. For an hour or a day they are those of its last
-    sample.
+    the columns.
+
+    Sizes are raw bytes of the devices: data stored twice counts twice. For an hour or a day they are those of its last sample.
     """
 
     filesystem: str

@@ -173,8 +173,9 @@ class SampleStore(CatalogueSession):
     """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
 
     def add_sample(self, filesystem: str, make: Callable[[Sample | None], Sample]) -> Sample:
-        """Stores the sample that `make` makes from the newest one, and returns it. In one transaction: if two programs sample at
-        the same time, one sees the sample of the other, and no write counts twice.
+        """Stores the sample that `make` makes from the newest one, and returns it.
+
+        In one transaction: if two programs sample at the same time, one sees the sample of the other, and no write counts twice.
         """
         with self._writing("sample written") as session:
             new_sample = make(_newest(session, filesystem))
@@ -218,8 +219,9 @@ class SampleStore(CatalogueSession):
             return session.run_many("DELETE FROM sample WHERE id = :id", [{"id": id_} for id_ in ids])
 
     def jobs(self, filesystem: str, start: datetime, end: datetime) -> list[Job]:
-        """Returns the backups, expiries and balances that ran at any time from `start` to `end`, oldest first. A run that was
-        killed without an end counts as running.
+        """Returns the backups, expiries and balances that ran at any time from `start` to `end`, oldest first.
+
+        A run that was killed without an end counts as running.
         """
         values = {"start": start, "end": end, "filesystem": filesystem}
         all_jobs = (Job(*row) for query in _QUERIES for row in self._reader.all(query, values))

@@ -109,8 +109,9 @@ class RunStore(CatalogueSession):
         return run.unfinished(self._reader)
 
     def newest_finish(self) -> datetime | None:
-        """Returns the end of the newest run that has ended, by the clock of that time, or None. The newest one by id: after a night
-        with a wrong clock an older run may have a later end.
+        """Returns the end of the newest run that has ended, by the clock of that time, or None.
+
+        The newest one by id: after a night with a wrong clock an older run may have a later end.
         """
         newest: datetime | None = self._reader.value(_NEWEST_FINISH)
         return newest

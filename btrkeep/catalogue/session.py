@@ -31,8 +31,10 @@ class CatalogueSession:
     @classmethod
     def open(cls, state: Path, *, copies: bool = True) -> Self:
         """Opens the catalogue in the folder `state`; makes it if it is missing, and migrates an old one (a copy of the old file is
-        kept beside it). With `copies` the dashboard's copy is renewed after changes. Raises OperatorError if the file is damaged or
-        no catalogue (the hint explains how to rebuild it), or if its schema is newer than this code.
+        kept beside it). With `copies` the dashboard's copy is renewed after changes.
+
+        Raises OperatorError if the file is damaged or no catalogue (the hint explains how to rebuild it), or if its schema is newer
+        than this code.
         """
         path = migrate.prepared(state)
         with ExitStack() as stack:  # neither stays open without the other
@@ -44,9 +46,10 @@ class CatalogueSession:
 
     @classmethod
     def open_readonly(cls, state: Path) -> Self:
-        """Opens the catalogue in the folder `state` for reading only. Methods that write raise TypeError. Raises CatalogueUnready
-        if there is none or if it has another schema. The methods that read, and this one, raise CatalogueBusy if it changes faster
-        than it can be read.
+        """Opens the catalogue in the folder `state` for reading only. Methods that write raise TypeError.
+
+        Raises CatalogueUnready if there is none or if it has another schema. The methods that read, and this one, raise
+        CatalogueBusy if it changes faster than it can be read.
         """
         path = state / migrate.FILE
         readonly.require_catalogue(path)

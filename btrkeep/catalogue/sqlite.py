@@ -34,8 +34,10 @@ _HIGHEST = (1 << 63) - 1
 
 def escape(text: str) -> str:
     r"""Converts `text` to a form that a database can store: a surrogate becomes \udcff, a NUL \x00, and so that it can be reversed,
-    a backslash two. Names from hosts are bytes; those that are not UTF-8 arrive as surrogate escapes (PEP 383), which neither
-    SQLite nor PostgreSQL can store, and PostgreSQL stores no NUL.
+    a backslash two.
+
+    Names from hosts are bytes; those that are not UTF-8 arrive as surrogate escapes (PEP 383), which neither SQLite nor PostgreSQL
+    can store, and PostgreSQL stores no NUL.
     """
     return _UNSTORABLE.sub(_escaped, text)
 
@@ -62,9 +64,11 @@ class Json(str):
 
 
 def bound(value: Any) -> Any:
-    """Converts a value for the catalogue. Raises ValueError for a time without a zone. A number that is too large becomes the
-    nearest one that a database can store. Other code already limits numbers from hosts or from records. This catches the ones it
-    misses, because a single number out of range would fail the whole transaction, including the rows of other hosts.
+    """Converts a value for the catalogue. Raises ValueError for a time without a zone.
+
+    A number that is too large becomes the nearest one that a database can store. Other code already limits numbers from hosts or
+    from records. This catches the ones it misses, because a single number out of range would fail the whole transaction, including
+    the rows of other hosts.
     """
     kind = type(value)
     if kind is str:

@@ -1,6 +1,8 @@
 """The present tables of the catalogue: their columns are the fields of the objects made from rows. The migrations to these tables,
-with keys, checks and indexes, are in schema/; a test compares both. `host` has one row for each host that ever had a backup or a
-run. With it the newest row of each host is found by one index seek per host, however long the history is.
+with keys, checks and indexes, are in schema/; a test compares both.
+
+`host` has one row for each host that ever had a backup or a run. With it the newest row of each host is found by one index seek per
+host, however long the history is.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -115,9 +117,10 @@ class Table(Generic[RowT]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobTable(Table[RowT]):
-    """A table of jobs: a row is inserted, changed, and ended with `finished` and `outcome`. A later job has a higher id. `fixed`:
-    columns that never change. `counts`: columns that start with 0; other columns that are not given are NULL. `is_corrected`: the
-    outcome may be changed after the end.
+    """A table of jobs: a row is inserted, changed, and ended with `finished` and `outcome`. A later job has a higher id.
+
+    `fixed`: columns that never change. `counts`: columns that start with 0; other columns that are not given are NULL.
+    `is_corrected`: the outcome may be changed after the end.
     """
 
     counts: tuple[str, ...]

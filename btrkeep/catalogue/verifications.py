@@ -76,9 +76,10 @@ class VerificationStore(CatalogueSession):
     def looked_at(
         self, until: datetime, begun: datetime | None, newest: int, in_doubt: Collection[tuple[str, str]]
     ) -> Counter[VerificationFacts]:
-        """Counts final backups by their verification state. `until`: later verifications are ignored. `begun`, `newest`: of the
-        scrub that read everything that existed; None: there was none. `in_doubt`: hosts and names of the backups that a crash may
-        have damaged.
+        """Counts final backups by their verification state.
+
+        `until`: later verifications are ignored. `begun`, `newest`: of the scrub that read everything that existed; None: there was
+        none. `in_doubt`: hosts and names of the backups that a crash may have damaged.
         """
         values = {"until": until, "begun": begun, "newest": newest}
         counts = Counter[VerificationFacts]()

@@ -1,7 +1,8 @@
-"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself. A sheet
-shown as <img> contains no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is shown, so
-that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has a tooltip;
-the page scales it, and keeps the size of its letters. A file always has a white background.
+"""Sheets of SVG: shapes and words, escaped, in the colours of a light page or a dark one, or as a part of the page itself.
+
+A sheet shown as <img> contains no style sheet: a Content-Security-Policy does not apply to attributes. It is as wide as it is
+shown, so that its letters have the same size as the page's. A sheet inside the page uses the page's colours, and each point has a
+tooltip; the page scales it, and keeps the size of its letters. A file always has a white background.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

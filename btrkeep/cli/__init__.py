@@ -165,8 +165,9 @@ def print_error(error: OperatorError) -> None:
 
 
 def print_answer(answer: object, text: Iterable[str] | Callable[[], object], *, as_json: bool) -> Exit:
-    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it. Returns Exit.OK. `answer`:
-    may be a function that returns it, if that takes time.
+    """Prints the answer of a command: as JSON, or as `text`: paragraphs, or a function that prints it. Returns Exit.OK.
+
+    `answer`: may be a function that returns it, if that takes time.
     """
     if as_json:
         echo_json(answer() if callable(answer) else answer)

@@ -32,8 +32,9 @@ class LazyCommand(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only when it is called. `hidden_commands`, with their modules, are not listed, because only
-    programs call them.
+    """A group that imports a command only when it is called.
+
+    `hidden_commands`, with their modules, are not listed, because only programs call them.
     """
 
     def __init__(

@@ -31,10 +31,11 @@ def _itself(value: Any) -> Any:
 
 @dataclass(frozen=True)  # with slots, `Column[Backup](...)` would be a TypeError of typing
 class Column(Generic[Row]):
-    """A column of a listing: `value` of a row, which JSON has under `name`, and a terminal under `header`. `name`: "" if it is not
-    in JSON. `value`: without it the row itself. `header`: None if it is only in JSON. `cell`: the value as text that is safe to
-    show. `json`: the value for JSON. `right`: aligned to the right. `spare`: left out of a table that is too wide, the first one
-    first.
+    """A column of a listing: `value` of a row, which JSON has under `name`, and a terminal under `header`.
+
+    `name`: "" if it is not in JSON. `value`: without it the row itself. `header`: None if it is only in JSON. `cell`: the value as
+    text that is safe to show. `json`: the value for JSON. `right`: aligned to the right. `spare`: left out of a table that is too
+    wide, the first one first.
     """
 
     name: str = ""

@@ -1,5 +1,6 @@
-"""Prints progress and messages to a terminal that may disappear: the window is closed, or the user quits the pager. Later output,
-and output to a full disk, is lost, and the work continues.
+"""Prints progress and messages to a terminal that may disappear: the window is closed, or the user quits the pager.
+
+Later output, and output to a full disk, is lost, and the work continues.
 """
 
 import io
@@ -29,9 +30,10 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_wrapped(text: str, indent: str = "  ", *, err: bool = False, color: bool | None = None) -> None:
-    """Wraps text between words at the terminal's width; continuation lines start with `indent`. A word that is longer than a line
-    is not split, so that it can be copied, nor is a command in backquotes. If the output is not a terminal, the text remains one
-    line.
+    """Wraps text between words at the terminal's width; continuation lines start with `indent`.
+
+    A word that is longer than a line is not split, so that it can be copied, nor is a command in backquotes. If the output is not a
+    terminal, the text remains one line.
     """
     text = with_calls(text)
     if (sys.stderr if err else sys.stdout).isatty():

@@ -1,6 +1,8 @@
-"""The configuration of a pool: /etc/btrkeep/POOL.toml and its drop-ins. `load` reads, checks and merges it into frozen dataclasses,
-or reports all mistakes together. A key, its type, default and meaning are declared at the field that it sets, in `settings` or
-`config_model`. `keys` collects them; docs/configuration.rst and man/btrkeep.toml.5 are made from that table.
+"""The configuration of a pool: /etc/btrkeep/POOL.toml and its drop-ins.
+
+`load` reads, checks and merges it into frozen dataclasses, or reports all mistakes together. A key, its type, default and meaning
+are declared at the field that it sets, in `settings` or `config_model`. `keys` collects them; docs/configuration.rst and
+man/btrkeep.toml.5 are made from that table.
 """
 
 from btrkeep.config.config_model import Config, HostConfig, Retention

@@ -49,8 +49,9 @@ def exclude_nothing(_sections: Sections, _problems: Problems) -> None:
 
 
 class Policies:
-    """Makes the retention of groups and hosts: each key from the closest section that sets it. Equal policies are one object: 3,000
-    hosts have only a few.
+    """Makes the retention of groups and hosts: each key from the closest section that sets it.
+
+    Equal policies are one object: 3,000 hosts have only a few.
     """
 
     def __init__(self, everybody: Mapping[str, Any]) -> None:
@@ -71,8 +72,9 @@ class Policies:
 def build(
     file: Path, name: str, sections: Sections, problems: Problems, excluding: Excluding = exclude_nothing
 ) -> config_model.Config:
-    """Returns the whole configuration. Raises ConfigError with every problem, including earlier ones. `excluding` decides whether
-    the problems concern only some hosts and copies, which are then left out.
+    """Returns the whole configuration. Raises ConfigError with every problem, including earlier ones.
+
+    `excluding` decides whether the problems concern only some hosts and copies, which are then left out.
     """
     pool = _pool(file, name, sections.single[POOL], problems)
     kept = [SelfExclusion("the pool", pool.get("path"), everywhere=True), SelfExclusion("the state folder", pool.get("state"))]

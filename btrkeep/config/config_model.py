@@ -1,6 +1,7 @@
-"""The configuration for the programs: frozen, parsed, complete, with all inherited values. Sizes are bytes, durations seconds,
-shares fractions of one. Each field with a key declares it. The periods of a Retention are the base of the keys of [retention], of
-the backups that decisions/retention keeps, of its words, and of the letters of the calendars.
+"""The configuration for the programs: frozen, parsed, complete, with all inherited values.
+
+Sizes are bytes, durations seconds, shares fractions of one. Each field with a key declares it. The periods of a Retention are the
+base of the keys of [retention], of the backups that decisions/retention keeps, of its words, and of the letters of the calendars.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,9 +19,10 @@ from btrkeep.errors import ConfigError, UsageError, did_you_mean, quoted
 
 @dataclass(frozen=True, slots=True)
 class RetentionPeriod:
-    """A period. `name`: the key of the configuration, the code of the reason in JSON, and the word in messages. `number`: returns
-    the number of the period that contains a local day, higher for later ones. `days`: its usual length. `letter`, `colour` (one of
-    xterm's 256) and `style` (a class of the style sheet): its look on calendars.
+    """A period. `name`: the key of the configuration, the code of the reason in JSON, and the word in messages.
+
+    `number`: returns the number of the period that contains a local day, higher for later ones. `days`: its usual length. `letter`,
+    `colour` (one of xterm's 256) and `style` (a class of the style sheet): its look on calendars.
     """
 
     name: str
@@ -45,7 +47,9 @@ def _period(number: Callable[[date], int], days: int, letter: str, colour: int, 
 @dataclass(frozen=True, slots=True)
 class Retention:
     """For each length of period, how many periods keep a backup. The newest `min_keep` complete backups are always kept. `grace` is
-    seconds. Each period has a field; the shortest comes first.
+    seconds.
+
+    Each period has a field; the shortest comes first.
     """
 
     daily: int = _period(lambda day: day.toordinal(), 1, "d", 28, "good", "14",
@@ -294,6 +298,7 @@ class FetchedBySettings(CopySettings):
 @dataclass(frozen=True, slots=True)
 class OffsiteSettings(CopySettings):
     """A repository of restic to which the newest backups of hosts are sent. Without `retention` nothing is ever removed there.
+
     `repository` and the password are set here or in `environment_file`. Times are seconds.
     """
 

@@ -29,7 +29,9 @@ class Document:
 
 def documents(main: Path, problems: Problems, instead: Mapping[Path, str | None] | None = None) -> list[Document]:
     """Returns the main file and its drop-ins MAIN.d/*.toml in the order of their names. Raises ConfigError if there is no main
-    file. `instead`: planned contents of files, None for one that will be deleted, so that a change is checked before it is made.
+    file.
+
+    `instead`: planned contents of files, None for one that will be deleted, so that a change is checked before it is made.
     """
     given = instead or {}
     if main not in given:

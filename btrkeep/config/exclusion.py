@@ -1,7 +1,8 @@
-"""Decides whether mistakes concern only some hosts and copies, which are left out, or stop everything. Pure. A mistake that could
-change what is deleted, or where data is written, stops everything. So does a file that cannot be read, unless it contained only
-hosts and copies. Sections that only report or verify stop no backup; a mistake about who may do what stops the dashboard and the
-root service.
+"""Decides whether mistakes concern only some hosts and copies, which are left out, or stop everything. Pure.
+
+A mistake that could change what is deleted, or where data is written, stops everything. So does a file that cannot be read, unless
+it contained only hosts and copies. Sections that only report or verify stop no backup; a mistake about who may do what stops the
+dashboard and the root service.
 """
 
 from collections.abc import Callable, Mapping
@@ -107,8 +108,9 @@ def _note(path: tuple[str, ...], text: str, sections: Sections, faults: dict[str
 
 
 def _sections_of(file: Path, text: str | None, last: Config | None) -> list[tuple[str, ...]] | None:
-    """Returns the sections of an unreadable file, by its headers and by its last valid state. None: neither shows any, so it may
-    contain any section. If there is a last valid configuration, none of it was ever in effect.
+    """Returns the sections of an unreadable file, by its headers and by its last valid state.
+
+    None: neither shows any, so it may contain any section. If there is a last valid configuration, none of it was ever in effect.
     """
     if text is not None and "\0" in text:
         text = None

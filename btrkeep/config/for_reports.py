@@ -35,8 +35,10 @@ _STATE_KEY = re.compile(r"""^\s*state\s*=\s*(["'][^"'\n]*["'])""", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ReportingConfig:
-    """`config`: only for reports. `error`: why the present configuration cannot be used; None: it can. `kept`: since when `config`
-    is the last valid one, if it is not the present one. `is_bare`: there is none, so only [notify] is configured.
+    """`config`: only for reports. `error`: why the present configuration cannot be used; None: it can.
+
+    `kept`: since when `config` is the last valid one, if it is not the present one. `is_bare`: there is none, so only [notify] is
+    configured.
     """
 
     config: Config
@@ -146,8 +148,9 @@ def state_of(pool: str, usual: Path = STATE) -> Path:
 
 
 def point(config: Config, usual: Path = STATE, folder: Path = FOLDER) -> None:
-    """Makes or renews the link, or removes it if it is not needed. Only for pools of this machine, which are configured in
-    /etc/btrkeep, and where btrkeep is installed. Raises OSError.
+    """Makes or renews the link, or removes it if it is not needed.
+
+    Only for pools of this machine, which are configured in /etc/btrkeep, and where btrkeep is installed. Raises OSError.
     """
     if config.file != folder / f"{config.name}.toml" or not answers(usual) or not usual.is_dir():
         return

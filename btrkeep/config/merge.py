@@ -121,7 +121,9 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
 
 def _written(where: tuple[str, ...], value: Any) -> str:
     """Returns a key and its value, without the value of one that may contain secrets, because messages and the dashboard show the
-    text. Commands may, and a misspelt key where passwords are configured.
+    text.
+
+    Commands may, and a misspelt key where passwords are configured.
     """
     name, section = where[-1], where[0]
     slip = section in (NOTIFY, OFFSITE) and name not in LEGAL[section]

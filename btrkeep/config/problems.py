@@ -256,8 +256,10 @@ def _keys(table: Any) -> Iterator[str]:
 
 def headers(text: str) -> Iterator[tuple[str, ...]]:
     """Yields the path of everything that looks like the header of a section, also in a text that is not TOML, and of the keys above
-    the first header. A header is found even if the bracket on one side is missing; a text in quotes followed by a bracket is the
-    end of a list. A header that cannot be parsed has one part, its text.
+    the first header.
+
+    A header is found even if the bracket on one side is missing; a text in quotes followed by a bracket is the end of a list. A
+    header that cannot be parsed has one part, its text.
     """
     is_top = True
     for line in text.splitlines():

@@ -1,7 +1,8 @@
-"""The part of the configuration that the dashboard may read: no secrets, no commands. Only root can read the files in /etc/btrkeep,
-because they contain passwords, and the dashboard runs as another user. So programs that load the configuration as root write its
-harmless part into the catalogue, as one fact in JSON, whenever it has changed. Of a host only keys declared as `shown` are
-published, so each new key must be considered first.
+"""The part of the configuration that the dashboard may read: no secrets, no commands.
+
+Only root can read the files in /etc/btrkeep, because they contain passwords, and the dashboard runs as another user. So programs
+that load the configuration as root write its harmless part into the catalogue, as one fact in JSON, whenever it has changed. Of a
+host only keys declared as `shown` are published, so each new key must be considered first.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""Loads the configuration of a pool by its name or its file, and a copy of its last valid state. The copy is in the pool's state
-folder, for programs that report a mistake of the configuration. It has the texts of all files, including passwords, so only root
-may read it. It is used only for reports, never for programs that delete, write backups or fetch.
+"""Loads the configuration of a pool by its name or its file, and a copy of its last valid state.
+
+The copy is in the pool's state folder, for programs that report a mistake of the configuration. It has the texts of all files,
+including passwords, so only root may read it. It is used only for reports, never for programs that delete, write backups or fetch.
 """
 
 import json
@@ -53,6 +54,7 @@ def load(
     pool: str = "main", file: Path | None = None, folder: Path = FOLDER, instead: Mapping[Path, str | None] | None = None
 ) -> Config:
     """Returns the configuration FOLDER/POOL.toml, or `file`, with its drop-ins. Raises ConfigError with all problems together.
+
     `instead`: texts that replace the contents of files, None for a file that will be deleted.
     """
     main, name = main_and_name(pool, file, folder)
@@ -63,8 +65,9 @@ def load(
 def load_usable(
     pool: str = "main", file: Path | None = None, folder: Path = FOLDER, instead: Mapping[Path, str | None] | None = None
 ) -> Config:
-    """Returns the same, without the hosts and copies whose own configuration is wrong, which are in `excluded` and `faults`. Raises
-    ConfigError for a mistake that could change what is deleted, or where data is written.
+    """Returns the same, without the hosts and copies whose own configuration is wrong, which are in `excluded` and `faults`.
+
+    Raises ConfigError for a mistake that could change what is deleted, or where data is written.
     """
     main, name = main_and_name(pool, file, folder)
     problems = Problems()
@@ -104,8 +107,9 @@ class LastValid:
 
 def keep_valid(config: Config, now: datetime) -> None:
     """Stores the configuration if it differs from the stored one. Never fails: if the state folder is full or read-only, the old
-    copy remains, and one that does not answer is skipped. For a file with a mistake that left out a host, the previous text is
-    kept.
+    copy remains, and one that does not answer is skipped.
+
+    For a file with a mistake that left out a host, the previous text is kept.
     """
     state = config.pool.state
     if not answers(state):  # a dead disk or server: the catalogue in it is reported as unusable

@@ -37,7 +37,9 @@ monthly = 12
 
 def example(path: Path = Path("/srv/backup"), pool: str = "main") -> str:
     """Returns a configuration of the pool at `path` without a host: its other settings are comments, which take effect without
-    their `# `. Raises UsageError for a path that a configuration cannot contain.
+    their `# `.
+
+    Raises UsageError for a path that a configuration cannot contain.
     """
     try:
         text = normalised(str(path))

@@ -69,7 +69,9 @@ def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> li
 
 def other_places(folder: str, table: Sequence[Mount]) -> list[str]:
     """Returns where the content of a folder is also mounted, in addition to its own path: the folder itself, or a part of it.
-    `folder`: a real path. `table`: the mounts in the order in which they were made: at one place only the last one is visible.
+    `folder`: a real path.
+
+    `table`: the mounts in the order in which they were made: at one place only the last one is visible.
     """
     seen = {str(mount.target): mount for mount in table}
     own = max((target for target in seen if below(folder, target)), key=len, default=None)

@@ -1,5 +1,6 @@
-"""The sections of the configuration that exist once: a class each, with a key at each field. Sizes are bytes, durations seconds,
-shares fractions of one.
+"""The sections of the configuration that exist once: a class each, with a key at each field.
+
+Sizes are bytes, durations seconds, shares fractions of one.
 """
 
 from collections.abc import Mapping

@@ -125,8 +125,9 @@ def require_host_name(name: str) -> None:
 
 
 def name_fault(name: str) -> str:
-    """Returns why `name` cannot be the folder of a host, a group or a pool, as text to follow the name; "" if it can. Letters and
-    digits of any script, `.`, `_` and `-`; the first is a letter, a digit or `_`; at most 200 bytes of UTF-8.
+    """Returns why `name` cannot be the folder of a host, a group or a pool, as text to follow the name; "" if it can.
+
+    Letters and digits of any script, `.`, `_` and `-`; the first is a letter, a digit or `_`; at most 200 bytes of UTF-8.
     """
     if _PLAIN_NAME.fullmatch(name) and len(name) <= _LONGEST_NAME:
         return ""

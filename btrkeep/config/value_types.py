@@ -1,5 +1,6 @@
-"""The types of configuration values: a description with an example, and a parser. A parser takes the value from TOML and returns
-the one for the program; it raises InvalidValue, RefusedItems or ValueError.
+"""The types of configuration values: a description with an example, and a parser.
+
+A parser takes the value from TOML and returns the one for the program; it raises InvalidValue, RefusedItems or ValueError.
 """
 
 import re

@@ -1,5 +1,7 @@
-"""Values that are more than a number or a word: a window of the day, a floor of free space, a pace, a URL with secrets. They keep
-the text that was written, which is shown to users. Of a URL only its scheme is shown, because it may contain passwords and tokens.
+"""Values that are more than a number or a word: a window of the day, a floor of free space, a pace, a URL with secrets.
+
+They keep the text that was written, which is shown to users. Of a URL only its scheme is shown, because it may contain passwords
+and tokens.
 """
 
 import re
@@ -162,8 +164,9 @@ def parse_min_free(text: str) -> SizeOrShare:
 
 
 def parse_pace(text: str) -> Pace | None:
-    """Parses "50ms", "0.2s" or "10%"; "off" becomes None. Raises ValueError for anything else, also for a latency or a share of
-    zero, and above one minute or 100 %.
+    """Parses "50ms", "0.2s" or "10%"; "off" becomes None.
+
+    Raises ValueError for anything else, also for a latency or a share of zero, and above one minute or 100 %.
     """
     text = text.strip()
     if text == "off":

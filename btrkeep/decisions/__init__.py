@@ -1,7 +1,10 @@
 """Decisions that commands and dashboard share: functions of plain data and an explicit `now`, which return a reason with every
-answer. They use no clock, database, process or filesystem. This module imports none of them, so that each caller loads only the
-decision it needs. Facts of the catalogue, in which decisions are stored, are texts by name. Missing or invalid JSON counts as no
-fact.
+answer.
+
+They use no clock, database, process or filesystem. This module imports none of them, so that each caller loads only the decision it
+needs.
+
+Facts of the catalogue, in which decisions are stored, are texts by name. Missing or invalid JSON counts as no fact.
 """
 
 import json

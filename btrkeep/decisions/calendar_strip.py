@@ -84,6 +84,7 @@ def plain(text: str, _colour: int) -> str:
 
 def strip(backups: Sequence[StripBackup], today: date, width: int, paint: Paint = plain) -> list[str]:
     """Returns the lines: a ruler of days, the months, the legend. `today` is in the pool's zone; later backups are not shown.
+
     Returns nothing if there is no backup, or if the width is less than that of a month.
     """
     shown = [backup for backup in backups if backup.day <= today]

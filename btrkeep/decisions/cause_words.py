@@ -1,5 +1,6 @@
-"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure. If many hosts have the same
-reason, it is printed in one line.
+"""The words for why a backup or a run is not complete: the one place where a cause becomes text. Pure.
+
+If many hosts have the same reason, it is printed in one line.
 """
 
 import re
@@ -148,6 +149,7 @@ def without_host(text: str, host: str) -> str:
 
 def grouped_alike(items: Iterable[T], key: Callable[[T], Hashable | None]) -> list[list[T]]:
     """Returns the items in groups: many items with the same key become one group, at the place of the first; all others are alone.
+
     An item whose key is None is alone.
     """
     groups: dict[tuple[bool, Hashable], list[T]] = {}

@@ -1,6 +1,8 @@
 """Decides the state of a copy, a replica or an offsite repository: ok, late, failing, or never made; which copies can replace a
-backup that is missing in this pool; and their words. Pure. `backupd replicate` and `backupd offsite run` record each session in the
-catalogue; `status`, alarms, metrics and the dashboard read it from there.
+backup that is missing in this pool; and their words. Pure.
+
+`backupd replicate` and `backupd offsite run` record each session in the catalogue; `status`, alarms, metrics and the dashboard read
+it from there.
 """
 
 import json
@@ -211,8 +213,9 @@ class KnownCopies:
 def copy_status(
     replica: Terms, session: ReplicaSession | None, now: datetime, newest: Mapping[str, str] | None = None
 ) -> CopyStatus[Terms]:
-    """Returns the state of a copy. A session with a time in the future, from a wrong clock, makes it late. `newest`: by host the
-    newest backup there. An offsite repository is as old as the newest of these, whenever the last run was.
+    """Returns the state of a copy. A session with a time in the future, from a wrong clock, makes it late.
+
+    `newest`: by host the newest backup there. An offsite repository is as old as the newest of these, whenever the last run was.
     """
     age = ran = max(0.0, (now - session.at).total_seconds()) if session and session.at else None
     if replica.kind == OFFSITE and (began := [moment for name in (newest or {}).values() if (moment := parse_backup_name(name))]):
@@ -397,8 +400,9 @@ def other_copies(
     offsite: Mapping[str, Mapping[str, str]],
     host: str,
 ) -> tuple[OtherCopy, ...]:
-    """Returns the copies of a host. `offsite`: by repository and host the newest backup there. With `known_copies` None the
-    catalogue is lost: then a copy counts if its `hosts` in the configuration include the host.
+    """Returns the copies of a host. `offsite`: by repository and host the newest backup there.
+
+    With `known_copies` None the catalogue is lost: then a copy counts if its `hosts` in the configuration include the host.
     """
     candidates = [_configured(copy_settings, known_copies, offsite, host) for copy_settings in configured.values()]
     copies = [other_copy for other_copy in candidates if other_copy]

@@ -125,8 +125,9 @@ def _overlap(start: datetime, end: datetime, begin: datetime, last: datetime) ->
 
 
 def phases(jobs: Iterable[Job], samples: Sequence[Active], start: datetime, end: datetime) -> list[Phase]:
-    """Returns when jobs ran, by kind, between `start` and `end`; jobs in close succession are merged. Every job has an end here.
-    Activity observed in the kernel (a scrub, another program's balance) counts from the sample before.
+    """Returns when jobs ran, by kind, between `start` and `end`; jobs in close succession are merged.
+
+    Every job has an end here. Activity observed in the kernel (a scrub, another program's balance) counts from the sample before.
     """
     all_phases = [Phase(job.kind, job.started, job.finished) for job in jobs if job.finished]
     all_phases += [

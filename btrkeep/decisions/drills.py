@@ -21,8 +21,9 @@ _KEPT = 8  # drills of a host, the newest ones
 
 
 class DrillOutcome(StrEnum):
-    """`proven`: everything that was tried was restored and is identical. `failed`: a file is missing or differs. `unfinished`: the
-    time limit was reached or this machine had too little free space, which proves nothing about the backup.
+    """`proven`: everything that was tried was restored and is identical. `failed`: a file is missing or differs.
+
+    `unfinished`: the time limit was reached or this machine had too little free space, which proves nothing about the backup.
     """
 
     PROVEN = "proven"
@@ -115,7 +116,9 @@ class DrillNotes(DrillFacts, Protocol):
 
 def in_turn(hosts: Iterable[str], drills: Mapping[str, Sequence[DrillResult]], chance: Random, now: datetime) -> list[str]:
     """Returns the hosts in the order in which they are to be drilled: those without a drill first, then those whose last drill is
-    the oldest. Hosts with the same wait are in random order. Drills in the future, by a clock that was ahead, do not count.
+    the oldest.
+
+    Hosts with the same wait are in random order. Drills in the future, by a clock that was ahead, do not count.
     """
     ordered = sorted(hosts)
     chance.shuffle(ordered)

@@ -1,7 +1,8 @@
 """Decides when a host is due and whether its window is open, and when the dashboard may request its next backup. Pure: takes plain
-data and an explicit `now`, returns a reason with every answer. Whole-day periods start with the window, or without a window at
-midnight in the pool's zone. Other periods start when the last complete backup started. All calculations with the calendar are here,
-in the pool's zone.
+data and an explicit `now`, returns a reason with every answer.
+
+Whole-day periods start with the window, or without a window at midnight in the pool's zone. Other periods start when the last
+complete backup started. All calculations with the calendar are here, in the pool's zone.
 """
 
 from collections.abc import Iterable
@@ -61,8 +62,9 @@ def _ago(span: timedelta) -> str:
 
 @lru_cache(64)  # thousands of hosts have few settings, and `now` is read once
 def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """Returns the start of the present whole-day period; None if `every` is not a whole number of days. Periods of several days are
-    counted from 1970-01-01, so that they do not depend on the time of the call.
+    """Returns the start of the present whole-day period; None if `every` is not a whole number of days.
+
+    Periods of several days are counted from 1970-01-01, so that they do not depend on the time of the call.
     """
     if every % DAY:
         return None
@@ -93,8 +95,10 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 def _begin(day: date, window: Window | None, zone: ZoneInfo) -> datetime:
-    """Returns the start of the window on that local day, in UTC. If a clock change repeats it, the first of the two; if one skips
-    it, the time that an unchanged clock would show (02:30 is 03:30).
+    """Returns the start of the window on that local day, in UTC.
+
+    If a clock change repeats it, the first of the two; if one skips it, the time that an unchanged clock would show (02:30 is
+    03:30).
     """
     return datetime.combine(day, window.start if window else time(0), zone).astimezone(UTC)
 
@@ -118,8 +122,9 @@ def next_window(window: Window, zone: ZoneInfo, now: datetime) -> datetime:
 
 
 def late_from(last_complete: datetime, every: float, window: Window | None, zone: ZoneInfo, late: float | None = None) -> datetime:
-    """Returns when a host with that newest complete backup becomes late: every caller that calls a host late uses this. `late`: the
-    configured age. Without it: 1.5 times `every`, but not before the end of the first window in which it was due.
+    """Returns when a host with that newest complete backup becomes late: every caller that calls a host late uses this.
+
+    `late`: the configured age. Without it: 1.5 times `every`, but not before the end of the first window in which it was due.
     """
     if late is not None:
         return last_complete + timedelta(seconds=late)
@@ -191,9 +196,10 @@ class RequestDelay:
 
 
 def next_request(runs: Iterable[RequestedRun], now: datetime, distance: float, a_day: int) -> RequestDelay | None:
-    """Returns from when a backup may be requested; None: now. `runs`: the host's earlier backups started by users. Those in the
-    future are ignored, because a clock was wrong. `distance`: minimum seconds between two, a minute at most after a failed one;
-    `a_day`: the maximum within 24 hours.
+    """Returns from when a backup may be requested; None: now.
+
+    `runs`: the host's earlier backups started by users. Those in the future are ignored, because a clock was wrong. `distance`:
+    minimum seconds between two, a minute at most after a failed one; `a_day`: the maximum within 24 hours.
     """
     past = sorted((run for run in runs if run.started <= now), key=lambda run: run.started)
     recent = [run for run in past if run.started > now - A_DAY]

@@ -1,6 +1,7 @@
-"""Decides what an expiry marks, unmarks, deletes now or deletes later, host by host, with reasons. Pure. The same function is
-called twice: for the plan, from catalogue and names; and again under the host's lock, from the backups themselves. Only actions in
-both results are carried out.
+"""Decides what an expiry marks, unmarks, deletes now or deletes later, host by host, with reasons. Pure.
+
+The same function is called twice: for the plan, from catalogue and names; and again under the host's lock, from the backups
+themselves. Only actions in both results are carried out.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -101,9 +102,10 @@ class HostPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole plan. `hosts`: those with changes or waiting deletions; `left_out`: other hosts and the reasons. `stop`: why
-    nothing may be done at all. `unruled`: hosts without a policy, whose backups are all kept; `unconfigured`: those of them that
-    are not configured. `stale`: hosts whose notes contain deleted backups. `total`: number of final backups.
+    """The whole plan. `hosts`: those with changes or waiting deletions; `left_out`: other hosts and the reasons.
+
+    `stop`: why nothing may be done at all. `unruled`: hosts without a policy, whose backups are all kept; `unconfigured`: those of
+    them that are not configured. `stale`: hosts whose notes contain deleted backups. `total`: number of final backups.
     """
 
     hosts: tuple[HostPlan, ...]
@@ -163,9 +165,10 @@ def _held_on(candidate: Candidate, now: datetime) -> Candidate:
 
 
 def _without_the_last(facts: HostBackups, delete: Sequence[ExpiryStep], now: datetime) -> tuple[ExpiryStep, ...]:
-    """Checks again that the last complete backup is kept, because a deletion cannot be undone. Returns no deletion at all if a host
-    that was not given up would lose its last complete backup. Backups whose deletion was requested even as the last ones do not
-    count.
+    """Checks again that the last complete backup is kept, because a deletion cannot be undone.
+
+    Returns no deletion at all if a host that was not given up would lose its last complete backup. Backups whose deletion was
+    requested even as the last ones do not count.
     """
     if facts.forgotten is None and delete:
         doomed = {step.name for step in delete}

@@ -1,6 +1,7 @@
-"""The state of a host in one word, and why; whether an optional host is absent, or refuses. Pure. A laptop that is switched off has
-no route, does not answer, or refuses the connection because another machine has its address. A host that rejects the key, or has
-another host key, is present: if it counted as absent, the problem would not be reported.
+"""The state of a host in one word, and why; whether an optional host is absent, or refuses. Pure.
+
+A laptop that is switched off has no route, does not answer, or refuses the connection because another machine has its address. A
+host that rejects the key, or has another host key, is present: if it counted as absent, the problem would not be reported.
 """
 
 from collections.abc import Mapping, Sequence

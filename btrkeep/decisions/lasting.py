@@ -1,6 +1,7 @@
-"""Follows conditions from one backup to the next: since when, how often, whether they last, their words and the remedy. Pure. A
-file that could not be read tonight may be readable tomorrow. The same file on three nights is different: no user is working on it,
-and it is missing in the backups, or they keep what the host has deleted.
+"""Follows conditions from one backup to the next: since when, how often, whether they last, their words and the remedy. Pure.
+
+A file that could not be read tonight may be readable tomorrow. The same file on three nights is different: no user is working on
+it, and it is missing in the backups, or they keep what the host has deleted.
 """
 
 import shlex
@@ -20,8 +21,9 @@ _PLAIN = frozenset("/._-+:,=%~") | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGH
 
 
 def follow(before: Iterable[Condition], seen: Iterable[ConditionKey], started: datetime) -> tuple[Condition, ...]:
-    """Returns the conditions of a backup: those `seen` in it, with the history of the backup `before`, which was its base. A
-    condition that was not seen has ended. The most serious ones are kept, at most MOST, and as many lasting ones.
+    """Returns the conditions of a backup: those `seen` in it, with the history of the backup `before`, which was its base.
+
+    A condition that was not seen has ended. The most serious ones are kept, at most MOST, and as many lasting ones.
     """
     earlier = {condition.key: condition for condition in before}
     keys = dict.fromkeys(ConditionKey(key.kind, key.path, shortened(key.name)) for key in seen)
@@ -90,8 +92,9 @@ def condition_words(condition: Condition) -> str:
 
 
 def host_words(host: str, conditions: Sequence[Condition], command: str) -> str:
-    """Formats the alarm about a host's lasting conditions, at least one. `command`: the command line of `backupd` for this pool. If
-    deletions are skipped because a file cannot be read, the message contains the name and the pattern that excludes it.
+    """Formats the alarm about a host's lasting conditions, at least one. `command`: the command line of `backupd` for this pool.
+
+    If deletions are skipped because a file cannot be read, the message contains the name and the pattern that excludes it.
     """
     first, rest = conditions[0], len(conditions) - 1
     same_path = [condition for condition in conditions if condition.key.path == first.key.path]
@@ -110,9 +113,10 @@ def exclude_command(host: str, key: ConditionKey, command: str) -> str:
 
 
 def exclude_pattern(key: ConditionKey) -> str:
-    """Returns the pattern that excludes the name and everything below it; "" if there is none. A sender behind rrsync adds its own
-    folder in front, so the pattern starts with the source path. Each byte with a special meaning in a shell, a mail or a pattern
-    becomes a ?, which matches any one byte in rsync.
+    """Returns the pattern that excludes the name and everything below it; "" if there is none.
+
+    A sender behind rrsync adds its own folder in front, so the pattern starts with the source path. Each byte with a special
+    meaning in a shell, a mail or a pattern becomes a ?, which matches any one byte in rsync.
     """
     name, top = key.name, "/" + key.path.strip("/")
     if not name or name.endswith(CUT) or len(name) > _LONGEST_SHOWN:

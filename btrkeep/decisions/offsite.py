@@ -41,9 +41,10 @@ class OffsiteSnapshot:
 
 
 def placed(taken: Iterable[OffsiteSnapshot], machines: Mapping[str, str | None]) -> list[OffsiteSnapshot]:
-    """Returns the backups there under the present names of the hosts in the pool. `machines`: the id of each host of the pool; None
-    if nothing of it was sent so far. If two hosts have the same id, because an administrator has copied a folder, it belongs to no
-    host.
+    """Returns the backups there under the present names of the hosts in the pool.
+
+    `machines`: the id of each host of the pool; None if nothing of it was sent so far. If two hosts have the same id, because an
+    administrator has copied a folder, it belongs to no host.
     """
     counts = Counter(filter(None, machines.values()))
     names = {machine: host for host, machine in machines.items() if machine and counts[machine] == 1}
@@ -85,8 +86,9 @@ def newest_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[st
 
 
 def complete_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
-    """Returns the names of the complete backups of each host in the repository that have its present name. A user who knows only
-    that name cannot find the others there, so the newest one of a renamed host is sent again.
+    """Returns the names of the complete backups of each host in the repository that have its present name.
+
+    A user who knows only that name cannot find the others there, so the newest one of a renamed host is sent again.
     """
     names_by_host: dict[str, set[str]] = {}
     for snapshot in snapshots:
@@ -111,7 +113,9 @@ def given_up(
     sendings: Iterable[tuple[str, str]], snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]
 ) -> set[tuple[str, str]]:
     """Returns the backups that were sent several times and are never complete there, so that trying again is useless; the host's
-    next backup is sent instead. Each attempt leaves a snapshot, which a key that can only append cannot remove.
+    next backup is sent instead.
+
+    Each attempt leaves a snapshot, which a key that can only append cannot remove.
     """
     tries = Counter((snapshot.host, snapshot.name) for snapshot in snapshots if snapshot.id in incomplete and not snapshot.former)
     return {sending for sending in sendings if tries[sending] >= _TRIES}
@@ -136,8 +140,9 @@ def to_remove(
     forced: Forced,
 ) -> Removal:
     """Returns what the policy removes, machine by machine; nothing without a rule. Incomplete ones are removed when the machine has
-    a newer complete one. The backups of an earlier machine of that name are a separate history. The safety limits of expiry apply:
-    hosts beyond them are skipped unless forced by name.
+    a newer complete one. The backups of an earlier machine of that name are a separate history.
+
+    The safety limits of expiry apply: hosts beyond them are skipped unless forced by name.
     """
     of_machine: dict[tuple[str, str], list[OffsiteSnapshot]] = defaultdict(list)
     for snapshot in in_repository:

@@ -1,6 +1,8 @@
 """Decides what is wrong with the pool, for every command that reports it; when it has too little free space for a transfer; and how
-many good copies its devices still have of all data. Pure. A copy is what the loss of one more device destroys: raid5 counts as two
-copies, raid6 as three. Both copies of `dup` are on one device.
+many good copies its devices still have of all data. Pure.
+
+A copy is what the loss of one more device destroys: raid5 counts as two copies, raid6 as three. Both copies of `dup` are on one
+device.
 """
 
 import json
@@ -167,8 +169,9 @@ def _catalogue(facts: PoolFacts, limits: HealthLimits) -> Iterator[Finding]:
 
 
 def clock_findings(doubt: str | None, synchronised: bool | None) -> Iterator[Finding]:
-    """Yields findings about the machine's clock. `doubt`: why it cannot be right; `synchronised`: according to the kernel. An
-    unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
+    """Yields findings about the machine's clock. `doubt`: why it cannot be right; `synchronised`: according to the kernel.
+
+    An unsynchronised clock is only a note: it is usual in containers and many virtual machines, whose clock is right.
     """
     if doubt:
         yield Finding(v.CLOCK, WARNING, doubt, "check that the clock is right: `timedatectl`")

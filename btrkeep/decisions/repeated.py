@@ -1,6 +1,7 @@
-"""Optional steps: those that were not finished several times in succession, and the savings of a dedupe. Pure. A step that is
-stopped by its time limit, and continues from there the next time, has made progress, so it counts as done. Each step records its
-result in the catalogue: drills, dedupe and balance in their own rows, the others here.
+"""Optional steps: those that were not finished several times in succession, and the savings of a dedupe. Pure.
+
+A step that is stopped by its time limit, and continues from there the next time, has made progress, so it counts as done. Each step
+records its result in the catalogue: drills, dedupe and balance in their own rows, the others here.
 """
 
 import json

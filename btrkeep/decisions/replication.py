@@ -100,8 +100,9 @@ class LocalHost:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One backup to fetch. `parent`: a backup that both sides have, or will have by then; None sends everything. `again`: it
-    replaces a damaged one.
+    """One backup to fetch. `parent`: a backup that both sides have, or will have by then; None sends everything.
+
+    `again`: it replaces a damaged one.
     """
 
     backup: RemoteBackup
@@ -216,6 +217,7 @@ def misplaced(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Returns two mappings for hosts with different names in the two pools: from the name in this pool to the name in the other
     one, if the other pool reports the rename; and from the name there to the name here of any host that has a backup of it.
+
     `remote_hosts`: the former names and the backups of each host that is backed up in the other pool; `pool`: its id.
     """
     places: dict[str, set[str]] = {}
@@ -249,6 +251,7 @@ def _without_replacing(
     new: Sequence[RemoteBackup], here: Sequence[LocalBackup], policy: Retention, zone: ZoneInfo, now: datetime
 ) -> list[RemoteBackup]:
     """Returns `new` without those older than the newest one here, if with them a backup would expire here that is kept now.
+
     Otherwise backups that the other pool invents for past days could replace the genuine ones.
     """
     newest = max((near_backup.name for near_backup in here), default="")
@@ -266,6 +269,7 @@ def demotion_obstacle(
     far_backups: Sequence[RemoteBackup], here: Sequence[LocalBackup], *, is_copy_there: bool
 ) -> tuple[Obstacle, str] | None:
     """Returns why a host that is backed up here cannot become a copy of the other pool's host, with the subject; None if it can.
+
     `is_copy_there`: the other pool fetches it as well, so neither would back it up.
     """
     if not far_backups:
@@ -302,8 +306,9 @@ def _kept(backups: Sequence[LocalBackup | RemoteBackup], policy: Retention, zone
 
 
 def with_parents(new: Iterable[RemoteBackup], again: Iterable[RemoteBackup], parents: Parents) -> tuple[Fetch, ...]:
-    """Assigns its parent to each backup, oldest first; a backup fetched earlier can be a parent. A backup that is fetched `again`
-    is damaged and cannot be a parent before it has been fetched.
+    """Assigns its parent to each backup, oldest first; a backup fetched earlier can be a parent.
+
+    A backup that is fetched `again` is damaged and cannot be a parent before it has been fetched.
     """
     fetches, repeated = list[Fetch](), tuple(again)
     for backup in sorted([*new, *repeated], key=_by_name):
@@ -413,8 +418,9 @@ HINTS: Mapping[ReceiveCause, str] = {
 
 
 def receive_cause(lines: Iterable[str], *, is_read_only: bool) -> ReceiveCause:
-    """Returns the cause in its messages; the first one with a known form counts. `is_read_only`: whether the pool's filesystem is;
-    if not, the cell prevented the write.
+    """Returns the cause in its messages; the first one with a known form counts.
+
+    `is_read_only`: whether the pool's filesystem is; if not, the cell prevented the write.
     """
     for line in lines:
         for pattern, cause in _PATTERNS:

@@ -44,8 +44,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequest:
-    """A user's request to delete a backup (`backupd delete`), and why. `last`: also if no other complete one is left. `at_once`:
-    without a grace period. `by`: the login name of the user.
+    """A user's request to delete a backup (`backupd delete`), and why.
+
+    `last`: also if no other complete one is left. `at_once`: without a grace period. `by`: the login name of the user.
     """
 
     why: str = ""
@@ -137,9 +138,11 @@ class Decision:
 def decide(
     candidates: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, *, forgotten: datetime | None = None
 ) -> list[Decision]:
-    """Returns one decision for each candidate, oldest first. Pass all final backups of the host, including those marked as expired:
-    until they are deleted, they count. Backups whose deletion a user requested do not count: the others are decided as if these
-    were already deleted. `forgotten`: when the host was given up; then every backup expires, whatever the minimums are.
+    """Returns one decision for each candidate, oldest first.
+
+    Pass all final backups of the host, including those marked as expired: until they are deleted, they count. Backups whose
+    deletion a user requested do not count: the others are decided as if these were already deleted. `forgotten`: when the host was
+    given up; then every backup expires, whatever the minimums are.
     """
     ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
     asked = _asked_to_go(ordered, now) if forgotten is None else {}
@@ -154,8 +157,9 @@ def decide(
 
 def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
     """Returns the backups whose deletion a user requested, by name. A complete one is included only if another one remains, or if
-    the user confirmed deleting the last. Another one remained when the deletion was requested, but it may have been removed by hand
-    since.
+    the user confirmed deleting the last.
+
+    Another one remained when the deletion was requested, but it may have been removed by hand since.
     """
     asked = {backup.name: backup for backup in backups if backup.asked}
     if not asked or any(_counts(backup, latest(now)) for backup in backups if not backup.asked):
@@ -209,8 +213,10 @@ def _counts(backup: Candidate, end: datetime) -> bool:
 def _kept(
     backups: Sequence[Candidate], policy: Retention, zone: ZoneInfo, now: datetime, reasons: Sequence[Sequence[Reason]]
 ) -> Iterator[tuple[int, Reason]]:
-    """Returns index and reason of everything that is kept. `reasons`: those found so far. A time in the future, from a wrong clock,
-    is not used for any period: the decisions about the others are the same with and without it.
+    """Returns index and reason of everything that is kept. `reasons`: those found so far.
+
+    A time in the future, from a wrong clock, is not used for any period: the decisions about the others are the same with and
+    without it.
     """
     if policy.missing:
         yield from ((place, Reason(RetentionCode.NO_POLICY)) for place in range(len(backups)))

@@ -251,9 +251,10 @@ _OUR_RSYNC = re.compile(r"rsync: (?:\[\w+\] )?connection unexpectedly closed|rsy
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
-    """Interprets `exit_code` (negative: the signal), and for a connection that failed also the last messages. A message counts only
-    in the form in which ssh, rsync, sudo, rrsync or a shell prints it, from the start of its line, and the last one counts: before
-    rsync's first byte a host may print anything (a banner, output of the startup files of its shell).
+    """Interprets `exit_code` (negative: the signal), and for a connection that failed also the last messages.
+
+    A message counts only in the form in which ssh, rsync, sudo, rrsync or a shell prints it, from the start of its line, and the
+    last one counts: before rsync's first byte a host may print anything (a banner, output of the startup files of its shell).
     """
     lines = tuple(last_lines)
     if exit_code < 0:
@@ -279,8 +280,10 @@ def _last_line(kind: ExitKind, lines: tuple[str, ...]) -> str:
 
 def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
     """Returns why a connection ended, and whether it was ever established. rsync asks for ssh's exit status only once; if it asks
-    too early, ssh's 255, 126 or 127 becomes rsync's 12. So messages decide. rsync's own messages are ignored: that a file could not
-    be opened ("Permission denied") is not about the connection.
+    too early, ssh's 255, 126 or 127 becomes rsync's 12.
+
+    So messages decide. rsync's own messages are ignored: that a file could not be opened ("Permission denied") is not about the
+    connection.
     """
     received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
     reached = any(received)
@@ -298,7 +301,9 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
 
 def _by_ssh(exit_code: int, printed: list[str]) -> Meaning | None:
     """Returns the reason in ssh's messages. Its message is the last one; with rsync's 12 nothing may follow it, because that status
-    usually comes from the host. With a jump host the real reason is just before the message that the connection was closed.
+    usually comes from the host.
+
+    With a jump host the real reason is just before the message that the connection was closed.
     """
     closed: Meaning | None = None
     for line in reversed(printed):

@@ -1,6 +1,7 @@
-"""Decides whether an expiry must not start: too much would be deleted together, or the clock cannot be right. Pure. The retention
-itself deletes nothing because of a wrong clock, but a clock that is ahead ends a grace period or a hold too early. A mistyped
-policy is also noticed here, before anything is marked.
+"""Decides whether an expiry must not start: too much would be deleted together, or the clock cannot be right. Pure.
+
+The retention itself deletes nothing because of a wrong clock, but a clock that is ahead ends a grace period or a hold too early. A
+mistyped policy is also noticed here, before anything is marked.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""Decides which hosts will not be backed up in time, from the timers and other callers that start runs. Pure. Each host is followed
-through the coming starts as if each of its backups succeeded: it is missed if one comes only after `late_from`, the time from which
-the host is late.
+"""Decides which hosts will not be backed up in time, from the timers and other callers that start runs. Pure.
+
+Each host is followed through the coming starts as if each of its backups succeeded: it is missed if one comes only after
+`late_from`, the time from which the host is late.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -168,8 +169,9 @@ def schedule_hint(verdict: ScheduleVerdict) -> str:
 
 
 def cron_line(verdict: ScheduleVerdict) -> str:
-    """Returns the line for cron that does the same as the shipped timer. The path is that of install.sh, because cron's PATH has
-    only /usr/bin and /bin. A percent sign would end the command.
+    """Returns the line for cron that does the same as the shipped timer.
+
+    The path is that of install.sh, because cron's PATH has only /usr/bin and /bin. A percent sign would end the command.
     """
     command = verdict.command.replace("backupd", "/usr/local/sbin/backupd", 1)
     return f"*/15 * * * * root {command} run --scheduled".replace("%", "\\%")

@@ -1,6 +1,7 @@
 """What a scrub has read: every present device completely, or which not, and why; and read errors counted since. Pure. btrfs-progs
-6.2 reports a scrub of a pool with a missing device as aborted, exits with 0, and resumes it each time without reading anything. The
-counters show that a read failed, but not of what. Only the kernel's log names it, and not always.
+6.2 reports a scrub of a pool with a missing device as aborted, exits with 0, and resumes it each time without reading anything.
+
+The counters show that a read failed, but not of what. Only the kernel's log names it, and not always.
 """
 
 import json
@@ -153,17 +154,19 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
 
 
 def forget_unnamed(facts: FactWriter, seen: SeenErrors, until: datetime | None, own: int) -> None:
-    """Clears the unexplained errors found until that time, at which a scrub started that has named all errors it found. Errors
-    counted later may come from another reader, in a place that the scrub had already read: these remain, except as many as the
-    scrub's `own` reads added. None: its time is unknown.
+    """Clears the unexplained errors found until that time, at which a scrub started that has named all errors it found.
+
+    Errors counted later may come from another reader, in a place that the scrub had already read: these remain, except as many as
+    the scrub's `own` reads added. None: its time is unknown.
     """
     later = tuple(error for error in seen.unexplained if until is None or error[0] > until)
     note_seen(facts, replace(seen, unexplained=_without_own(later, own)))
 
 
 def forget_own(facts: FactWriter, seen: SeenErrors, since: datetime, own: int) -> None:
-    """Clears as many of the unexplained errors found after that time as the reads of a job added, which has named the files. Errors
-    counted before that remain: they may be where only a scrub reads, in metadata or an unfinished backup.
+    """Clears as many of the unexplained errors found after that time as the reads of a job added, which has named the files.
+
+    Errors counted before that remain: they may be where only a scrub reads, in metadata or an unfinished backup.
     """
     before, later = ([error for error in seen.unexplained if (error[0] > since) == is_later] for is_later in (False, True))
     note_seen(facts, replace(seen, unexplained=(*before, *_without_own(tuple(later), own))))

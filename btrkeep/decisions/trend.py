@@ -1,10 +1,11 @@
-"""Samples of the pool: its numbers at one time, one point per hour or day, ticks of an axis, and when it will be full. Pure. The
-growth per day is the median of the slopes between all pairs of days, the estimator of Theil (1950) and Sen (1968), which tolerates
-up to a quarter of outliers. The estimator's own confidence interval assumes independent days and is far too narrow: the growth of a
-pool depends on weeks, hosts and retention. So the history is divided into six overlapping parts, and the range is given by the
-slowest and the fastest of them. In simulated histories whose growth changes randomly each month, the pool was full within this
-range nine times out of ten; if each month's growth is similar to that of the month before, two times out of three: half a year of
-history does not allow more (tests/backupd/test_sampling_forecast.py).
+"""Samples of the pool: its numbers at one time, one point per hour or day, ticks of an axis, and when it will be full. Pure.
+
+The growth per day is the median of the slopes between all pairs of days, the estimator of Theil (1950) and Sen (1968), which
+tolerates up to a quarter of outliers. The estimator's own confidence interval assumes independent days and is far too narrow: the
+growth of a pool depends on weeks, hosts and retention. So the history is divided into six overlapping parts, and the range is given
+by the slowest and the fastest of them. In simulated histories whose growth changes randomly each month, the pool was full within
+this range nine times out of ten; if each month's growth is similar to that of the month before, two times out of three: half a year
+of history does not allow more (tests/backupd/test_sampling_forecast.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

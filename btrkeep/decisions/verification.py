@@ -92,9 +92,10 @@ class ScrubBegin:
 
 @dataclass(frozen=True, slots=True)
 class FinishedScrub:
-    """A finished scrub. `begun`: its first start, even if it was cancelled and resumed since; `newest`: the highest id of a
-    backup's subvolume at that time. `is_whole`: it found no error, or repaired it, or the files of all uncorrectable errors are
-    known as damaged.
+    """A finished scrub.
+
+    `begun`: its first start, even if it was cancelled and resumed since; `newest`: the highest id of a backup's subvolume at that
+    time. `is_whole`: it found no error, or repaired it, or the files of all uncorrectable errors are known as damaged.
     """
 
     begun: datetime
@@ -103,8 +104,9 @@ class FinishedScrub:
     newest: int
 
     def has_read(self, finished: datetime | None, subvolume_id: int | None, until: datetime) -> bool:
-        """Returns True if it has read all of a backup: one that existed, complete and read-only, when the scrub first started. A
-        copy that was fetched later, or imported, was finished before that time, but has a higher id.
+        """Returns True if it has read all of a backup: one that existed, complete and read-only, when the scrub first started.
+
+        A copy that was fetched later, or imported, was finished before that time, but has a higher id.
         """
         was_there = finished is not None and finished < self.begun and subvolume_id is not None and subvolume_id <= self.newest
         return self.is_whole and was_there and self.finished <= until
@@ -163,8 +165,10 @@ def verified(
 ) -> Verified:
     """Returns the verification state of a backup, and which source determined it, and when. `scrub`: one that has read all of it;
     `damages`: number of its files known to be damaged, `damaged`: the path of one of them; `in_doubt`: since when a crash may have
-    damaged it; `empty`: `is_empty`. The newest source that read the whole backup counts, then the newest one that did not. Times in
-    the future come from a clock that was ahead and are ignored.
+    damaged it; `empty`: `is_empty`.
+
+    The newest source that read the whole backup counts, then the newest one that did not. Times in the future come from a clock
+    that was ahead and are ignored.
     """
     until = latest(now)
     read_pass = read_pass if read_pass and read_pass.at <= until else None
@@ -211,8 +215,9 @@ def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> 
 def late_reads(
     oldest: Mapping[str, datetime], looks: Mapping[str, datetime | None], max_age: float, now: datetime, *, is_asked: bool
 ) -> tuple[str, ...]:
-    """Returns the hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that. If
-    nothing was ever read, that is a choice and not late, unless `is_asked`: the configuration has a limit.
+    """Returns the hosts whose data was not read for longer than `max_age` seconds, though the oldest backup is older than that.
+
+    If nothing was ever read, that is a choice and not late, unless `is_asked`: the configuration has a limit.
     """
     if not is_asked and not any(looks.values()):
         return ()
@@ -379,10 +384,13 @@ def written_last(
     begun: datetime,
     now: datetime,
 ) -> frozenset[tuple[str, str]]:
-    """Returns the backups of earlier boots, by host and name, that a crash at the end of the last boot may have damaged. `begun`:
-    start of the present boot; `signs`: times at which this server was running; `stopped`: its last orderly shutdown. The time of a
-    crash is unknown, but it was not before the last sign of life. So data written more than `margin` before that sign had at least
-    this long to reach the disk. After an orderly shutdown only later writes are doubted, because there was another boot in between.
+    """Returns the backups of earlier boots, by host and name, that a crash at the end of the last boot may have damaged.
+
+    `begun`: start of the present boot; `signs`: times at which this server was running; `stopped`: its last orderly shutdown. The
+    time of a crash is unknown, but it was not before the last sign of life. So data written more than `margin` before that sign had
+    at least this long to reach the disk. After an orderly shutdown only later writes are doubted, because there was another boot in
+    between.
+
     Signs later than `begun` prove nothing about the boot before. If all are later, the clock is wrong and all of them count.
     Backups with a time in the future are always doubted.
     """

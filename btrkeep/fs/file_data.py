@@ -51,9 +51,10 @@ def pieces(fd: int, start: int, end: int) -> Iterator[bytes]:
 
 
 def copy_run(source: int, copy: int, start: int, end: int) -> Iterator[int]:
-    """Copies the bytes from `start` up to `end` to the same position in another open file; yields the number after each piece. The
-    kernel copies them directly (sendfile), in half of the time of read and write. Raises OSError, also if the source ends before
-    that.
+    """Copies the bytes from `start` up to `end` to the same position in another open file; yields the number after each piece.
+
+    The kernel copies them directly (sendfile), in half of the time of read and write. Raises OSError, also if the source ends
+    before that.
     """
     os.lseek(copy, start, os.SEEK_SET)
     while start < end:
@@ -71,6 +72,7 @@ def copy_run(source: int, copy: int, start: int, end: int) -> Iterator[int]:
 
 def send_run(source: int, stream: int, start: int, end: int) -> Iterator[int]:
     """Copies the bytes from `start` up to `end` to an open stream in the kernel (sendfile); yields the number after each piece.
+
     Raises nothing: it ends early at any error. The caller then reads and writes the rest, which shows the error and its source.
     """
     while start < end:
@@ -95,8 +97,10 @@ _memory.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class PieceBuffer:
-    """Memory for a piece of a file, `size` bytes. It is shared memory: a fork may take pages of private memory away from a read in
-    progress (open(2), O_DIRECT). All its pages exist from the start: into a missing page, btrfs reads through the page cache.
+    """Memory for a piece of a file, `size` bytes.
+
+    It is shared memory: a fork may take pages of private memory away from a read in progress (open(2), O_DIRECT). All its pages
+    exist from the start: into a missing page, btrfs reads through the page cache.
     """
 
     def __init__(self, size: int = PIECE) -> None:
@@ -161,7 +165,9 @@ def is_private(flags: int) -> bool:
 
 def extents(fd: int, at_a_time: int = _BATCH) -> Iterator[tuple[int, int, int, int]]:
     """Yields all extents as the kernel reports them: logical and physical position, length, flags. Flushes the file first. Raises
-    OSError. That many are requested at a time: for each the kernel searches for all references.
+    OSError.
+
+    That many are requested at a time: for each the kernel searches for all references.
     """
     buffer = bytearray(_HEADER.size + at_a_time * _EXTENT.size)
     position, flags = 0, 0

@@ -1,5 +1,6 @@
-"""Opens files in a backup without ever leaving it, because an untrusted host chose its names and symlinks. A path is a sequence of
-names, in bytes. Each folder is opened by its name in the folder above, never through a symlink.
+"""Opens files in a backup without ever leaving it, because an untrusted host chose its names and symlinks.
+
+A path is a sequence of names, in bytes. Each folder is opened by its name in the folder above, never through a symlink.
 """
 
 import errno
@@ -15,8 +16,9 @@ FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
 
 
 def is_there(path: Path) -> bool:
-    """Returns True if an entry has that name, even if the disk cannot read it; os.path.lexists() returns False then. Raises OSError
-    for any other error.
+    """Returns True if an entry has that name, even if the disk cannot read it; os.path.lexists() returns False then.
+
+    Raises OSError for any other error.
     """
     try:
         os.lstat(path)
@@ -34,8 +36,9 @@ def by_descriptor(folder: int, name: bytes) -> bytes:
 
 
 def open_folder(root: int, path: Iterable[bytes]) -> int:
-    """Returns a descriptor of the folder at `path` below the open folder `root`. Raises OSError: ENOENT, and ENOTDIR if a component
-    is not a folder or is a symlink. Raises ValueError for "..".
+    """Returns a descriptor of the folder at `path` below the open folder `root`.
+
+    Raises OSError: ENOENT, and ENOTDIR if a component is not a folder or is a symlink. Raises ValueError for "..".
     """
     folder = os.dup(root)
     for name in path:

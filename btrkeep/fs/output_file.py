@@ -16,11 +16,12 @@ STDOUT = "-"
 
 @contextmanager
 def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Yields a file to write to. After an error there is no new file, and an old one of that name is unchanged. `name` may be "-",
-    standard output. A device or a pipe (/dev/null, /dev/stdout) is written at the end, when the content is complete; a link remains
-    and its target is replaced. `durable`: synced to disk before it gets its name. `mode`: replaces the mode of the old file or of
-    the umask. Raises OperatorError if the file cannot be written, also for an OSError within the context, and if its path contains
-    a link that another user owns.
+    """Yields a file to write to. After an error there is no new file, and an old one of that name is unchanged.
+
+    `name` may be "-", standard output. A device or a pipe (/dev/null, /dev/stdout) is written at the end, when the content is
+    complete; a link remains and its target is replaced. `durable`: synced to disk before it gets its name. `mode`: replaces the
+    mode of the old file or of the umask. Raises OperatorError if the file cannot be written, also for an OSError within the
+    context, and if its path contains a link that another user owns.
     """
     if name != STDOUT:
         require_own_links(Path(name))
@@ -41,8 +42,9 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
 
 
 def require_own_links(path: Path) -> None:
-    """Raises OperatorError if a folder in the path, or the file itself, is a symlink that neither root nor this user owns. Such a
-    link in a folder that all users may write to could redirect a file of root to any place.
+    """Raises OperatorError if a folder in the path, or the file itself, is a symlink that neither root nor this user owns.
+
+    Such a link in a folder that all users may write to could redirect a file of root to any place.
     """
     absolute = path.absolute()
     for place in (*reversed(absolute.parents), absolute):

@@ -144,8 +144,10 @@ _ARE_EQUAL = 0
 
 def shared_pieces(source: int, destination: int, size: int) -> Iterator[int]:
     """Makes `destination` share the data of `source` in pieces; yields for each piece the bytes that are now shared, 0 if it
-    differs. Both files have `size` bytes. Holes of the destination remain. Raises OSError, EINVAL if only one of the two has
-    checksums, EIO if data cannot be read.
+    differs.
+
+    Both files have `size` bytes. Holes of the destination remain. Raises OSError, EINVAL if only one of the two has checksums, EIO
+    if data cannot be read.
     """
     for start, end in data_runs(destination, size):
         for at in range(start, end, DEDUPE_PIECE):

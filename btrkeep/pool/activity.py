@@ -1,5 +1,6 @@
-"""Reads the load of a btrfs and its devices: their counters, pressure stall information, and the kernel's own operations. The
-counters are those of /proc/diskstats, read from /sys/fs/btrfs/UUID/devices (Documentation/block/stat.rst), which also exist for
+"""Reads the load of a btrfs and its devices: their counters, pressure stall information, and the kernel's own operations.
+
+The counters are those of /proc/diskstats, read from /sys/fs/btrfs/UUID/devices (Documentation/block/stat.rst), which also exist for
 partitions and loop devices. They start at 0 when a device appears, so only differences are meaningful, and only within one boot and
 for the same device: therefore the device's sequence number (diskseq, Linux 5.15) is in its key.
 """
@@ -25,9 +26,10 @@ _SCRUB_PROGRESS = iowr(29, _SCRUB.size)
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Cumulative counters. `boot`: id of the boot, `clock`: seconds since it, including suspended time. `devices`: by name and
-    sequence number ("sda1:9"): reads, bytes read, writes, bytes written, milliseconds busy. `pressure`: microseconds that processes
-    waited ("io some"), empty on a kernel without pressure stall information.
+    """Cumulative counters. `boot`: id of the boot, `clock`: seconds since it, including suspended time.
+
+    `devices`: by name and sequence number ("sda1:9"): reads, bytes read, writes, bytes written, milliseconds busy. `pressure`:
+    microseconds that processes waited ("io some"), empty on a kernel without pressure stall information.
     """
 
     boot: str
@@ -77,6 +79,7 @@ def _pressure() -> dict[str, int]:
 
 def written_bytes(path: Path) -> int:
     """Returns the bytes written to all devices of the filesystem of `path` since each appeared. `path`: a folder. Raises OSError.
+
     From /sys/fs/btrfs/UUID/devices/*/stat (Documentation/block/stat.rst), which also exists for partitions and loop devices. Only a
     difference of two readings has a meaning: it counts the writes of all programs, and for partitions only those of the partition.
     Discards are not counted. A missing device has no statistics.

@@ -1,5 +1,6 @@
-"""Reads how much of a btrfs is allocated, used and free, by type of block group and by device, and its devices' error counters. All
-of it comes from ioctls that read the kernel's memory: no tree is searched, no disk has to spin up. Layouts:
+"""Reads how much of a btrfs is allocated, used and free, by type of block group and by device, and its devices' error counters.
+
+All of it comes from ioctls that read the kernel's memory: no tree is searched, no disk has to spin up. Layouts:
 include/uapi/linux/btrfs.h. SPACE_INFO, DEV_INFO and GET_DEV_STATS need no privilege.
 """
 
@@ -115,7 +116,9 @@ class Allocation:
     @property
     def capacity(self) -> int | None:
         """Returns the bytes of data that would fit on its devices if everything was data; None if unknown, as with a missing
-        device. Chunks are not moved: a device added to a full mirror cannot be used at all before a balance.
+        device.
+
+        Chunks are not moved: a device added to a full mirror cannot be used at all before a balance.
         """
         new = self.new_data
         if new is None:
@@ -195,10 +198,11 @@ first, the allocator large ones.
 
 
 def read_room(path: Path) -> Room:
-    """Returns the free space of the btrfs of `path`. Raises OSError. The total available is the kernel's own estimate (statfs,
-    which is zero if metadata has no free space left), or what its allocator can place if that is different, minus what the next
-    commit will use: dirty data in memory and data written since the last one, which may be gigabytes. How much of it is free in
-    block groups comes from the space info.
+    """Returns the free space of the btrfs of `path`. Raises OSError.
+
+    The total available is the kernel's own estimate (statfs, which is zero if metadata has no free space left), or what its
+    allocator can place if that is different, minus what the next commit will use: dirty data in memory and data written since the
+    last one, which may be gigabytes. How much of it is free in block groups comes from the space info.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         spaces = filesystem.space_info()
@@ -219,8 +223,9 @@ def read_room(path: Path) -> Room:
 
 
 def _capacity(total: int, available: int, free: int, allocation: Allocation) -> tuple[int, int]:
-    """Returns how much data fits in all and how much still fits, from the numbers of the kernel and of the allocator. The kernel
-    divides the size of all devices by the number of copies, whether devices of unequal size can store them or not.
+    """Returns how much data fits in all and how much still fits, from the numbers of the kernel and of the allocator.
+
+    The kernel divides the size of all devices by the number of copies, whether devices of unequal size can store them or not.
     """
     capacity, new_data = allocation.capacity, allocation.new_data
     if capacity is None or new_data is None:
@@ -233,8 +238,9 @@ def _capacity(total: int, available: int, free: int, allocation: Allocation) -> 
 
 
 def _waiting(filesystem: uuid.UUID) -> int:
-    """Returns the bytes of data whose space is promised (may_use) or reserved (reserved), but not yet committed. 0 if sysfs does
-    not report them: in mixed block groups metadata is included.
+    """Returns the bytes of data whose space is promised (may_use) or reserved (reserved), but not yet committed.
+
+    0 if sysfs does not report them: in mixed block groups metadata is included.
     """
     data = Path("/sys/fs/btrfs") / str(filesystem) / "allocation" / "data"
     with contextlib.suppress(OSError):

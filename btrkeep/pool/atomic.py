@@ -35,8 +35,9 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def link_atomically(link: Path, target: str | None) -> None:
-    """Makes the symlink point to `target`, or removes it if that is None. Anything but a symlink is not touched. An outdated link
-    is removed even if a new one cannot be made on a full disk. Raises OSError.
+    """Makes the symlink point to `target`, or removes it if that is None. Anything but a symlink is not touched.
+
+    An outdated link is removed even if a new one cannot be made on a full disk. Raises OSError.
     """
     before = str(link.readlink()) if link.is_symlink() else None
     if before == target or (before is None and os.path.lexists(link)):

@@ -1,8 +1,11 @@
-"""Balances one block group at a time, and finds other exclusive operations. The ioctl blocks until the block group is relocated.
-Another process can cancel it by BALANCE_CTL, and a fatal signal also cancels it (Linux 6.18: nothing remains after kill -9). A
-balance that was paused, or that a power cut interrupted and a mount with skip_balance did not resume, stays "paused" and blocks all
-other exclusive operations. Layouts: struct btrfs_ioctl_balance_args and btrfs_balance_args in linux/btrfs.h. python-btrfs's
-balance_v2 also packs them, but hides the result of the ioctl, which is positive if, for example, a device is being added.
+"""Balances one block group at a time, and finds other exclusive operations.
+
+The ioctl blocks until the block group is relocated. Another process can cancel it by BALANCE_CTL, and a fatal signal also cancels
+it (Linux 6.18: nothing remains after kill -9). A balance that was paused, or that a power cut interrupted and a mount with
+skip_balance did not resume, stays "paused" and blocks all other exclusive operations.
+
+Layouts: struct btrfs_ioctl_balance_args and btrfs_balance_args in linux/btrfs.h. python-btrfs's balance_v2 also packs them, but
+hides the result of the ioctl, which is positive if, for example, a device is being added.
 """
 
 import errno
@@ -108,8 +111,9 @@ def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
 
 def exclusive_operation(path: Path) -> str:
     """Returns the exclusive operation of the filesystem of `path`: "none", "balance", "balance paused", "device add", ... Raises
-    OSError. Also returns "none" if the kernel does not report it (before Linux 5.10); then starting a balance fails with
-    EINPROGRESS.
+    OSError.
+
+    Also returns "none" if the kernel does not report it (before Linux 5.10); then starting a balance fails with EINPROGRESS.
     """
     try:
         return (_SYSFS / filesystem_uuid(path) / "exclusive_operation").read_text().strip()
@@ -118,8 +122,9 @@ def exclusive_operation(path: Path) -> str:
 
 
 def missing_devices(path: Path) -> tuple[int, ...] | None:
-    """Returns the numbers of the devices without which the filesystem of `path` is mounted. Raises OSError. None if the kernel does
-    not report them: before Linux 5.6, or if /sys is not visible.
+    """Returns the numbers of the devices without which the filesystem of `path` is mounted. Raises OSError.
+
+    None if the kernel does not report them: before Linux 5.6, or if /sys is not visible.
     """
     missing = []
     try:

@@ -1,8 +1,11 @@
-"""Locks of the pool: flock(2) on a file whose text names the holder. The kernel releases a flock when no process has the open file
-any more. The processes of a transfer inherit the descriptor, so a host stays locked as long as any receiver lives, even if its
-parent was killed. The flock is the lock. The text is for people, and for finding what a killed run left. On a full pool it cannot
-be written; then the kernel is asked who holds the lock. A process that inherits an unsealed lock can write other text, so readers
-verify everything that they use.
+"""Locks of the pool: flock(2) on a file whose text names the holder.
+
+The kernel releases a flock when no process has the open file any more. The processes of a transfer inherit the descriptor, so a
+host stays locked as long as any receiver lives, even if its parent was killed.
+
+The flock is the lock. The text is for people, and for finding what a killed run left. On a full pool it cannot be written; then the
+kernel is asked who holds the lock. A process that inherits an unsealed lock can write other text, so readers verify everything that
+they use.
 """
 
 import contextlib
@@ -106,8 +109,9 @@ class Lock:
 
 
 def _write(fd: int, holder: Holder) -> None:
-    """Overwrites the text of a killed holder: spaces, up to a length that no text reaches, are used instead of truncation. If there
-    is no space for it, the text of the former holder must not remain.
+    """Overwrites the text of a killed holder: spaces, up to a length that no text reaches, are used instead of truncation.
+
+    If there is no space for it, the text of the former holder must not remain.
     """
     try:
         os.pwrite(fd, json.dumps(asdict(holder)).encode().ljust(_LENGTH), 0)
@@ -185,6 +189,7 @@ def held_by(path: Path) -> LockHeld:
 
 def take_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
     """Takes the lock without waiting, also on a full pool; `sealed` (needs CAP_SYS_ADMIN) if an untrusted process will inherit it.
+
     Raises LockHeld, which names the holder, PoolUnusable, and OperatorError if this process has too many open files.
     """
     with Checkpoint(f"{_kind(path)} lock taken"):

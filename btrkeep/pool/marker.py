@@ -1,5 +1,7 @@
-"""The marker of a pool: `.btrkeep/pool.json` on the filesystem whose UUID it contains. If the pool is not mounted, backups must not
-fill the root disk instead. So every command except `init` opens the pool through `open_pool`.
+"""The marker of a pool: `.btrkeep/pool.json` on the filesystem whose UUID it contains.
+
+If the pool is not mounted, backups must not fill the root disk instead. So every command except `init` opens the pool through
+`open_pool`.
 """
 
 import json
@@ -74,6 +76,7 @@ class Pool:
 
     def staged(self, name: str) -> Path:
         """Returns where a host's `.working` is made before it has a record and its name. Everything found here was made by btrkeep.
+
         Each host has its own folder, because the kernel creates only one subvolume at a time in a folder; this way hosts that start
         together share a commit.
         """
@@ -105,7 +108,9 @@ def is_on(path: Path, filesystem: str) -> bool:
 
 def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
     """Returns the pool at `path`. Raises PoolUnusable if it has no marker, or is on another filesystem than the one in the marker;
-    and, after some seconds, if the filesystem does not answer, for example because a disk was removed. `zone`: as configured.
+    and, after some seconds, if the filesystem does not answer, for example because a disk was removed.
+
+    `zone`: as configured.
     """
     marker = path / MARKER / "pool.json"
     if not answers(marker):

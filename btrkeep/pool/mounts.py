@@ -188,8 +188,9 @@ def _syscall() -> Callable[..., int]:
 
 
 def remount(mount: Mount, words: tuple[str, ...]) -> None:
-    """Remounts by mount(2), with all present flags, for kernels without fspick. Raises OSError. A mount that is itself read-only (a
-    bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
+    """Remounts by mount(2), with all present flags, for kernels without fspick. Raises OSError.
+
+    A mount that is itself read-only (a bind mount) cannot be used for it: mount(2) would make the filesystem read-only.
     """
     import ctypes
 
@@ -214,8 +215,9 @@ def remount_flags(mount: Mount) -> int:
 
 @contextmanager
 def open_btrfs(path: Path, unusable: type[OperatorError] = PoolUnusable) -> Iterator[int]:
-    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises `unusable`. Errors in the context while its trees are
-    read are converted, too: missing privilege, or a kernel without support.
+    """Yields a descriptor on the btrfs of `path`, any folder or file. Raises `unusable`.
+
+    Errors in the context while its trees are read are converted, too: missing privilege, or a kernel without support.
     """
     _require_btrfs(path, unusable)
     try:

@@ -59,8 +59,9 @@ def key_text(key: Key) -> str:
 @dataclass(frozen=True, slots=True)
 class Drop:
     """A root that is being dropped. `drop_progress`: the key (objectid, type, offset) from which the drop continues; all smaller
-    keys are already dropped. `level`: the tree level of this key, 0 for the leaves. The key is written when the drop changes
-    transactions; None if it has not done so yet, as with small trees.
+    keys are already dropped. `level`: the tree level of this key, 0 for the leaves.
+
+    The key is written when the drop changes transactions; None if it has not done so yet, as with small trees.
     """
 
     root: int
@@ -91,7 +92,9 @@ def _anywhere(path: Path) -> ClosingFd:
 
 def orphan_items(path: Path) -> list[int]:
     """Returns the numbers of all ORPHAN items of the root tree: those of `dead_roots`, and occasionally an inode of free space
-    cache v1. For callers that poll and may count one too many: takes a tenth of the time of `dead_roots`. Raises OSError.
+    cache v1.
+
+    For callers that poll and may count one too many: takes a tenth of the time of `dead_roots`. Raises OSError.
     """
     with _anywhere(path) as fd:
         return _orphan_items(fd)
@@ -121,9 +124,10 @@ def _orphan_items(fd: int) -> list[int]:
 
 
 def _dead_root(fd: int, id_: int) -> DeadRoot | None:
-    """Reads an orphan from the root tree; None if it is not a subvolume. Inodes of the free space cache v1 are also in the root
-    tree, with numbers from the same counter, and have an ORPHAN item while they are removed. They have no ROOT_ITEM; nor has a
-    subvolume whose drop has just finished.
+    """Reads an orphan from the root tree; None if it is not a subvolume.
+
+    Inodes of the free space cache v1 are also in the root tree, with numbers from the same counter, and have an ORPHAN item while
+    they are removed. They have no ROOT_ITEM; nor has a subvolume whose drop has just finished.
     """
     first, last = ctree.Key(id_, ctree.ROOT_ITEM_KEY, 0), ctree.Key(id_, ctree.ROOT_ITEM_KEY, ULLONG_MAX)
     for _, item in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1, buf_size=_ONE_ITEM):
@@ -136,8 +140,9 @@ def _dead_root(fd: int, id_: int) -> DeadRoot | None:
 
 
 def wait_for(path: Path, subvolume_id: int, timeout: float) -> bool:
-    """Waits until the deleted subvolume no longer exists; returns False if it still does after `timeout` seconds. Raises OSError. A
-    subvolume that was not deleted counts as gone. For a short wait, wake the cleaner first: `commit`. The kernel's own wait
+    """Waits until the deleted subvolume no longer exists; returns False if it still does after `timeout` seconds. Raises OSError.
+
+    A subvolume that was not deleted counts as gone. For a short wait, wake the cleaner first: `commit`. The kernel's own wait
     (BTRFS_IOC_SUBVOL_SYNC_WAIT) polls once a second, has no timeout and ends at any signal; a search for one key takes some
     microseconds, so this polls, first often and later four times a second.
     """
@@ -158,9 +163,10 @@ def _has_orphan(fd: int, id_: int) -> bool:
 
 
 def queued(path: Path) -> int | None:
-    """Counts the cleaner's list, without the one that it is dropping; None if the kernel does not report it. Raises OSError. Uses
-    BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13). Other deleted subvolumes of `dead_roots` are held: a process has one of their files
-    open, and the cleaner gets them only when it is closed.
+    """Counts the cleaner's list, without the one that it is dropping; None if the kernel does not report it. Raises OSError.
+
+    Uses BTRFS_IOC_SUBVOL_SYNC_WAIT (Linux 6.13). Other deleted subvolumes of `dead_roots` are held: a process has one of their
+    files open, and the cleaner gets them only when it is closed.
     """
     arguments = bytearray(_SUBVOL_WAIT.pack(0, _SYNC_COUNT, 0))
     with _anywhere(path) as fd:
@@ -183,9 +189,10 @@ _PARITY: int = ctree.BLOCK_GROUP_RAID5 | ctree.BLOCK_GROUP_RAID6
 
 
 def branches(path: Path, dead: DeadRoot) -> tuple[Key, ...] | None:
-    """Returns the first key of each branch of the tree of a deleted subvolume, in order; None if unknown. Unknown: for a tree of a
-    single leaf, with metadata in RAID5 or RAID6, if a device is missing or unreadable, and if the tree no longer exists. `path` is
-    on the filesystem. Raises OSError.
+    """Returns the first key of each branch of the tree of a deleted subvolume, in order; None if unknown.
+
+    Unknown: for a tree of a single leaf, with metadata in RAID5 or RAID6, if a device is missing or unreadable, and if the tree no
+    longer exists. `path` is on the filesystem. Raises OSError.
     """
     if dead.height == 0:
         return None

@@ -150,6 +150,7 @@ def group_name(group: int) -> str:
 
 def live_bytes(pool: Pool) -> dict[str, int]:
     """Returns for each host the bytes that it wrote since simple quotas were enabled and that still exist, as of the last commit.
+
     Leaves out hosts that wrote nothing since. Needs only the right to list the pool's folder of hosts.
     """
     if mode(pool.filesystem) != SIMPLE:
@@ -208,8 +209,9 @@ def _folder(pool: Pool, group: int) -> Path:
 
 
 def remove_unused(pool: Pool) -> int:
-    """Removes unused groups of this pool and returns their number. Raises OSError. These are groups of deleted subvolumes without
-    remaining extents, and of hosts without a folder.
+    """Removes unused groups of this pool and returns their number. Raises OSError.
+
+    These are groups of deleted subvolumes without remaining extents, and of hosts without a folder.
     """
     if mode(pool.filesystem) != SIMPLE:
         return 0

@@ -1,7 +1,8 @@
-"""Reserves space in the pool for indispensable writes when it is full: the notes without which nothing may be deleted. The reserve
-is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. Truncating it needs only metadata, for which btrfs
-reserves some space; after the next commit its blocks are free. For metadata there is also an empty file with extended attributes
-that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
+"""Reserves space in the pool for indispensable writes when it is full: the notes without which nothing may be deleted.
+
+The reserve is a file whose blocks are allocated and never written, POOL/.btrkeep/reserve. Truncating it needs only metadata, for
+which btrfs reserves some space; after the next commit its blocks are free. For metadata there is also an empty file with extended
+attributes that fill a leaf each: .btrkeep/reserve-metadata, which is deleted. See docs/decisions/0020.
 """
 
 import logging
@@ -39,8 +40,9 @@ def size_of(total: int) -> int:
 
 @Checkpoint("reserve made")
 def ensure_reserve(pool: Path) -> None:
-    """Makes the reserve if it is missing or too small and enough free space is left, and the files of the pool's locks. Never
-    raises OSError. Without a reserve, everything works while there is free space, so a failure is only logged.
+    """Makes the reserve if it is missing or too small and enough free space is left, and the files of the pool's locks.
+
+    Never raises OSError. Without a reserve, everything works while there is free space, so a failure is only logged.
     """
     from btrkeep.pool.allocation import read_room  # commands that only read begin sooner without it
 

@@ -1,7 +1,9 @@
 """The data about the pool's space, without the code that reads it, and how much data fits on devices of given sizes, by profile.
-Pure. The kernel's allocator works like this: a chunk takes its stripes from the devices with the most unallocated space, one from
-each (gather_device_info and decide_stripe_size in fs/btrfs/volumes.c): two for raid1, as many devices as have space for raid0,
-raid10 (an even number), raid5 and raid6.
+Pure.
+
+The kernel's allocator works like this: a chunk takes its stripes from the devices with the most unallocated space, one from each
+(gather_device_info and decide_stripe_size in fs/btrfs/volumes.c): two for raid1, as many devices as have space for raid0, raid10
+(an even number), raid5 and raid6.
 """
 
 from collections.abc import Iterable
@@ -30,9 +32,11 @@ class ChunkUse:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes of data that fit, by location. `free` is unused inside allocated data block groups, `unallocated` belongs to no block
-    group yet (in bytes of data: halved for raid1 and dup), `total` is the capacity of the empty filesystem. `metadata_free` is
-    unused in allocated metadata block groups, including mixed ones, without the kernel's own reserve.
+    """Bytes of data that fit, by location.
+
+    `free` is unused inside allocated data block groups, `unallocated` belongs to no block group yet (in bytes of data: halved for
+    raid1 and dup), `total` is the capacity of the empty filesystem. `metadata_free` is unused in allocated metadata block groups,
+    including mixed ones, without the kernel's own reserve.
     """
 
     total: int
@@ -109,8 +113,10 @@ def _fits(name: str, sizes: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _mirrored(copies: int, sizes: tuple[int, ...]) -> int:
-    """Returns the maximum bytes whose copies can be on different devices. Only a part of a device that is larger than all others
-    together can be used: without the `larger` largest, which store one copy each, the rest must store the other copies.
+    """Returns the maximum bytes whose copies can be on different devices.
+
+    Only a part of a device that is larger than all others together can be used: without the `larger` largest, which store one copy
+    each, the rest must store the other copies.
     """
     return min(sum(sizes[larger:]) // (copies - larger) for larger in range(copies))
 

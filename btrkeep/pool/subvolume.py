@@ -88,7 +88,9 @@ def create(path: Path) -> None:
 @Checkpoint("snapshot made")
 def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
     """Makes a snapshot of `source`; when this returns, the snapshot is committed. A read-only one also has the `received_uuid` of
-    `source`. In a writable one every later change has a later time than those in `source`.
+    `source`.
+
+    In a writable one every later change has a later time than those in `source`.
     """
     begun = moment()
     with opened(source) as origin, opened(path.parent) as parent:
@@ -128,8 +130,9 @@ def describe(path: Path) -> Subvolume | None:
 
 
 def last_written(path: Path) -> dict[int, datetime]:
-    """Returns by id when a file of each subvolume on the filesystem of `path` was last written, or when it was received. Times are
-    by this server's clock, read in one pass through the root tree. Raises OSError.
+    """Returns by id when a file of each subvolume on the filesystem of `path` was last written, or when it was received.
+
+    Times are by this server's clock, read in one pass through the root tree. Raises OSError.
     """
     with btrfs.FileSystem(str(path)) as filesystem:
         moments = ((subvolume.objectid, max(subvolume.ctime.sec, subvolume.rtime.sec)) for subvolume in filesystem.subvolumes())
@@ -165,8 +168,10 @@ def set_received(path: Path, origin: str) -> None:
 
 
 def marked_copies(folder: Path, origin: str) -> list[int]:
-    """Returns the ids of the subvolumes on the filesystem of `folder` that are marked as copies of the one with that UUID. If there
-    are several, `btrfs receive` uses any of them, or none, as the parent of a difference. Raises OSError; needs CAP_SYS_ADMIN.
+    """Returns the ids of the subvolumes on the filesystem of `folder` that are marked as copies of the one with that UUID.
+
+    If there are several, `btrfs receive` uses any of them, or none, as the parent of a difference. Raises OSError; needs
+    CAP_SYS_ADMIN.
     """
     first, last = _UUID_KEY.unpack(uuid.UUID(origin).bytes)
     key = ctree.Key(first, ctree.UUID_KEY_RECEIVED_SUBVOL, last)
@@ -175,9 +180,12 @@ def marked_copies(folder: Path, origin: str) -> list[int]:
 
 
 def delete(folder: Path, subvolume_id: int) -> None:
-    """Deletes the subvolume of that id in `folder`. By id, because its name may belong to another one now. Raises FileNotFoundError
-    if there is none of that id in the folder: another filesystem, which uses the same numbers, may be mounted there. On a full
-    filesystem the kernel uses its reserve for this, which may be in use: it is tried again after a commit.
+    """Deletes the subvolume of that id in `folder`. By id, because its name may belong to another one now.
+
+    Raises FileNotFoundError if there is none of that id in the folder: another filesystem, which uses the same numbers, may be
+    mounted there.
+
+    On a full filesystem the kernel uses its reserve for this, which may be in use: it is tried again after a commit.
     """
     with opened(folder) as fd:
         _require_in(fd, subvolume_id)
@@ -234,8 +242,9 @@ def inodes_made(path: Path) -> int:
 
 @Checkpoint("filesystem committed")
 def commit(path: Path) -> None:
-    """Writes all data of the filesystem and commits the transaction; also wakes the cleaner. `path` may be a symlink, such as that
-    of a pool.
+    """Writes all data of the filesystem and commits the transaction; also wakes the cleaner.
+
+    `path` may be a symlink, such as that of a pool.
     """
     with ClosingFd(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         btrfs.ioctl.sync(fd)

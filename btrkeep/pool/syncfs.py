@@ -43,9 +43,11 @@ class Syncfs:
 
     @Checkpoint("filesystem synced")
     def sync(self) -> None:
-        """Writes everything to the disk: data, metadata, and the commit. Raises the kernel's OSError if anything was lost since
-        this object was made, and again at every later call, because lost data does not come back. On a filesystem that an error
-        made read-only, syncfs has nothing to do and succeeds, so that state is checked as well.
+        """Writes everything to the disk: data, metadata, and the commit.
+
+        Raises the kernel's OSError if anything was lost since this object was made, and again at every later call, because lost
+        data does not come back. On a filesystem that an error made read-only, syncfs has nothing to do and succeeds, so that state
+        is checked as well.
         """
         self._error = self._error or self._failure()
         if self._error:

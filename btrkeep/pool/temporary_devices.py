@@ -1,6 +1,7 @@
-"""Temporary devices of a pool: their record, and how to find these block devices. The record is a file in the state folder, written
-before each step: a process that is killed leaves a pool with one more device, and the next process finds out from this file which
-one that is.
+"""Temporary devices of a pool: their record, and how to find these block devices.
+
+The record is a file in the state folder, written before each step: a process that is killed leaves a pool with one more device, and
+the next process finds out from this file which one that is.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Other processes that do batches of work in open folders, so that more than one processor is used. Each is a fork, and gets open
-folders with every batch; it opens nothing by a path. It ends with this process, whatever the reason.
+"""Other processes that do batches of work in open folders, so that more than one processor is used.
+
+Each is a fork, and gets open folders with every batch; it opens nothing by a path. It ends with this process, whatever the reason.
 """
 
 import gc
@@ -29,8 +30,9 @@ Then = Callable[[Any], None]
 
 
 class BatchWorkers:
-    """Does batches in other processes if there are processors for them, else in this one. `work` must not raise. `most`: maximum
-    number of processes. `kept`: open files that `work` uses.
+    """Does batches in other processes if there are processors for them, else in this one. `work` must not raise.
+
+    `most`: maximum number of processes. `kept`: open files that `work` uses.
     """
 
     def __init__(self, work: Work, most: int = _MOST_WORKERS, *, kept: Sequence[int] = ()) -> None:

@@ -1,5 +1,7 @@
 """Runs a program in the background: all of its processes can be stopped and, more important, are known to have ended. rsync forks a
-receiver and starts ssh. A receiver that lives longer than its parent would continue to write into the backup.
+receiver and starts ssh.
+
+A receiver that lives longer than its parent would continue to write into the backup.
 """
 
 import asyncio
@@ -34,8 +36,9 @@ Reason = TypeVar("Reason")
 
 
 class UnkillableProcess(OperatorError):
-    """A process that does not end after SIGKILL: it waits in the kernel for a disk or a server that does not answer (state D). It
-    may continue at any time, and keeps its open files until then.
+    """A process that does not end after SIGKILL: it waits in the kernel for a disk or a server that does not answer (state D).
+
+    It may continue at any time, and keeps its open files until then.
     """
 
     def __init__(self, group_members: Sequence[GroupMember], command: str) -> None:
@@ -47,10 +50,11 @@ class UnkillableProcess(OperatorError):
 
 
 class Group:
-    """A program in its own session, whose output is passed to two callbacks as it arrives. Belongs to one asyncio loop.
-    `keep_open`: descriptors that every member inherits (a lock, so that it is held as long as any member lives). `wraps`: the
-    leader only confines the program and would kill it silently if SIGTERM ended the leader; its input is an empty pipe, because a
-    process with /dev/null open as root could change that device's mode.
+    """A program in its own session, whose output is passed to two callbacks as it arrives.
+
+    Belongs to one asyncio loop. `keep_open`: descriptors that every member inherits (a lock, so that it is held as long as any
+    member lives). `wraps`: the leader only confines the program and would kill it silently if SIGTERM ended the leader; its input
+    is an empty pipe, because a process with /dev/null open as root could change that device's mode.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], command: tuple[str, ...], *, wraps: bool = False) -> None:
@@ -115,6 +119,7 @@ class Group:
 
     def start_beside(self, command: Sequence[str], files: Sequence[int], on_end: Callable[[int], None]) -> None:
         """Starts another program, which belongs to the group although its session is its own. `on_end` gets its exit status.
+
         `files` become its input, output and errors. If it cannot be started, the status is that of a shell, 126 or 127. It has no
         lock, and the other side determines when it ends: so the kernel kills it when this process ends for any reason.
         """
@@ -184,9 +189,10 @@ class Group:
         os.close(self._pidfd)
 
     async def wait(self) -> int:
-        """Waits until the leader and its whole group have ended. Returns the leader's exit status (negative: the signal). Members
-        that live longer than the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup afterwards.
-        Raises UnkillableProcess if one still exists half a minute after any SIGKILL; then it is no longer waited for.
+        """Waits until the leader and its whole group have ended. Returns the leader's exit status (negative: the signal).
+
+        Members that live longer than the leader get two seconds, then SIGTERM, then SIGKILL: nothing may write into a backup
+        afterwards. Raises UnkillableProcess if one still exists half a minute after any SIGKILL; then it is no longer waited for.
         """
         await asyncio.wait((self._ended, self._unending), return_when=asyncio.FIRST_COMPLETED)
         if self.running:
@@ -305,8 +311,9 @@ class _Beside:
 
 
 class GroupCancellation(Cancellation, Generic[Reason]):
-    """A cancellation with a `reason`, the first one given, that also ends the running process group, `group`. Used in the loop's
-    thread; any thread may read it.
+    """A cancellation with a `reason`, the first one given, that also ends the running process group, `group`.
+
+    Used in the loop's thread; any thread may read it.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""Lets a command end although storage stops answering while it works: a child does the work, and this process waits for it. Used
-only if that is probable: on a server with the folder on a remote mount. A thread that waits for such storage keeps its process for
-ever, whatever the signal; see docs/decisions/0077. The child is the command in everything but its number.
+"""Lets a command end although storage stops answering while it works: a child does the work, and this process waits for it.
+
+Used only if that is probable: on a server with the folder on a remote mount. A thread that waits for such storage keeps its process
+for ever, whatever the signal; see docs/decisions/0077. The child is the command in everything but its number.
 """
 
 import ctypes
@@ -31,11 +32,13 @@ class StorageHung(PoolUnusable):
 
 
 def outlive(folder: Path, patience: float, *, keeps_output: bool) -> None:
-    """Continues in a child if `folder` is remote and answers now; else does nothing. Call it before the first thread. This process
-    ends in the same way as the child. Raises StorageHung, in this process, if the folder has not answered for PATIENCE and
-    `patience` seconds more; then the child is killed. A signal that ends commands ends `patience`. `keeps_output`: the child's
-    output for a pipe or socket is stored until it ends, because otherwise a reader would wait as long as a child that hangs has the
-    other end open. The output of a child that was killed is lost.
+    """Continues in a child if `folder` is remote and answers now; else does nothing. Call it before the first thread.
+
+    This process ends in the same way as the child. Raises StorageHung, in this process, if the folder has not answered for PATIENCE
+    and `patience` seconds more; then the child is killed. A signal that ends commands ends `patience`.
+
+    `keeps_output`: the child's output for a pipe or socket is stored until it ends, because otherwise a reader would wait as long
+    as a child that hangs has the other end open. The output of a child that was killed is lost.
     """
     if threading.active_count() > 1 or not (answers(folder) and is_remote(folder)):
         return

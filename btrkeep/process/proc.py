@@ -277,9 +277,11 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,62}\$?", re.ASCII)
 
 
 def login_name() -> str:
-    """Returns the name of the login of this process. The kernel's login id counts first. No user can change it once it is set; but
-    if no login has set it (in a container, a service), any process can set its own to any user. So if SUDO_USER, which sudo sets,
-    is different, it is added. Without both it is the name of the process's user, which is root for a command that writes.
+    """Returns the name of the login of this process.
+
+    The kernel's login id counts first. No user can change it once it is set; but if no login has set it (in a container, a
+    service), any process can set its own to any user. So if SUDO_USER, which sudo sets, is different, it is added. Without both it
+    is the name of the process's user, which is root for a command that writes.
     """
     return choose_login(_login_id(), os.environ.get("SUDO_USER"), os.getuid())
 

@@ -186,8 +186,9 @@ class PipedProgram:
 
 @contextmanager
 def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_open: Sequence[int] = ()) -> Iterator[PipedProgram]:
-    """Starts the program, with `keep_open` among its descriptors. Raises ProgramFailed if it cannot be started, or if not all of
-    its processes can be ended.
+    """Starts the program, with `keep_open` among its descriptors.
+
+    Raises ProgramFailed if it cannot be started, or if not all of its processes can be ended.
     """
     errors = os.memfd_create("messages")
     alive, inherited = os.pipe2(os.O_CLOEXEC)

@@ -40,8 +40,10 @@ class Cancelled(Exception):
 
 
 class Cancellation:
-    """True once cancelled. `signal`: the number of the first signal, 0 without one. Any thread may read it. Nothing takes a lock,
-    as `threading.Event.set` would: a signal handler could wait for the code that it interrupts.
+    """True once cancelled. `signal`: the number of the first signal, 0 without one.
+
+    Any thread may read it. Nothing takes a lock, as `threading.Event.set` would: a signal handler could wait for the code that it
+    interrupts.
     """
 
     def __init__(self) -> None:

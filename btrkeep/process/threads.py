@@ -1,5 +1,6 @@
-"""Threads and open files of this process, whose numbers are limited. TasksMax= of a unit, pids.max of a container, or ulimit -u may
-refuse a thread. The default limit of open files in a shell is 1,024.
+"""Threads and open files of this process, whose numbers are limited.
+
+TasksMax= of a unit, pids.max of a container, or ulimit -u may refuse a thread. The default limit of open files in a shell is 1,024.
 """
 
 import resource
@@ -31,8 +32,10 @@ def start(thread: threading.Thread) -> None:
 
 
 def running_threads(count: int, name: str) -> "ThreadPoolExecutor":
-    """Returns an executor whose threads are already running. Raises NoThread. If a thread could not be started later, its work
-    would remain in the queue, and another thread would do it after the caller has given up.
+    """Returns an executor whose threads are already running. Raises NoThread.
+
+    If a thread could not be started later, its work would remain in the queue, and another thread would do it after the caller has
+    given up.
     """
     from concurrent.futures import ThreadPoolExecutor  # most commands start no threads
 

@@ -26,8 +26,10 @@ class Absent(OperatorError):
 
 class RootServiceClient:
     """A client of the service of one pool, for one user. `patience`: seconds without a byte, after which the service counts as
-    absent. `session`: the user's login or token; without one, only root gets answers, in the name of `who`. Several threads may use
-    it: each request is a separate connection.
+    absent.
+
+    `session`: the user's login or token; without one, only root gets answers, in the name of `who`. Several threads may use it:
+    each request is a separate connection.
     """
 
     def __init__(self, socket: Path, who: str, patience: float = PATIENCE, session: str | None = None) -> None:

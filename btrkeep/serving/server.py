@@ -1,4 +1,5 @@
 """The socket, the identity of the caller, the loop that answers, and a connection: the request, its answer, and their time limits.
+
 Each connection has its own thread. The server ends when it has been idle for long enough. The socket comes from systemd, or is made
 here. The kernel reports which process is connected (SO_PEERCRED).
 """
@@ -95,8 +96,9 @@ def handed_over() -> socket.socket | None:
 
 def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable[[], None]]:
     """Returns a listening socket at `path`, and a function that removes it. Besides root, only the first of `allowed` may connect;
-    without any, the dashboard's group. Raises UsageError if another program listens there or the path is not a socket,
-    OperatorError if it cannot be made.
+    without any, the dashboard's group.
+
+    Raises UsageError if another program listens there or the path is not a socket, OperatorError if it cannot be made.
     """
     _clear_away(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

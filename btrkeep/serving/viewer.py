@@ -1,6 +1,7 @@
-"""The user of a request, with role and visible hosts, and limits for users: slots, and bytes of answers. One user, or the users of
-one customer together, may use a part of each. A host chooses names, targets of symlinks and lines of text: 4,000 bytes of a target
-that are not UTF-8 are 24,000 bytes of JSON.
+"""The user of a request, with role and visible hosts, and limits for users: slots, and bytes of answers.
+
+One user, or the users of one customer together, may use a part of each. A host chooses names, targets of symlinks and lines of
+text: 4,000 bytes of a target that are not UTF-8 are 24,000 bytes of JSON.
 """
 
 import json
@@ -88,8 +89,9 @@ class NoPlace(Exception):
 
 
 class Places:
-    """`at_once` slots, of which one user may use `of_one`, and so may all users with the same limit of hosts together. The last one
-    is reserved for users without a slot.
+    """`at_once` slots, of which one user may use `of_one`, and so may all users with the same limit of hosts together.
+
+    The last one is reserved for users without a slot.
     """
 
     def __init__(self, at_once: int, of_one: int) -> None:

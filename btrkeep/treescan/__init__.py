@@ -1,7 +1,9 @@
-"""Reads btrfs trees in bulk: TREE_SEARCH_V2 into one large buffer, without a Python object per item. A search reads the trees in
-memory. Changes since the last commit may still be delayed (delayed inodes, delayed references), so callers that need the present
-state commit first, by creating a snapshot or with the SYNC ioctl (`btrfs filesystem sync`). `links` needs no NumPy and is what a
-backup imports. `free_space`, `block_groups` and `extents` return NumPy arrays.
+"""Reads btrfs trees in bulk: TREE_SEARCH_V2 into one large buffer, without a Python object per item.
+
+A search reads the trees in memory. Changes since the last commit may still be delayed (delayed inodes, delayed references), so
+callers that need the present state commit first, by creating a snapshot or with the SYNC ioctl (`btrfs filesystem sync`).
+
+`links` needs no NumPy and is what a backup imports. `free_space`, `block_groups` and `extents` return NumPy arrays.
 """
 
 from btrkeep.treescan.changed import (

@@ -56,9 +56,10 @@ def devices(fd: int) -> Devices:
 
 
 def count_subvolumes(fd: int) -> int:
-    """Returns the number of subvolumes and snapshots of the filesystem of `fd`, without the top one and deleted ones. Each has a
-    ROOT_BACKREF, which its deletion removes; `btrfs subvolume list` counts in the same way. Raises OSError (EPERM without
-    CAP_SYS_ADMIN).
+    """Returns the number of subvolumes and snapshots of the filesystem of `fd`, without the top one and deleted ones.
+
+    Each has a ROOT_BACKREF, which its deletion removes; `btrfs subvolume list` counts in the same way. Raises OSError (EPERM
+    without CAP_SYS_ADMIN).
     """
     count = 0
     first, last = (ctree.FIRST_FREE_OBJECTID, 0, 0), (ctree.LAST_FREE_OBJECTID, 255, ctree.ULLONG_MAX)
@@ -79,8 +80,9 @@ _LAST: Key = (ctree.FIRST_CHUNK_TREE_OBJECTID, ctree.CHUNK_ITEM_KEY, TOP)
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """u64[n] each, by address; `type`: the flags of use and profile, `stripes` (int64): their number. Of all m stripes in that
-    order: `stripe_chunk` int64[m], the chunk's index, `stripe_devid` and `stripe_paddr` u64[m].
+    """u64[n] each, by address; `type`: the flags of use and profile, `stripes` (int64): their number.
+
+    Of all m stripes in that order: `stripe_chunk` int64[m], the chunk's index, `stripe_devid` and `stripe_paddr` u64[m].
     """
 
     vaddr: Array
@@ -182,9 +184,10 @@ def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
 
 
 def used_from_free_space(fd: int, chunk: Chunks, vaddr: Array, free: Array) -> Array:
-    """u64[n], the used bytes of the block groups at `vaddr` (some of `chunk`'s, in its order) with these free bytes: the rest. The
-    free space tree ignores copies of the superblock. On the tested kernels their space counts as free; this is not relied on for
-    the three copies of a device, so block groups that may contain one are looked up.
+    """u64[n], the used bytes of the block groups at `vaddr` (some of `chunk`'s, in its order) with these free bytes: the rest.
+
+    The free space tree ignores copies of the superblock. On the tested kernels their space counts as free; this is not relied on
+    for the three copies of a device, so block groups that may contain one are looked up.
     """
     index = np.searchsorted(chunk.vaddr, vaddr)
     used = chunk.length[index] - free

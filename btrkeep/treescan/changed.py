@@ -1,10 +1,12 @@
-"""Finds what was changed in a subvolume since a generation: inodes, bytes of data, names. Without NumPy, like links.py. The kernel
-records in each INODE_ITEM (struct btrfs_inode_item) the transaction of its last change: of content, of attributes, and of names.
-Each EXTENT_DATA item (struct btrfs_file_extent_item) has the generation in which its extent was written; a clone keeps the
-generation of its origin. A search reads only the leaves that were written since, so its time depends on the changes and not on the
-size. Delayed data has no item yet, so callers commit first. A ROOT_ITEM (struct btrfs_root_item) has the transaction of the last
-change to a file of its subvolume, ctransid. Setting or clearing the read-only flag, a snapshot, a deletion or a balance do not
-change it; sharing of data (FIDEDUPERANGE) does.
+"""Finds what was changed in a subvolume since a generation: inodes, bytes of data, names. Without NumPy, like links.py.
+
+The kernel records in each INODE_ITEM (struct btrfs_inode_item) the transaction of its last change: of content, of attributes, and
+of names. Each EXTENT_DATA item (struct btrfs_file_extent_item) has the generation in which its extent was written; a clone keeps
+the generation of its origin. A search reads only the leaves that were written since, so its time depends on the changes and not on
+the size. Delayed data has no item yet, so callers commit first.
+
+A ROOT_ITEM (struct btrfs_root_item) has the transaction of the last change to a file of its subvolume, ctransid. Setting or
+clearing the read-only flag, a snapshot, a deletion or a balance do not change it; sharing of data (FIDEDUPERANGE) does.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,9 +48,10 @@ _LEN_AT = TYPE_AND_LEN_AT + 4
 
 
 def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambda: None) -> bool:
-    """Returns False if the disk cannot read some of the metadata of the subvolume of `fd`: names, owners, positions of data. Reads
-    everything written in that generation or later, 16 KiB for about 30 files, and no data. `pulse` is called after each 256 KiB,
-    and may raise. Raises OSError for an error that is not damage.
+    """Returns False if the disk cannot read some of the metadata of the subvolume of `fd`: names, owners, positions of data.
+
+    Reads everything written in that generation or later, 16 KiB for about 30 files, and no data. `pulse` is called after each 256
+    KiB, and may raise. Raises OSError for an error that is not damage.
     """
     search = TreeSearch(fd, since=since)
     try:
@@ -93,8 +96,9 @@ class ChangedInode:
 
 
 def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
-    """Yields every inode of the open subvolume of `fd` that was changed after generation `since`, in order. Commit before, unless
-    the subvolume is read-only. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    """Yields every inode of the open subvolume of `fd` that was changed after generation `since`, in order.
+
+    Commit before, unless the subvolume is read-only. Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since)
     buffer = search.buffer
@@ -138,8 +142,10 @@ _DIR_ITEM = Struct("=17xQHHx")  # transid, data_len, name_len: of a name in a fo
 
 def written_files(fd: int, since: int, at_least: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:
     """Yields the inode number of each file with `at_least` bytes of data written after generation `since`, of the subvolume of
-    `fd`. In order, each once, as a stream: the caller may change a file that was yielded. Inline and preallocated data, and holes,
-    are not counted; compressed data is with `compressed`. Raises OSError (EPERM without CAP_SYS_ADMIN).
+    `fd`.
+
+    In order, each once, as a stream: the caller may change a file that was yielded. Inline and preallocated data, and holes, are
+    not counted; compressed data is with `compressed`. Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     sizes = written_sizes(fd, since, compressed=compressed, buffer_size=buffer_size)
     return (ino for ino, size in sizes if size >= at_least)
@@ -202,9 +208,10 @@ class SubvolumeGrowth:
 
 
 def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeGrowth:
-    """Returns what was written after generation `since` into the subvolume of `fd`, before compression. A replaced or newly linked
-    name is new; so is rewritten data. Inline data and preallocated space are counted, holes are not. Raises OSError (EPERM without
-    CAP_SYS_ADMIN).
+    """Returns what was written after generation `since` into the subvolume of `fd`, before compression.
+
+    A replaced or newly linked name is new; so is rewritten data. Inline data and preallocated space are counted, holes are not.
+    Raises OSError (EPERM without CAP_SYS_ADMIN).
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
     buffer, names, total = search.buffer, 0, 0

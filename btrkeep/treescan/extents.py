@@ -1,8 +1,11 @@
-"""Extents: all of the extent tree with their owners, the gaps between them, and those to which the files of a subvolume refer. An
-EXTENT_ITEM or METADATA_ITEM starts with refs, generation and flags (struct btrfs_extent_item). For a tree block in an EXTENT_ITEM
-its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref); the first of them
-names the owner, unless the extent is shared through another tree block. An EXTENT_DATA item (struct btrfs_file_extent_item) of a
-regular extent ends with its address and its length on disk; an inline one has data instead, a hole the address 0.
+"""Extents: all of the extent tree with their owners, the gaps between them, and those to which the files of a subvolume refer.
+
+An EXTENT_ITEM or METADATA_ITEM starts with refs, generation and flags (struct btrfs_extent_item). For a tree block in an
+EXTENT_ITEM its first key and level follow (btrfs_tree_block_info). Then come inline references (btrfs_extent_inline_ref); the first
+of them names the owner, unless the extent is shared through another tree block.
+
+An EXTENT_DATA item (struct btrfs_file_extent_item) of a regular extent ends with its address and its length on disk; an inline one
+has data instead, a hole the address 0.
 """
 
 import os
@@ -108,6 +111,7 @@ _FILE_ITEM = np.dtype(
 
 def file_extents(fd: int) -> Iterator[tuple[Array, Array]]:
     """Yields (vaddr, length) u64[n] each, a batch for each buffer, of the subvolume of `fd`; bytes on disk, so after compression.
+
     An extent comes once for each reference of a file. Inline data and holes are left out. Raises OSError.
     """
     search = TreeSearch(fd)

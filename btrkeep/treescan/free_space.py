@@ -28,8 +28,9 @@ _INFO_WORD, _EXTENT_WORD, _BITMAP_WORD = _INFO | 8 << 32, _EXTENT, _BITMAP | _BI
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, including those of bitmaps, without overlaps. A
-    free extent that continues in the next bitmap counts as two, as in python-btrfs. `group_vaddr`, `group_length`: u64[m], the
+    """A batch, in order of addresses. `vaddr`, `length`: u64[n], the free extents, including those of bitmaps, without overlaps.
+
+    A free extent that continues in the next bitmap counts as two, as in python-btrfs. `group_vaddr`, `group_length`: u64[m], the
     block groups that start in this batch, with or without free space. Some may not exist: mkfs.btrfs (6.2 to 6.14) removes
     temporary block groups and leaves their free space items behind. So only those with a chunk count.
     """
@@ -47,11 +48,14 @@ def has_free_space_tree(fd: int) -> bool:
 
 
 def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = BUFFER_SIZE) -> Iterator[FreeSpace]:
-    """Yields the free extents of the block groups from virtual address `first` to `last`, one batch for each buffer. `first` is the
-    start of a block group and `last` the last byte of one, because a bitmap is found by its start. The filesystem may be written to
-    meanwhile. The kernel locks one leaf at a time, so the result is not a consistent snapshot: space that was used or freed
-    meanwhile may or may not be included, but no byte is included twice. Raises OSError: EPERM without CAP_SYS_ADMIN, ENOENT without
-    a free space tree.
+    """Yields the free extents of the block groups from virtual address `first` to `last`, one batch for each buffer.
+
+    `first` is the start of a block group and `last` the last byte of one, because a bitmap is found by its start.
+
+    The filesystem may be written to meanwhile. The kernel locks one leaf at a time, so the result is not a consistent snapshot:
+    space that was used or freed meanwhile may or may not be included, but no byte is included twice.
+
+    Raises OSError: EPERM without CAP_SYS_ADMIN, ENOENT without a free space tree.
     """
     sector = int(ioctl.fs_info(fd).sectorsize)
     search = TreeSearch(fd, _TREE, (first, 0, 0), (last, 255, TOP), buffer_size=buffer_size)
@@ -64,9 +68,10 @@ def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = B
 
 
 def _aligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, int] | None:
-    """Decodes the batch as 64-bit words; returns None if the buffer has an unusual layout. Words may be a header if the fourth one
-    is one of three values. The content of a bitmap may look the same, but rarely does. So each header must end where the next one
-    starts, which is true only for the correct ones, because the first is known.
+    """Decodes the batch as 64-bit words; returns None if the buffer has an unusual layout.
+
+    Words may be a header if the fourth one is one of three values. The content of a bitmap may look the same, but rarely does. So
+    each header must end where the next one starts, which is true only for the correct ones, because the first is known.
     """
     words = np.frombuffer(search.buffer, U64, (len(search.buffer) - search.first_header) // 8, search.first_header)
     fourth = words[_HEADER_WORDS - 1 :]
@@ -97,9 +102,10 @@ def _unaligned(search: TreeSearch, count: int, sector: int) -> tuple[FreeSpace, 
 
 def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
     """Returns the runs of set bits of bitmaps, as addresses and lengths (u64[n] each). `vaddr`: u64[m]; `words`: u64[m, 32],
-    little-endian. Each word XORed with itself shifted by one bit has a bit at each start and after each end of a run; the bit that
-    is shifted out goes into the next word, and from the last one into an additional word. So starts and ends alternate, also from
-    row to row.
+    little-endian.
+
+    Each word XORed with itself shifted by one bit has a bit at each start and after each end of a run; the bit that is shifted out
+    goes into the next word, and from the last one into an additional word. So starts and ends alternate, also from row to row.
     """
     edges = np.zeros((len(words), words.shape[1] + 1), U64)
     edges[:, 1:] = words >> np.uint64(63)
@@ -133,9 +139,10 @@ def _in_order(vaddr: Array, length: Array, more_vaddr: Array, more_length: Array
 
 
 def _apart(batch: FreeSpace, reached: Any) -> tuple[FreeSpace, Any]:
-    """Removes what earlier batches already had, and returns the end of this one; `reached` is the end of the earlier ones. An
-    extent whose start was allocated during the scan appears again at the new start; so do those of a block group whose extents the
-    kernel converts to a bitmap at that moment, or back.
+    """Removes what earlier batches already had, and returns the end of this one; `reached` is the end of the earlier ones.
+
+    An extent whose start was allocated during the scan appears again at the new start; so do those of a block group whose extents
+    the kernel converts to a bitmap at that moment, or back.
     """
     if not len(batch.vaddr):
         return batch, reached

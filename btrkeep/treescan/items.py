@@ -20,9 +20,10 @@ _LEN = Struct("<L")
 
 
 def positions(buffer: bytearray, start: int, count: int) -> Array:
-    """int64[count]: the positions of the items' headers. `start`: that of the first. Most trees have items of one size, which one
-    comparison shows. Otherwise the chain is followed, with one number for each item, because an item's position depends on the size
-    of the one before it.
+    """int64[count]: the positions of the items' headers. `start`: that of the first.
+
+    Most trees have items of one size, which one comparison shows. Otherwise the chain is followed, with one number for each item,
+    because an item's position depends on the size of the one before it.
     """
     size = HEADER_SIZE + _LEN.unpack_from(buffer, start + _LEN_AT)[0]
     if start + (count - 1) * size + HEADER_SIZE <= len(buffer):
@@ -42,7 +43,9 @@ def _walked(buffer: bytearray, start: int, count: int) -> Array:
 
 def batches(search: TreeSearch) -> Iterator[tuple[Array, Array]]:
     """Runs a search to its end, a buffer at a time: yields the positions of the items' headers, int64[n], and the headers,
-    HEADER[n]. The buffer contains the batch until the next one is requested. Raises OSError.
+    HEADER[n].
+
+    The buffer contains the batch until the next one is requested. Raises OSError.
     """
     while count := search.fill():
         at = positions(search.buffer, search.first_header, count)
@@ -56,9 +59,10 @@ def headers(buffer: bytearray, at: Array) -> Array:
 
 
 def gathered(buffer: bytearray, at: Array, layout: np.dtype[Any]) -> Array:
-    """layout[n]: copies of the structures at these positions, which need not be aligned. They are taken from a view with one
-    structure at each byte: this copies whole structures instead of indexing each byte. NumPy copies opaque bytes ten times as fast
-    as fields.
+    """layout[n]: copies of the structures at these positions, which need not be aligned.
+
+    They are taken from a view with one structure at each byte: this copies whole structures instead of indexing each byte. NumPy
+    copies opaque bytes ten times as fast as fields.
     """
     if not len(at):
         return np.zeros(0, layout)

@@ -121,8 +121,10 @@ def _names(buffer: bytearray | memoryview, header: int) -> Iterator[tuple[int, b
 
 
 class FolderPaths:
-    """Paths of a subvolume's folders, by inode number, as components relative to its root. INO_LOOKUP would return a path in one
-    call, but only up to 4,080 bytes, and paths in a backup may be longer. So each folder is looked up and remembered.
+    """Paths of a subvolume's folders, by inode number, as components relative to its root.
+
+    INO_LOOKUP would return a path in one call, but only up to 4,080 bytes, and paths in a backup may be longer. So each folder is
+    looked up and remembered.
     """
 
     def __init__(self, fd: int) -> None:
@@ -160,9 +162,10 @@ class _Found(NamedTuple):
 
 
 class InodeNames:
-    """Paths of the inodes of any subvolume, without opening it: the kernel searches the tree with a given id. Snapshots of one
-    subvolume usually have the same items around an inode. So the result of a search is compared with that of the last one for these
-    inodes, in any subvolume, and only parsed if it differs.
+    """Paths of the inodes of any subvolume, without opening it: the kernel searches the tree with a given id.
+
+    Snapshots of one subvolume usually have the same items around an inode. So the result of a search is compared with that of the
+    last one for these inodes, in any subvolume, and only parsed if it differs.
     """
 
     def __init__(self, fd: int) -> None:
@@ -181,7 +184,9 @@ class InodeNames:
 
     def of_many(self, subvolume: int, inodes: Iterable[int]) -> Mapping[int, Sequence[bytes]]:
         """Returns the paths of several inodes, by inode: with one search for inodes that are near each other, and often for their
-        folders. It is the same object as before if the previous subvolume had the same paths.
+        folders.
+
+        It is the same object as before if the previous subvolume had the same paths.
         """
         paths_by_inode: dict[int, list[bytes]] = {}
         wanted = sorted(set(inodes))
@@ -271,9 +276,10 @@ class InodeNames:
 
 
 def _image(buffer: bytearray, headers: Sequence[int], size: int) -> bytes:
-    """Returns the items without their generations: the topmost block of a snapshot is written again, with the same items. If they
-    are equal to other items with the same positions of headers, then these positions are correct: the first one is, and each length
-    leads to the next.
+    """Returns the items without their generations: the topmost block of a snapshot is written again, with the same items.
+
+    If they are equal to other items with the same positions of headers, then these positions are correct: the first one is, and
+    each length leads to the next.
     """
     if not headers:
         return b""
@@ -342,8 +348,9 @@ class Owners:
         return frozenset(self._values()[2::3])
 
     def references(self, vaddr: int) -> list[Reference] | None:
-        """Returns (inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None if there is no data. For a
-        compressed extent the offset is the start of the file's extent. Otherwise like `of`.
+        """Returns (inode, offset in the file, subvolume) of each reference to the byte at `vaddr`; None if there is no data.
+
+        For a compressed extent the offset is the start of the file's extent. Otherwise like `of`.
         """
         missing = self._ask(vaddr, 0)
         if missing:

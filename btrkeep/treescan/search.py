@@ -27,9 +27,11 @@ Key = tuple[int, int, int]
 
 class TreeSearch:
     """The items of a tree between two keys, a buffer at a time; with `since`, only those in leaves written in that generation or
-    later. `tree` 0 is the subvolume of `fd`. The range is one of compound keys: all other items of 256 are between (256, 1, 0) and
-    (257, 1, 0), too. The ioctl returns the number of items, but neither the number of bytes nor the last key: the caller that walks
-    the buffer reports the position of the last header.
+    later.
+
+    `tree` 0 is the subvolume of `fd`. The range is one of compound keys: all other items of 256 are between (256, 1, 0) and (257,
+    1, 0), too. The ioctl returns the number of items, but neither the number of bytes nor the last key: the caller that walks the
+    buffer reports the position of the last header.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
-"""The command line of btrfs-heatmap: here every error becomes one line, a hint and an exit status. `btrfs-heatmap MOUNTPOINT`
-draws; other words are commands only in the place of the mount point. So a folder with the name of a command is written as
-./timelapse.
+"""The command line of btrfs-heatmap: here every error becomes one line, a hint and an exit status.
+
+`btrfs-heatmap MOUNTPOINT` draws; other words are commands only in the place of the mount point. So a folder with the name of a
+command is written as ./timelapse.
 """
 
 import gc

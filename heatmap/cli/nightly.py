@@ -1,5 +1,6 @@
-"""`btrfs-heatmap nightly`: draws a picture of a pool for its timelapse, records its state, and deletes old ones. A picture and the
-recorded state beside it have the same name except for the extension, and are kept or deleted together.
+"""`btrfs-heatmap nightly`: draws a picture of a pool for its timelapse, records its state, and deletes old ones.
+
+A picture and the recorded state beside it have the same name except for the extension, and are kept or deleted together.
 """
 
 import os

@@ -189,7 +189,9 @@ class Store:
 
     def add_session(self, login_session: LoginSession, text: str) -> bool:
         """Adds a session for a login with the password of the hash `text`; returns False if the hash has changed, or if the user
-        does not exist any more. If the user has too many sessions, deletes those with the oldest use.
+        does not exist any more.
+
+        If the user has too many sessions, deletes those with the oldest use.
         """
         with self.writing() as connection:
             still = "SELECT ?, ?, ?, ?, ?, ? FROM user WHERE name = ? AND hash = ?"

@@ -43,8 +43,9 @@ def opened(ctx: click.Context) -> Iterator[Store]:
 
 
 def become_owner(data: Path) -> None:
-    """Changes from root to the owner of the folder, for good; remains root for a folder that only root can change. Makes missing
-    default folders for their users. Raises OperatorError if another user could replace the folder meanwhile.
+    """Changes from root to the owner of the folder, for good; remains root for a folder that only root can change.
+
+    Makes missing default folders for their users. Raises OperatorError if another user could replace the folder meanwhile.
     """
     for usual, name in ((DATA, WEB_USER), (USERS, LOGIN_USER)):
         if data.parent == usual and not os.path.lexists(usual):
@@ -58,7 +59,9 @@ def become_owner(data: Path) -> None:
 
 def _owner(path: Path) -> tuple[int, int]:
     """Returns user and group of the first part of `path` that root does not own; that user can change everything in it. 0, 0 if
-    root owns all parts. The result remains valid for folders that only root can change. Raises OperatorError.
+    root owns all parts.
+
+    The result remains valid for folders that only root can change. Raises OperatorError.
     """
     todo, seen, links = list(reversed(path.parts[1:])), Path("/"), 0
     while todo:

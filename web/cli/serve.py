@@ -87,8 +87,9 @@ def _parsed(text: str) -> Listen:
 
 
 def warm(app: Flask) -> None:
-    """Prepares the templates and the first page's data, which takes about a second, while the first requests are answered. Without
-    a catalogue it prepares only the templates.
+    """Prepares the templates and the first page's data, which takes about a second, while the first requests are answered.
+
+    Without a catalogue it prepares only the templates.
     """
     for name in app.jinja_env.list_templates():
         app.jinja_env.get_template(name)

@@ -1,6 +1,7 @@
-"""A folder or a file of a backup, from `backupd serve`. Contains no HTML and no request: pages and API show the same data. Paths
-and names of a host are text in which a byte that is not valid UTF-8 is a surrogate (PEP 383), as in the JSON of the root service:
-`text_of` and `bytes_of` convert between this text and the host's bytes.
+"""A folder or a file of a backup, from `backupd serve`. Contains no HTML and no request: pages and API show the same data.
+
+Paths and names of a host are text in which a byte that is not valid UTF-8 is a surrogate (PEP 383), as in the JSON of the root
+service: `text_of` and `bytes_of` convert between this text and the host's bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,8 +128,9 @@ def bytes_of(text: str) -> bytes:
 
 
 def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, limit: int = PAGE, sort: str = "name") -> Listing:
-    """Lists `path`. Raises the exceptions of the root service. A folder with very many names is always sorted by name, whatever
-    order was requested: `sort` of the answer is the actual order.
+    """Lists `path`. Raises the exceptions of the root service.
+
+    A folder with very many names is always sorted by name, whatever order was requested: `sort` of the answer is the actual order.
     """
     word, descending = sort.removeprefix("-"), sort.startswith("-")
     order = {"sort": _VERBS_WORDS.get(word, word), "descending": descending} if sort != "name" else {}
@@ -187,8 +189,9 @@ def choices(backups: Iterable[Backup], now: datetime) -> tuple[Which, ...]:
 
 
 def one_before(backups: Sequence[Which], name: str) -> str:
-    """Returns the backup before this one, which may be "latest"; the latest itself if there is none before it. `backups`: from
-    `choices`.
+    """Returns the backup before this one, which may be "latest"; the latest itself if there is none before it.
+
+    `backups`: from `choices`.
     """
     names = [which.name for which in backups]
     latest = next((which.name for which in backups if which.state == "complete"), names[0] if names else name)

@@ -1,6 +1,8 @@
 """Files: browse any backup, see a file's versions, compare two backups, download. A path is only a name here: the root service
-opens it, in one backup and through no symlink. Templates have paths as texts, as in web.files.data; PageLinks returns their
-addresses. A missing backup or path, and a root service that does not answer, have their own error pages.
+opens it, in one backup and through no symlink.
+
+Templates have paths as texts, as in web.files.data; PageLinks returns their addresses. A missing backup or path, and a root service
+that does not answer, have their own error pages.
 """
 
 from collections.abc import Iterator

@@ -163,6 +163,7 @@ def row_of(
     unknown: UnknownSpans = (),
 ) -> HostRow:
     """Returns a host as `backupd status` reports it. Of one that is not configured (None) only the backups are known: none is due.
+
     `replica`: the replica that fetches it from another pool; then this pool does not back it up, configured or not.
     """
     if replica:

@@ -1,6 +1,8 @@
-"""One host: its state, its settings, its backups and why each is kept, its runs. The rules of expiry decide, from the catalogue's
-rows, why a backup is kept. Two facts are only in the pool: that a host was given up (`backupd forget`), and that a backup was
-deleted by hand. Then rows and rules disagree, `in_doubt` reports it, and the page can ask the root service (`exact`).
+"""One host: its state, its settings, its backups and why each is kept, its runs.
+
+The rules of expiry decide, from the catalogue's rows, why a backup is kept. Two facts are only in the pool: that a host was given
+up (`backupd forget`), and that a backup was deleted by hand. Then rows and rules disagree, `in_doubt` reports it, and the page can
+ask the root service (`exact`).
 """
 
 import json

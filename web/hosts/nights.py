@@ -1,6 +1,7 @@
-"""Nights: where one ends and the next starts, and its outcome for each host. Pure. A night starts when a host's window opens, and
-lasts until it opens again: runs that an administrator starts in the next afternoon still belong to it. Without a window it starts
-at noon of the pool's zone, so that a job of the evening is not split at midnight.
+"""Nights: where one ends and the next starts, and its outcome for each host. Pure.
+
+A night starts when a host's window opens, and lasts until it opens again: runs that an administrator starts in the next afternoon
+still belong to it. Without a window it starts at noon of the pool's zone, so that a job of the evening is not split at midnight.
 """
 
 from bisect import bisect_right
@@ -122,7 +123,9 @@ def strip(
     past: KnownPeriod = _NO_PAST,
 ) -> tuple[HostNight, ...]:
     """Returns the nights of a host that started then, oldest first. `runs` and `backups` (by name) are the host's, `alive` are ids
-    of runs. A backup without a known run counts as a run.
+    of runs.
+
+    A backup without a known run counts as a run.
     """
     by_night: dict[int, list[tuple[str, str | None]]] = {}
     made: set[str | None] = set()

@@ -1,5 +1,6 @@
-"""The list of hosts, the page of one, and the actions of administrators there: hold, release, accept, run now. Each action has a
-page that describes its effect, with a form; the root service carries it out.
+"""The list of hosts, the page of one, and the actions of administrators there: hold, release, accept, run now.
+
+Each action has a page that describes its effect, with a form; the root service carries it out.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
-"""All jobs: nights, backups started by hand, expiries, balances, dedupes, and activity of the kernel. Newest first. The root
-service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
+"""All jobs: nights, backups started by hand, expiries, balances, dedupes, and activity of the kernel. Newest first.
+
+The root service reports the jobs that the dashboard started as systemd units; `asked` converts its answer to the same types.
 """
 
 import re

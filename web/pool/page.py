@@ -1,5 +1,6 @@
-"""The pool: its space over months, a day of its disks, and the score of its free space. The distribution of scores and of the sizes
-of free extents is drawn as vertical bars, each with its label below.
+"""The pool: its space over months, a day of its disks, and the score of its free space.
+
+The distribution of scores and of the sizes of free extents is drawn as vertical bars, each with its label below.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,5 @@
 """The recorded states of a pool: finds and draws them, and maps their pixels to addresses. Pictures are cached for all requests.
+
 `btrfs-heatmap nightly` writes one state a night to STATE/pictures (heatmap/recorded.py describes its format). Files are found by
 listing their folder, never by name.
 """

@@ -1,6 +1,7 @@
-"""The request of a restore to a host, and its preview. A preview needs the network and the host's key, which the root service does
-not have: it starts a job that computes the preview, and waits for a while. If that takes longer, the job continues, and its result
-can be read later.
+"""The request of a restore to a host, and its preview.
+
+A preview needs the network and the host's key, which the root service does not have: it starts a job that computes the preview, and
+waits for a while. If that takes longer, the job continues, and its result can be read later.
 """
 
 import re

@@ -1,4 +1,5 @@
 """Restore to a host: choose paths and a destination, see what would happen, confirm. The restore is a job of the root service.
+
 Every form contains all values, so nothing is stored between the steps and several restores may be prepared at the same time.
 """
 

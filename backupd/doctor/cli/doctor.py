@@ -1,5 +1,6 @@
-"""`backupd doctor`: finds problems and slow settings of the pool, and how to repair them. `--fix room` shows the plan, runs it, and
-prints the result.
+"""`backupd doctor`: finds problems and slow settings of the pool, and how to repair them.
+
+`--fix room` shows the plan, runs it, and prints the result.
 """
 
 import re

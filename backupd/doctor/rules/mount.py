@@ -292,8 +292,9 @@ def _guessed(fs: FilesystemFacts, doubtful: list[DeviceFacts]) -> Finding:
 
 
 def udev_rule(fs: FilesystemFacts, devices: list[DeviceFacts]) -> list[str]:
-    """The udev rule that tells the kernel that a device of this filesystem rotates, each time it appears. A partition has no flag
-    of its own: that of its disk is one folder above.
+    """The udev rule that tells the kernel that a device of this filesystem rotates, each time it appears.
+
+    A partition has no flag of its own: that of its disk is one folder above.
     """
     attributes = {("../" if device.layers[0].kind == "partition" else "") + "queue/rotational" for device in devices}
     match = f'ACTION!="remove", SUBSYSTEM=="block", ENV{{ID_FS_UUID}}=="{fs.uuid}"'

@@ -215,7 +215,9 @@ class _StatusSources:
 
 def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _StatusSources:
     """Opens everything; only the catalogue, for reading, if the pool or the catalogue's folder is unusable: then `look` has the
-    reason. Raises OperatorError if the catalogue cannot be read.
+    reason.
+
+    Raises OperatorError if the catalogue cannot be read.
     """
     config = look.reporting.config
     try:

@@ -170,7 +170,9 @@ def set_up_pool(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
 
 def _made(prompter: Prompter, files: Files, given: PoolOptions) -> Config:
     """Checks the configuration before the pool is created and writes it afterwards: after an interruption in between, the pool is
-    found again here. Zone and window have usable defaults, so they are not required without a terminal.
+    found again here.
+
+    Zone and window have usable defaults, so they are not required without a terminal.
     """
     places = btrfs_mounts()
     if given.path is None:

@@ -1,5 +1,6 @@
-"""`backupd verify`: reads the files of backups from the disk, and compares them with their recorded checksums. The progress is a
-line that changes on a terminal, and the line of `systemctl status`.
+"""`backupd verify`: reads the files of backups from the disk, and compares them with their recorded checksums.
+
+The progress is a line that changes on a terminal, and the line of `systemctl status`.
 """
 
 import os

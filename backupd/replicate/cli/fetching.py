@@ -48,8 +48,9 @@ Observer = ProgressSinks[ReplicationEvent]
 
 
 def fetch_one(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOptions, connect: Connect) -> dict[str, Any]:
-    """Runs one replication; returns its result as JSON. Raises LockHeld, RemotePoolMissing, UsageError, and other kinds of
-    OperatorError.
+    """Runs one replication; returns its result as JSON.
+
+    Raises LockHeld, RemotePoolMissing, UsageError, and other kinds of OperatorError.
     """
     running = RunningRecord(context.catalogue, replica.name, context.clock.now())
     with ExitStack() as held:

@@ -198,8 +198,9 @@ def _expiring(context: PoolContext, replica: ReplicaSettings, hosts: Sequence[st
 
 
 def _require_demotable(context: PoolContext, host: str, far: RemoteHost | None) -> tuple[list[str], str]:
-    """Returns the backups that only this pool has, oldest first, and the newest common one, by name. Raises OperatorError if the
-    host cannot be demoted.
+    """Returns the backups that only this pool has, oldest first, and the newest common one, by name.
+
+    Raises OperatorError if the host cannot be demoted.
     """
     if context.pool.working(host).exists():
         raise OperatorError(f"{host}: a backup of it is not finished", f"`backupd run {host}` or `backupd discard {host}`")

@@ -147,6 +147,7 @@ def _report_unstarted(ctx: click.Context, error: OperatorError) -> None:
 
 def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
     """Returns the configuration if, according to the present catalogue, no host is due: nothing is written, and nothing is started.
+
     None also if the catalogue cannot be read, or if another run was killed: then the run itself decides. Raises PoolUnusable.
     """
     config = load_config(ctx)

@@ -28,9 +28,10 @@ class SharedStop:
 
 
 class CopyProcesses:
-    """Processes for one host at a time. They copy while `goes_on()`, and end with this process, whatever the reason. They must be
-    made before there are threads; without them, this process does everything. `stop` ends a copy, also in the middle of a file.
-    `is_usable`: there are processes, and none of them was killed.
+    """Processes for one host at a time. They copy while `goes_on()`, and end with this process, whatever the reason.
+
+    They must be made before there are threads; without them, this process does everything. `stop` ends a copy, also in the middle
+    of a file. `is_usable`: there are processes, and none of them was killed.
     """
 
     def __init__(self, work: Callable[..., Any], most: int) -> None:

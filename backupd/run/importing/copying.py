@@ -1,7 +1,9 @@
-"""Copies names of an old tree into a backup, with every attribute that `rsync --archive --acls --xattrs` keeps. Few names of a tree
-differ from the tree before it. Starting rsync for them takes longer than copying them, and rsync opens a file by its whole path, so
-the owner of a folder in that path can redirect it. Here every name is opened through a descriptor of its folder, never through a
-symlink, and an entry that is not the one that was examined, or that another process is writing to, is refused.
+"""Copies names of an old tree into a backup, with every attribute that `rsync --archive --acls --xattrs` keeps.
+
+Few names of a tree differ from the tree before it. Starting rsync for them takes longer than copying them, and rsync opens a file
+by its whole path, so the owner of a folder in that path can redirect it. Here every name is opened through a descriptor of its
+folder, never through a symlink, and an entry that is not the one that was examined, or that another process is writing to, is
+refused.
 """
 
 import errno
@@ -85,7 +87,9 @@ def copy_tree(
 ) -> CopiedNames:
     """Makes the content of the open folder `target` the same as that of `source`, except for further names of hard links, and for
     names that exist only in the target. No name may be a folder in one and another type in the other. `delta`: files are changed in
-    place. Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
+    place.
+
+    Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
     """
     skip, alike = links.further, set(links.alike)
 

@@ -1,6 +1,7 @@
-"""Gives `.working` the content of one tree. After a tree that this import has copied, and for a first one, the inodes show what to
-copy (tree_links.py). After any other backup all names are compared by sizes and times, and by content if the inodes show that sizes
-and times may be wrong.
+"""Gives `.working` the content of one tree.
+
+After a tree that this import has copied, and for a first one, the inodes show what to copy (tree_links.py). After any other backup
+all names are compared by sizes and times, and by content if the inodes show that sizes and times may be wrong.
 """
 
 import asyncio
@@ -92,9 +93,10 @@ async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubv
 
 
 async def fill(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume, links: TreeLinks) -> dict[str, int]:
-    """Copies the tree's content into `.working`. Returns the numbers of a PathResult. After a tree that this import has copied,
-    only the differences are copied; of a first tree, everything. After any other backup all names are compared: by size and time if
-    it is the backup of the previous tree, else by content.
+    """Copies the tree's content into `.working`. Returns the numbers of a PathResult.
+
+    After a tree that this import has copied, only the differences are copied; of a first tree, everything. After any other backup
+    all names are compared: by size and time if it is the backup of the previous tree, else by content.
     """
     tree, base = trees.tree, prepared.base
     target = prepared.path / DATA / tree.path.strip("/")

@@ -127,7 +127,9 @@ class HostNames:
 
 def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
     """Reads a snapshot root, or the rsnapshot.conf that names it. The time of a tree is that of its interval's folder: rsnapshot
-    sets it when it makes interval.0, and afterwards only renames the folder. An interval contains a folder for each host.
+    sets it when it makes interval.0, and afterwards only renames the folder.
+
+    An interval contains a folder for each host.
     """
     root = _root_of(root) if root.is_file() else root
     intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
@@ -159,9 +161,10 @@ def _root_of(conf: Path) -> Path:
 
 
 def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
-    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success. A host gets the name of the
-    client. If a client has several vaults or branches, one for each path, then each becomes a host with the name of the vault, or
-    VAULT-BRANCH: as successive backups of one host, each would have other files than the one before.
+    """Reads a vault, or a bank of several. Leaves out images whose summary does not report success.
+
+    A host gets the name of the client. If a client has several vaults or branches, one for each path, then each becomes a host with
+    the name of the vault, or VAULT-BRANCH: as successive backups of one host, each would have other files than the one before.
     """
     vaults = [vault] if (vault / "dirvish").is_dir() else [folder for folder in _folders(vault) if (folder / "dirvish").is_dir()]
     if not vaults:

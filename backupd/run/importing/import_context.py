@@ -135,9 +135,10 @@ class LookAhead:
 
 
 def config_of(config: Config, tree: OldTree) -> HostConfig:
-    """Returns the host's configuration for an import: everything in the tree, whatever its present source paths are. Files of the
-    base below other paths are removed, and so is any entry that is not a folder in the path of the tree: a symlink there would
-    redirect the import.
+    """Returns the host's configuration for an import: everything in the tree, whatever its present source paths are.
+
+    Files of the base below other paths are removed, and so is any entry that is not a folder in the path of the tree: a symlink
+    there would redirect the import.
     """
     own = config.hosts.get(tree.host) or HostConfig(tree.host)
     return replace(own, paths=(tree.path,), exclude=(), left_out=(), one_file_system=False)
@@ -206,8 +207,10 @@ def named(tree: OldTree, error: OperatorError) -> OperatorError:
 @dataclass(frozen=True, slots=True)
 class ComparedTrees:
     """imports.json in the state folder: the imported backups that were compared with their trees and were equal. They are listed by
-    UUID, because a host may be renamed. A backup is compared after it has its name. After a kill between these two steps the backup
-    is not listed, and the next import compares it. If the file is lost, everything is compared again.
+    UUID, because a host may be renamed.
+
+    A backup is compared after it has its name. After a kill between these two steps the backup is not listed, and the next import
+    compares it. If the file is lost, everything is compared again.
     """
 
     state: Path

@@ -43,7 +43,9 @@ async def import_tree(
     context: ImportContext, tree: OldTree, before: OldTree | None = None, after: OldTree | None = None
 ) -> ImportedBackup:
     """Imports one tree. `before`: the previous tree of the same history; `after`: the next one to import. Raises Cancelled,
-    OperatorError, OSError. An incomplete backup is discarded: the next import makes it again.
+    OperatorError, OSError.
+
+    An incomplete backup is discarded: the next import makes it again.
     """
     with locked_for_import(context, tree) as (host, source), ExitStack() as held:
         old = held.enter_context(opened_tree(before)) if before else None

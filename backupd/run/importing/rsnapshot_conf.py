@@ -1,5 +1,7 @@
-"""rsnapshot.conf: where its snapshots are, and the settings that btrkeep has, too. Parameters are separated by tabs; rsnapshot
-requires them, but copies of the file often have spaces, which are also accepted. A command in backquotes is never run.
+"""rsnapshot.conf: where its snapshots are, and the settings that btrkeep has, too.
+
+Parameters are separated by tabs; rsnapshot requires them, but copies of the file often have spaces, which are also accepted. A
+command in backquotes is never run.
 """
 
 import os

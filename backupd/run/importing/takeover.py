@@ -1,8 +1,12 @@
 """Makes a snapshot of btrbk or snapper on the pool's own filesystem a backup without copying: by a snapshot of it, which is then
-changed as needed. Everything is done in the staged subvolume, which the next run deletes if this one is killed; the original is
-only read. Its hard links are older than the new subvolume, so the record does not say `links_split`, and the next night searches
-the whole backup for them. The next nights start with a snapshot of it, so flags that chattr has set are removed: rsync could not
-change immutable files, and new files in a folder with nodatacow would have no checksums.
+changed as needed.
+
+Everything is done in the staged subvolume, which the next run deletes if this one is killed; the original is only read. Its hard
+links are older than the new subvolume, so the record does not say `links_split`, and the next night searches the whole backup for
+them.
+
+The next nights start with a snapshot of it, so flags that chattr has set are removed: rsync could not change immutable files, and
+new files in a folder with nodatacow would have no checksums.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Changes names in the backup of an import, and never anything outside of it: owners, modes, times and attributes, special files,
-further hard links, and deletions. The names were found in the old tree before it was copied. The owner of a folder may have
-replaced it by a symlink meanwhile, which is then in the copy too. So each folder above a name is opened by its name in the folder
-above, never through a symlink.
+further hard links, and deletions.
+
+The names were found in the old tree before it was copied. The owner of a folder may have replaced it by a symlink meanwhile, which
+is then in the copy too. So each folder above a name is opened by its name in the folder above, never through a symlink.
 """
 
 import errno
@@ -168,8 +169,9 @@ def _link(folder: int, name: bytes, inode: int, its_folder: int, its_name: bytes
 
 
 def remove_names(target: Path, names: Iterable[bytes]) -> None:
-    """Removes the names, folders with their content. Raises OSError. Folders are moved into a temporary one, which is then removed:
-    one process for each folder would take a hundred times as long.
+    """Removes the names, folders with their content. Raises OSError.
+
+    Folders are moved into a temporary one, which is then removed: one process for each folder would take a hundred times as long.
     """
     with ClosingFd(os.open(target, FOLDER)) as root, ExitStack() as at_last:
         grave = None

@@ -1,7 +1,8 @@
-"""Compares the inodes of two trees: finds the unchanged files, and the names that are hard links of each other. In a history of
-hard links an unchanged file has the same inode in both trees, so only folders are read. Of the previous tree only changed folders
-are read, because a digest of each folder was kept when that tree was read itself. A file with another inode but the same size and
-time may have other content, which rsync would not notice.
+"""Compares the inodes of two trees: finds the unchanged files, and the names that are hard links of each other.
+
+In a history of hard links an unchanged file has the same inode in both trees, so only folders are read. Of the previous tree only
+changed folders are read, because a digest of each folder was kept when that tree was read itself. A file with another inode but the
+same size and time may have other content, which rsync would not notice.
 """
 
 import errno
@@ -66,9 +67,10 @@ class TreeLinks:
 
 def scan_links(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
     """Compares the trees; without `before`, or if that is on another filesystem, everything is new. `digests`: of the previous
-    tree, made when that was read; without them, all of it is read again. Raises OSError, and UnprovenTree like `walk_tree`. Memory:
-    eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each folder;
-    if it returns False, the results so far are returned.
+    tree, made when that was read; without them, all of it is read again. Raises OSError, and UnprovenTree like `walk_tree`.
+
+    Memory: eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each
+    folder; if it returns False, the results so far are returned.
     """
     if before is not None and before.stat().st_dev != tree.stat().st_dev:
         before = None

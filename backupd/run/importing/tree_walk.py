@@ -81,8 +81,9 @@ class WalkedFolder(NamedTuple):
 
 
 def digest_of(folder: WalkedFolder) -> bytes:
-    """Returns the data for the digest of a folder: its entries by name and inode, not the content of its folders. Different folders
-    have different data: it starts with the number of numbers and names, and no name contains a NUL.
+    """Returns the data for the digest of a folder: its entries by name and inode, not the content of its folders.
+
+    Different folders have different data: it starts with the number of numbers and names, and no name contains a NUL.
     """
     content = folder.path, sorted(folder.folders), attributes_of(folder.fd, folder.status), len(folder.others)
     text = repr(content).encode() + folder.inodes.tobytes() + b"\0".join([entry.name for entry in folder.others])

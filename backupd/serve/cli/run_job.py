@@ -1,5 +1,6 @@
-"""`backupd run-job`: runs one job of the root service, and records its output and its result. Units call it; people call the
-commands themselves.
+"""`backupd run-job`: runs one job of the root service, and records its output and its result.
+
+Units call it; people call the commands themselves.
 """
 
 import asyncio
@@ -108,9 +109,10 @@ def carry_out(
     within: float | None = None,
     grace: float = 30.0,
 ) -> int:
-    """Runs the command to its end and returns its exit status. SIGTERM and SIGINT are passed on to it. `speaks_json`: its standard
-    output is its result; everything else goes to the log. `within`: seconds after which it is ended in the same way as by a stop;
-    processes that remain after `grace` more seconds are killed.
+    """Runs the command to its end and returns its exit status. SIGTERM and SIGINT are passed on to it.
+
+    `speaks_json`: its standard output is its result; everything else goes to the log. `within`: seconds after which it is ended in
+    the same way as by a stop; processes that remain after `grace` more seconds are killed.
     """
     running = replace(job, state=RUNNING, started=format_time(clock.now()), pid=os.getpid(), pid_started=start_time(os.getpid()))
     jobs.put(running)

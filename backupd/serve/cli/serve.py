@@ -132,7 +132,9 @@ def command(ctx: click.Context, **options: Any) -> int:
 
 def _resolved(folder: Path) -> Path | None:
     """Returns the folder without symlinks; None if it does not answer. Then the service does everything else, and restores nothing
-    there. Raises UsageError for a file. `GivenPath` would refuse a folder that does not answer, and the service would not start.
+    there.
+
+    Raises UsageError for a file. `GivenPath` would refuse a folder that does not answer, and the service would not start.
     """
     if answers(folder):
         if folder.exists() and not folder.is_dir():

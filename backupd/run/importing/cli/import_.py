@@ -1,5 +1,6 @@
-"""`backupd import`: makes backups of a history that another program has made. With --dry-run it also prints, as TOML, a possible
-configuration for the hosts of a rsnapshot.conf.
+"""`backupd import`: makes backups of a history that another program has made.
+
+With --dry-run it also prints, as TOML, a possible configuration for the hosts of a rsnapshot.conf.
 """
 
 import asyncio
@@ -360,7 +361,9 @@ class _Import:
 
 def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configured: Iterable[str]) -> str:
     """Returns TOML for the hosts that are not configured yet; "" if there are none. `name_of` returns the name of a host in this
-    pool; None if it was not chosen. Lines of rsnapshot.conf without an equivalent become comments.
+    pool; None if it was not chosen.
+
+    Lines of rsnapshot.conf without an equivalent become comments.
     """
     points_by_name: dict[str, list[BackupPoint]] = {}
     for point in conf.points:

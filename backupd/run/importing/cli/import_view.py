@@ -32,8 +32,9 @@ def planned(
     todo: Mapping[str, list[OldTree]], names_by_host: Mapping[str, Set[str]], cancellation: Cancellation, *, reads: bool = True
 ) -> list[dict[str, Any]]:
     """Returns for each host the number of trees without a backup, the first and last time, and the amount of data in each tree that
-    is not in the tree before it. `names_by_host`: the names of the backups of each host. Without `reads` no tree is read, so files
-    and data are not counted.
+    is not in the tree before it.
+
+    `names_by_host`: the names of the backups of each host. Without `reads` no tree is read, so files and data are not counted.
     """
     plans = []
     for host, trees in todo.items():
