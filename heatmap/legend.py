@@ -28,11 +28,14 @@ _SMALLEST, _LARGEST, _PER_WIDTH = 11, 44, 62
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """A font, the height of its lines, and the margin."""
+    """A font, and its sizes in pixels."""
 
     font: Any
+    """Pillow's font."""
     line: int
+    """The height of a line."""
     edge: int
+    """The margin."""
 
     def width(self, text: str) -> int:
         return int(np.ceil(self.font.getlength(text)))

@@ -78,7 +78,7 @@ def test_the_text_shows_a_gap_and_tells_both_ends() -> None:
     assert max(map(len, text)) <= 80
     body = [line for line in text if "█" in line and "used" not in line]
     assert " " in body[-1][10:].strip()
-    assert "used from 10.0 TiB to 19.5 TiB" in " ".join(text)
+    assert "used space from 10.0 TiB to 19.5 TiB" in " ".join(text)
     assert "there is one sample so far" in " ".join(lines(result[:1], "/srv/backup"))
 
 

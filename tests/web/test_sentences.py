@@ -77,7 +77,7 @@ def told_to_limited(catalogue: object, text: str, cause: Cause | None) -> str | 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_hook_or_this_machine_said_is_withheld_whatever_it_names(name: str) -> None:
-    source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")))
+    source = SimpleNamespace(config=SimpleNamespace(path=Path("/pool")))
     for text in (f"before: {name} is not frozen", "/srv: the deadline has passed", f"lab is locked by {name}"):
         assert told_to_limited(source, text, None) == WITHHELD, "words alone"
     assert told_to_limited(source, "anything", Cause(CauseCode.DEADLINE, "/srv")) == "/srv: the deadline has passed"
@@ -107,7 +107,7 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
     for cause, item in ((None, WITHHELD), (Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0}), "/srv: no progress for 5m")):
         facts = {"lab": HostFacts(**{**others, **ended, "last_run_cause": cause})}
-        source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute, facts=facts: facts)
+        source = SimpleNamespace(config=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute, facts=facts: facts)
         with Flask(__name__).test_request_context():
             g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
             assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {item}"
@@ -129,7 +129,7 @@ def test_an_alarm_that_has_outlived_its_reason_is_not_told_with_that_of_somethin
     alarm = StoredAlarm(subject, "host lab", "words", 0, datetime(2026, 11, 20, 22, 0, tzinfo=UTC), 1, None, None, None)
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
     of_hosts = {"lab": HostFacts(**{**others, **facts})}
-    source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
+    source = SimpleNamespace(config=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
     with Flask(__name__).test_request_context():
         g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
         output = {"failure": "the backup failed", "suspect": "the newest backup is suspect"}[subject]
@@ -143,7 +143,7 @@ def test_the_alarm_of_a_kind_without_a_general_sentence_is_withheld_and_not_call
     alarm = StoredAlarm("failure", "new kind lab", "db1 and lab", 0, datetime(2026, 11, 20, 22, 0, tzinfo=UTC), 1, None, None, None)
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
     of_hosts = {"lab": HostFacts(**{**others, "last_run_outcome": "complete"})}
-    source = SimpleNamespace(site=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
+    source = SimpleNamespace(config=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute: of_hosts)
     with Flask(__name__).test_request_context():
         g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
         assert telling.host_alarm(alarm, "lab") == f"lab: {WITHHELD}"

@@ -55,7 +55,8 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
       altered    changed after it was final: `backupd accept` accepts it
       partial    it was stopped; the next run continues it
       running    the run has not ended
-      expired    no rule keeps it; an expiry after the shown time deletes it, until then `backupd unexpire` keeps it again
+      expired    no rule keeps it: an expiry after the shown time deletes it
+                 (`backupd unexpire` keeps it again)
       deleting   an expiry is deleting it
 
     A backup that is held (`backupd hold`) does not expire.
