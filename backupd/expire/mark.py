@@ -26,9 +26,8 @@ from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG
 from backupd.repo.final_backups import LATEST, delete_working, point_latest, unfinished
 from backupd.repo.leftovers import discard_received
 from backupd.repo.notes_json import ASKED, NOTES, RULES, Notes, read_notes, text_of
-from backupd.repo.pool_files import names_of
+from backupd.repo.pool_files import COMPARED, DAMAGED, VERIFIED, names_of
 from backupd.repo.seals import SEALS
-from backupd.repo.verification_files import COMPARED, DAMAGED, VERIFIED
 from btrkeep.backup_states import EXPIRED
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan

@@ -16,7 +16,7 @@ from backupd.files import zip_headers
 from backupd.files.attributes import attributes, attributes_of_open
 from backupd.files.spool import LinkTable, PackedBytes
 from backupd.files.tar_headers import BLOCK, CUT_OFF, DataMap, member, padding, sparse_member, usual_file
-from backupd.files.tree import Entry, Tree, components, joined, look
+from backupd.files.tree import Entry, Tree, look, outermost
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.file_data import PIECE, Run, data_runs, pieces
@@ -76,13 +76,6 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, 
     the user, such as a path that is missing, are checked by the caller: see suggestions.missing.
     """
     return _tar(tree, paths, out, send) if kind == "tar" else _zip(tree, paths, out)
-
-
-def outermost(paths: Sequence[bytes]) -> list[bytes]:
-    """Returns the paths without duplicates and without those that are below another one; in their order."""
-    split = {joined(components(path)): components(path) for path in paths}
-    above = {tuple(names) for names in split.values()}
-    return [path for path, names in split.items() if not any(tuple(names[:depth]) in above for depth in range(len(names)))]
 
 
 def _visits(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry | PlainFiles]:

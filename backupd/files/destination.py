@@ -28,6 +28,7 @@ PREFIX = b".btrkeep-restore-"
 """The start of the names of incomplete files; a killed run leaves them, the next one removes them."""
 _NOREPLACE = 1
 _KEPT_OPEN, _EVERY = 32, 32
+_TRUSTED = 10.0  # seconds: a restore asks for the same folders three times before it writes, each time with a process
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -133,7 +134,7 @@ class Destination:
         self.path = path
         self._allowed = allowed
         self._base = names_of(path.absolute()) if allowed else ()
-        self._excluded = {_inode(status) for status in map(_stat, filter(answers, excluded)) if status}
+        self._excluded = {_inode(status) for status in map(_stat, filter(_answers, excluded)) if status}
         self.made = False
         self._root = self._opened(make)
         if trusted and self._root is not None:
@@ -358,7 +359,7 @@ def require_destination(
     above = [real, *real.parents]
     of_others = ((other, "in another pool, or beside its catalogue") for other in others)
     for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
-        is_hung = not answers(forbidden)  # then the destination is there only by its name, because nothing could be written
+        is_hung = not _answers(forbidden)  # then the destination is there only by its name, because nothing could be written
         if any(folder == forbidden if is_hung else _is_same(folder, forbidden) for folder in above):
             raise UsageError(f"{to} is {words}", "restore to another folder, such as /root/restored")
     if not anyway:
@@ -383,6 +384,10 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
+
+
+def _answers(path: Path) -> bool:
+    return answers(path, _TRUSTED)
 
 
 def _inode(status: os.stat_result) -> tuple[int, int]:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backupd.files.archive import outermost
 from backupd.files.batched_walk import PlainFolder, PlainFolders, Walked
-from backupd.files.tree import Entry, Tree, components, joined, look
+from backupd.files.tree import Entry, Tree, components, joined, look, outermost
 from backupd.files.walking import PlainFile, PlainFiles, Unreadable, parent_of, report
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError

@@ -26,7 +26,7 @@ from backupd.files.restore_types import (
 from backupd.files.suggestions import entry_at
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree, require_nothing_mounted
-from backupd.repo.verification_files import forgotten_damages
+from backupd.repo.pool_files import damaged_paths
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
@@ -77,16 +77,10 @@ def prepared(
         request,
         reflinks=reflinks,
         excluded=excluded,
-        damaged=_damaged(pool, backup),
+        damaged=damaged_paths(pool.host(backup.host), backup.name),
         trusted=not request.anyway,
         tell=tell,
     )
-
-
-def _damaged(pool: Pool, backup: Restorable) -> frozenset[bytes]:
-    """Returns the paths of files of the backup that are recorded as damaged."""
-    damages = forgotten_damages(pool, backup.host, {backup.name}, ())
-    return frozenset(os.fsencode(damage.path) for damage in damages if damage.fate is None)
 
 
 def places(restore: "LocalRestore | HostRestore") -> list[tuple[bytes, bytes]]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from backupd.files.archive import outermost
 from backupd.files.conflict_policy import (
     ALL,
     CONTENT_ONLY,
@@ -34,7 +33,7 @@ from backupd.files.conflict_policy import (
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
 from backupd.files.restore_types import RestorePreview, RestoreProgress, RestoreRequest, RestoreResult, Target, Tell
-from backupd.files.tree import Tree, components, joined
+from backupd.files.tree import Tree, components, joined, outermost
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import rsync_version, shell_command

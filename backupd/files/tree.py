@@ -6,7 +6,7 @@ A path is the host's own, absolute, in bytes: b"/etc/passwd". b"/" is the folder
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -103,6 +103,13 @@ def components(path: bytes) -> list[bytes]:
 def joined(names: list[bytes]) -> bytes:
     """Returns the path of these components."""
     return b"/" + b"/".join(names)
+
+
+def outermost(paths: Sequence[bytes]) -> list[bytes]:
+    """Returns the paths without duplicates and without those that are below another one; in their order."""
+    split = {joined(components(path)): components(path) for path in paths}
+    above = {tuple(names) for names in split.values()}
+    return [path for path, names in split.items() if not any(tuple(names[:depth]) in above for depth in range(len(names)))]
 
 
 class Tree:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.checksums import SUMS
-from backupd.repo.hardlinks import STAGING
 from backupd.repo.leftovers import drop_empty_mark
 from backupd.repo.notes_json import Notes, effective_state, read_notes
 from backupd.repo.seals import is_altered, read_seals, seal_backup
@@ -28,7 +27,6 @@ from btrkeep.fs.openat import is_there
 from btrkeep.pool.atomic import link_atomically
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, commit, delete, describe, opened
-from btrkeep.treescan import has_readable_tree
 from btrkeep.units import backup_name, parse_backup_name, parse_time
 
 log = logging.getLogger(__name__)
@@ -252,6 +250,8 @@ def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: lis
 
 def is_unreadable(subvolume: Path) -> bool:
     """Returns True if the disk cannot read some of the metadata of a subvolume. Raises OSError for an error that is not damage."""
+    from btrkeep.treescan import has_readable_tree  # commands that only read begin sooner without it
+
     try:
         with opened(subvolume) as fd:
             return not has_readable_tree(fd)
@@ -338,6 +338,8 @@ def unfinished(path: Path, host: str) -> Subvolume | None:
 
 def is_unfinished_run(path: Path, subvolume: Subvolume, host: str) -> bool:
     """Returns True for a `.working` that btrkeep made: it is empty, or its record names it or is damaged (by a power cut)."""
+    from backupd.repo.hardlinks import STAGING  # as above
+
     names = {entry.name for entry in os.scandir(path)}
     if not names <= {records.RECORD, records.RECORD + ".new", SUMS, DATA, os.fsdecode(STAGING)}:
         return False
@@ -359,6 +361,8 @@ def discard(path: Path, uuid: str) -> None:
 
 def delete_working(path: Path, subvolume: Subvolume) -> None:
     """Deletes a `.working`. Raises OSError: EIO if metadata of its own is damaged, as the kernel would make the pool read-only."""
+    from btrkeep.treescan import has_readable_tree  # as above
+
     with opened(path) as fd:
         if not has_readable_tree(fd, subvolume.created if _has_base(path.parent, subvolume) else 0):
             raise OSError(errno.EIO, "its metadata is damaged, so the kernel would make the pool read-only", str(path))

@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +44,7 @@ def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> s
         return set()
 
 
+_FORMAT = 1  # of each of them
 LARGEST = 16 << 20
 """The maximum bytes of such a file, backup.json among them; real ones have some thousands."""
 LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
@@ -119,11 +121,34 @@ def path_of(value: Any) -> str:
     return path
 
 
+# --- verified.json, compared.json, damaged.json: the rest of them is in verification_files
+
+VERIFIED, COMPARED, DAMAGED = "verified.json", "compared.json", "damaged.json"
+_PATHS: Mapping[str, Callable[[Any], Iterable[Any]]] = {
+    VERIFIED: lambda verification: verification["damaged"],
+    COMPARED: lambda comparison: comparison["differs"],
+    DAMAGED: lambda damages: [damage["path"] for damage in damages],
+}
+
+
+def damaged_paths(folder: Path, name: str) -> frozenset[bytes]:
+    """Returns the files that are recorded as damaged of a backup of the host with that folder.
+
+    A restore needs no more; it would start a sixth later with the types of the catalogue, which the other records need.
+    """
+
+    def paths(file: str, fields: Mapping[str, Any]) -> list[bytes]:
+        backup = fields["backups"].get(name) if fields["format"] == _FORMAT else None
+        return [os.fsencode(path_of(path)) for path in _PATHS[file](backup)] if backup else []
+
+    nothing = list[bytes]()
+    return frozenset(path for file in _PATHS for path in read_json_file(folder / file, partial(paths, file), nothing))
+
+
 # --- boot.json
 
 
 BOOT = "boot.json"
-_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)

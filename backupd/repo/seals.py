@@ -31,12 +31,11 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened
-from btrkeep.treescan import ChangedInode, changed_inodes
-from btrkeep.treescan.links import InodeNames
 from btrkeep.units import format_time
 
-if TYPE_CHECKING:  # commands that read backups need no catalogue, whose import takes as long as Python's start
+if TYPE_CHECKING:  # commands that read backups need neither, and the catalogue takes as long as Python's start
     from btrkeep.catalogue import Backup
+    from btrkeep.treescan import ChangedInode
 
 
 SEALS = "seals.json"
@@ -158,6 +157,8 @@ def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
     paths, seal = list[bytes](), effective_seal(subvolume, read_seals(path.parent), path.name)
     if seal is None:
         return []
+    from btrkeep.treescan.links import InodeNames  # as above
+
     with opened(path) as root:
         names = InodeNames(root)
         for inode in list(_changes(path, subvolume, seal)):
@@ -165,14 +166,16 @@ def altered_paths(path: Path, subvolume: Subvolume) -> list[bytes]:
     return sorted(paths)
 
 
-def _changes(path: Path, subvolume: Subvolume, seal: Seal) -> Iterator[ChangedInode]:
+def _changes(path: Path, subvolume: Subvolume, seal: Seal) -> Iterator["ChangedInode"]:
+    from btrkeep.treescan import changed_inodes  # as above
+
     if not subvolume.read_only:
         commit(path)
     with opened(path) as fd:
         yield from (inode for inode in changed_inodes(fd, seal.ctransid) if _changed_at(inode) > seal.at)
 
 
-def _changed_at(inode: ChangedInode) -> int:
+def _changed_at(inode: "ChangedInode") -> int:
     """Returns the time of the last change. Giving the backup its name, after the seal, changes the ctime of the top folder."""
     return inode.mtime if inode.ino == ROOT_FOLDER else inode.ctime
 

@@ -27,7 +27,17 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.pool_files import has_room, names_of, number_of, path_of, read_json_file, replace_json_file
+from backupd.repo.pool_files import (
+    COMPARED,
+    DAMAGED,
+    VERIFIED,
+    has_room,
+    names_of,
+    number_of,
+    path_of,
+    read_json_file,
+    replace_json_file,
+)
 from btrkeep.catalogue import FOUND_BY, Catalogue, ComparedBackup, Damage, VerifiedBackup
 from btrkeep.decisions.verification import Verification
 from btrkeep.descriptors import ClosingFd
@@ -36,7 +46,6 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import format_time, parse_time
 
-VERIFIED = "verified.json"
 NAMED = 100
 """Maximum number of damaged files of a backup in the file."""
 _FEWER_DAMAGED = (NAMED, 10, 1, 0)  # the first of these with which the file can be read again
@@ -116,7 +125,6 @@ def _verification(fields: Mapping[str, Any]) -> Verification:
     )
 
 
-COMPARED = "compared.json"
 _NAMED_DIFFERING = 1000  # files that differ, of each backup
 _FEWER_DIFFERING = (_NAMED_DIFFERING, 100, 10, 1)  # the first of these with which the file can be read again
 
@@ -240,7 +248,6 @@ def forget_compared(folder: Path, name: str) -> None:
         )
 
 
-DAMAGED = "damaged.json"
 # Places of each backup: the first of these with which the file can be read again.
 _NAMED_PLACES = (100_000, 10_000, 1000, 100, 10, 0)
 _log = logging.getLogger(__name__)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from btrkeep import __version__
 from btrkeep.cli.listings import Column, Row, listing, objects
@@ -231,6 +230,8 @@ def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
     """Returns JSON in ASCII, because a terminal interprets some other characters. orjson takes a fifth of the time, but cannot
     write ASCII.
     """
+    import orjson  # few commands print so much
+
     try:
         fast = orjson.dumps(items, _in_json, orjson.OPT_PASSTHROUGH_DATETIME)
         if fast.isascii() and b"`" not in fast:  # a command in backquotes

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from backupd.repo import pool_files
-from backupd.repo.pool_files import LARGEST
-from backupd.repo.verification_files import DAMAGED, enter_damages, read_damaged, replace_damaged
+from backupd.repo.pool_files import DAMAGED, LARGEST
+from backupd.repo.verification_files import enter_damages, read_damaged, replace_damaged
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name

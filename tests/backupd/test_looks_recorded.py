@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
+from backupd.repo.pool_files import COMPARED, DAMAGED, VERIFIED, damaged_paths
 from backupd.repo.verification_files import (
-    COMPARED,
-    DAMAGED,
-    VERIFIED,
     Comparison,
     HostComparisons,
     read_compared,
     read_verified,
     recall_looks,
+    replace_damaged,
     write_compared,
     write_verified,
 )
-from btrkeep.catalogue import Catalogue
+from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.decisions.verification import Verification
 from btrkeep.pool.marker import Pool
 from btrkeep.units import backup_name
@@ -85,3 +84,23 @@ def test_what_no_catalogue_can_have_counts_as_nothing(tmp_path: Path, file: str,
     with Catalogue.open(pool.path) as catalogue:
         recall_looks(pool, catalogue, "web1", {NAME})
         assert catalogue.damages("web1") == []
+
+
+def test_a_restore_is_given_all_files_that_are_recorded_as_damaged(tmp_path: Path) -> None:
+    pool = Pool(tmp_path, "1", "11111111-2222-4333-8444-555555555555", rehearsal=False)
+    folder, other = pool.host("web1"), backup_name(NOW - timedelta(days=1))
+    folder.mkdir(parents=True)
+    assert damaged_paths(folder, NAME) == set()
+    verified = {NAME: ("/read", "/both"), other: ("/o",)}
+    write_verified(folder, {name: Verification(NOW, NOW, damaged=paths) for name, paths in verified.items()})
+    write_compared(folder, HostComparisons({}, {NAME: Comparison(NOW, 2, 1, 0, 1, ("/differs\udce9", "/both"))}))
+    replace_damaged(pool, "web1", NAME, [Damage("web1", NAME, "/scrubbed", 4096, 4096, "scrub", NOW)])
+    assert damaged_paths(folder, NAME) == {b"/read", b"/both", b"/differs\xe9", b"/scrubbed"}
+    assert damaged_paths(folder, other) == {b"/o"}
+
+
+@pytest.mark.parametrize("file", [VERIFIED, COMPARED, DAMAGED])
+@pytest.mark.parametrize("text", ['{"format": 2, "backups": 5}', f'{{"format": 1, "backups": {{"{NAME}": 5}}}}', "{", "[]"])
+def test_a_restore_needs_no_record_of_damages(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    assert damaged_paths(tmp_path, NAME) == set()
