@@ -84,7 +84,7 @@ class CleanerQueue:
         self.most_waiting = max(self.most_waiting, len(ids))
         if not self._seen or now - self._seen[-1][0] >= 0.25:
             self._seen.append((now, self.dropped))
-        while now - self._seen[0][0] > _RATE_WINDOW and len(self._seen) > 1:
+        while now - self._seen[0][0] > _RATE_WINDOW:  # the last one is never so old
             self._seen.popleft()
         return len(ids)
 

@@ -9,6 +9,7 @@ import pytest
 
 from backupd.expire import queue as module
 from backupd.expire.queue import CleanerQueue
+from backupd.expire.report import DeletedBackup
 from btrkeep.errors import PoolUnusable
 
 
@@ -129,3 +130,54 @@ def test_a_queue_that_cannot_be_read_makes_the_pool_unusable(looks: Looks, monke
     monkeypatch.setattr(module, "commit", failing)
     with pytest.raises(PoolUnusable):
         looks.queue(5).commit()
+
+
+def test_what_is_remembered_of_looks_does_not_grow_with_their_number(looks: Looks) -> None:
+    """It looks thirty times a second, and a large expiry takes all night."""
+    queue = looks.queue(10)
+    for _ in range(4000):
+        looks.look(queue, (), 1 / 32)
+    assert len(queue._seen) == 240
+
+
+class Waiting:
+    """A cancellation whose sleep takes no time here: after each, the next of `sets` waits, and after the last it is cancelled."""
+
+    def __init__(self, looks: Looks, *sets: Iterable[int]) -> None:
+        self.looks, self.sets, self.is_cancelled = looks, list(sets), False
+
+    def __bool__(self) -> bool:
+        return self.is_cancelled
+
+    def sleep(self, seconds: float) -> None:
+        self.looks.now += seconds
+        if self.sets:
+            self.looks.ids = self.sets.pop(0)
+        else:
+            self.is_cancelled = True
+
+
+def test_deletions_go_on_when_half_of_the_queue_is_empty_or_nothing_has_moved_for_seconds(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "commit", lambda _path: None)
+    ticks: list[None] = []
+    for sets, room in (
+        ([range(1, 5), range(2, 5), range(3, 5), range(4, 5)], 3),
+        ([range(5)] * 9, 0),  # cancelled
+        ([range(4)] * 300, 1),
+    ):
+        queue = looks.queue(5)
+        looks.ids = range(5)
+        assert queue.wait_for_room(Waiting(looks, *sets), lambda: ticks.append(None)) == room  # type: ignore[arg-type]
+        assert not queue.stuck
+    assert ticks
+
+
+def test_an_expiry_waits_until_its_own_are_dropped_and_for_no_others(looks: Looks) -> None:
+    deleted = {number: DeletedBackup("web1", f"n{number}", f"/pool/n{number}") for number in (1, 2)}
+    waiting = Waiting(looks, (1, 2, 9), (2, 9), (9,), (9,))
+    looks.ids = (1, 2)
+    queue = looks.queue(5)
+    assert queue.wait_until_dropped(deleted, waiting, lambda: None, None) == {}  # type: ignore[arg-type]
+    assert (waiting.is_cancelled, waiting.sets, queue.waiting) == (False, [(9,)], 1)

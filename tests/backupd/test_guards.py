@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.expire.report import expiry_words, left_out_words
-from backupd.expire.trust import keep_clocks, past_clocks, recall_clocks
+from backupd.expire.trust import judge_clock, keep_clocks, past_clocks, recall_clocks
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.safety_limits import (
     ClockAhead,
@@ -282,6 +282,27 @@ def test_the_next_expiry_reads_the_clocks_that_the_last_one_stored(tmp_path: Pat
         for past in (ClockPast(fact(NOON)), ClockPast(fact(NOON), fact(NOON + DAY)), ClockPast(None, fact(NOON + DAY))):
             keep_clocks(catalogue, past)
             assert past_clocks(catalogue) == past
+
+
+def test_a_clock_that_an_administrator_forces_is_believed_and_stored_as_the_only_one(tmp_path: Path) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        keep_clocks(catalogue, ClockPast(fact(NOON), doubted=fact(NOON + DAY)))
+        before = fact(NOON - 30 * DAY)
+        assert judge_clock(catalogue, before, Forced(), rehearsal=False)[0].stop
+        assert judge_clock(catalogue, before, Forced(clock=True), rehearsal=False) == (ClockVerdict(), ClockPast(before))
+
+
+def test_without_a_stored_clock_the_end_of_the_newest_run_is_believed(tmp_path: Path) -> None:
+    """Else a clock that leapt ahead in a first night would be right, and every grace over."""
+    with Catalogue.open(tmp_path) as catalogue:
+        run_id = catalogue.start_run("web1", NOON - DAY, 1, "1", night=False)
+        assert past_clocks(catalogue) == ClockPast()
+        catalogue.finish_run(run_id, finished=NOON, outcome="complete")
+        past = past_clocks(catalogue)
+        assert past.trusted is not None
+        assert (past.trusted.wall, past.trusted.boot_id, past.doubted) == (NOON, "", None)
+        keep_clocks(catalogue, ClockPast(fact(NOON - DAY)))
+        assert past_clocks(catalogue) == ClockPast(fact(NOON - DAY))
 
 
 def test_a_run_that_a_wrong_clock_stamped_stops_until_there_is_a_newer_one() -> None:

@@ -5,8 +5,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from backupd.expire.queue import FsyncProbe, Governor, PressureProbe
+from backupd.expire.queue import FsyncProbe, Governor, PressureProbe, governor
 from btrkeep import procfs
+from btrkeep.config import Pace
 from btrkeep.errors import OperatorError
 
 
@@ -21,6 +22,24 @@ def test_an_expiry_paced_by_pressure_ends_when_the_kernel_stops_reporting_it(
     path.unlink()
     with pytest.raises(OperatorError, match="has no I/O pressure information"):
         probe.take()
+
+
+def test_the_pressure_is_that_since_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, clock = tmp_path / "io", [100.0]
+
+    def pass_(seconds: float, total: int) -> None:
+        clock[0] += seconds
+        path.write_text(f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+
+    monkeypatch.setattr(procfs.IoPressure.__init__, "__defaults__", (path,))
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    pass_(0, 0)
+    probe = PressureProbe()
+    pass_(10, 5_000_000)
+    assert probe.take() == 0.5
+    assert probe.take() is None  # a moment ago
+    pass_(10, 6_000_000)
+    assert probe.take() == 0.1
 
 
 def test_without_a_thread_the_probe_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +88,7 @@ def test_a_paced_expiry_begins_with_four_at_a_time_or_fewer_if_fewer_may_wait() 
         (0.1, 9.0, 20, 0.2),  # exactly at the limit
         (0.06, 9.0, 20, 0.2),
         (0.059, 9.0, 25, 0.1),
-        (0.0, 9.0, 25, 0.1),
+        (0.0, 9.0, 25, 0.1),  # a quarter more
         (None, 9.0, 20, 0.2),
     ],
 )
@@ -93,6 +112,18 @@ def test_width_and_rest_stay_within_their_bounds_however_long_it_goes_one_way() 
     for _ in range(39):
         pace.judge(1.0)
     assert (pace.width, pace.rest) == (50, 0.05)
+
+
+def test_the_configured_limit_is_measured_by_what_it_is_a_limit_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not governor(None, tmp_path, 50).paced
+    with governor(Pace("50ms", 0.05), tmp_path, 50) as pace:
+        assert (pace.limit, pace.most, type(pace.probe)) == (0.05, 50, FsyncProbe)
+        assert [path.name for path in tmp_path.iterdir()] == ["pace-probe"]
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "io").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    monkeypatch.setattr(procfs.IoPressure.__init__, "__defaults__", (tmp_path / "io",))
+    with governor(Pace("20%", None, 0.2), tmp_path, 50) as pace:
+        assert (pace.limit, pace.most, type(pace.probe)) == (0.2, 50, PressureProbe)
 
 
 def test_what_was_measured_before_a_batch_does_not_count_and_the_probe_ends_with_the_expiry() -> None:

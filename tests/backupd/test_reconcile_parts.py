@@ -1,6 +1,7 @@
 """Parts of reconciling that decide without a pool: whose fault stops what, which rows are old, what a killed run's end becomes."""
 
 import errno
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from backupd.repo.backup_json import Record, UnreadableRecord
-from backupd.repo.notes_json import Notes
+from backupd.repo.backup_json import RECORD, Record, UnreadableRecord, write
+from backupd.repo.checksums import SUMS
+from backupd.repo.hardlinks import STAGING
+from backupd.repo.notes_json import Notes, read_notes
 from backupd.repo.reconcile import (
     ReconcileResult,
     _collect_errors,
@@ -21,23 +24,33 @@ from backupd.repo.reconcile import (
     _is_runs,
     _staged_hosts,
     _stale,
+    all_rows,
+    check_seals,
+    clear_dead,
     final_row,
+    follow_notes,
+    noted_row,
+    open_catalogue_or_memory,
     reconcile,
+    row_of,
 )
+from backupd.repo.seals import Seal, read_seals, write_seals
 from btrkeep.backup_states import CauseCode
-from btrkeep.catalogue import Backup, Catalogue, StateFromNotes
+from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy, StateFromNotes
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume
+from btrkeep.process.proc import start_time
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
 NAME = "2026-03-20T120000Z"
+POOL_ID = "00000000-0000-0000-0000-000000000000"
 
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Pool:
-    return Pool(tmp_path, "main", "00000000-0000-0000-0000-000000000000", rehearsal=False)
+    return Pool(tmp_path, "main", POOL_ID, rehearsal=False)
 
 
 @pytest.fixture
@@ -156,6 +169,17 @@ def test_a_folder_with_anything_that_no_run_makes_is_not_removed(tmp_path: Path)
     assert not _is_runs(tmp_path, "web1", ())
 
 
+def test_what_a_killed_run_left_with_a_record_is_removed_only_if_it_is_of_that_host(tmp_path: Path) -> None:
+    """With everything in it that a run makes before it has its name."""
+    write(tmp_path, Record("web1", "u", "partial", NOON))
+    for name in ("backup.json.new", "SHA256SUMS", "data", os.fsdecode(STAGING)):
+        (tmp_path / name).touch()
+    assert {RECORD, SUMS} <= {path.name for path in tmp_path.iterdir()}
+    assert _is_runs(tmp_path, "web1", ())
+    assert _is_runs(tmp_path, "web2", ("web0", "web1"))
+    assert not _is_runs(tmp_path, "web2", ("web0",))
+
+
 SUBVOLUME = Subvolume(300, "u", None, read_only=False, generation=50, created=40)
 
 
@@ -177,6 +201,31 @@ def test_what_a_killed_run_was_creating_is_deleted_unless_it_is_read_only_or_in_
     _drop_staged(pool, "web1", "now", done)
     assert deleted == ([(pool.staged("web1").parent, 300)] if is_deleted else [])
     assert done.counts == ({"staged": 1} if is_deleted else {})
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "read_only", "is_altered", "row_state"),
+    [
+        (NAME, "complete", True, False, "complete"),
+        (NAME, "suspect", True, True, "altered"),
+        (NAME, "complete", False, True, "altered"),
+        (NAME, "complete", False, False, None),  # it is becoming final, or somebody made it writable just now
+        (NAME, "partial", True, False, None),
+        (WORKING, "complete", True, False, "partial"),  # whatever its record says
+        (WORKING, "partial", False, False, "partial"),
+    ],
+)
+def test_a_backup_has_a_row_if_it_is_final_unfinished_or_known_to_be_altered(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, name: str, state: str, read_only: bool, is_altered: bool, row_state: str | None
+) -> None:
+    record = Record("web1", "u", state, NOON, name if name != WORKING else None, finished=NOON)
+    ours = (replace(SUBVOLUME, read_only=read_only), record)
+    notes = Notes({NAME: {"altered": {"at": "x", "subvolume": 300}}} if is_altered else {})
+    monkeypatch.setattr("backupd.repo.reconcile.read_if_ours", lambda _path, _host: ours)
+    row = row_of(pool, "web1", name, notes)
+    assert (row.outcome or row.state if row else None) == row_state
+    monkeypatch.setattr("backupd.repo.reconcile.read_if_ours", lambda _path, _host: None)
+    assert row_of(pool, "web1", name, notes) is None
 
 
 @pytest.mark.parametrize(
@@ -322,3 +371,193 @@ def test_a_killed_run_and_a_killed_drill_are_counted_once(
         ended = catalogue.one_run(run_id)
         assert ended is not None
         assert ended.outcome == "failed"
+
+
+def test_a_row_whose_backup_cannot_be_read_stays_and_keeps_no_other_from_its_mark(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = {"hold": {"at": "x", "until": None, "why": "court"}}
+    rows: dict[str, Backup | Exception | None] = {"bad": damaged(), "good": replace(backup(NOON, name="good"), held_why="court")}
+    give_pool(monkeypatch, pool, rows, read_notes=lambda _folder: Notes({"bad": hold, "good": hold}))
+    with catalogue:
+        for name in rows:
+            catalogue.put_backup(backup(NOON, name=name))
+        done = reconcile(pool, catalogue, "now")
+        assert (done.counts, done.problems) == ({"amended": 1}, [])
+        assert {row.name: row.held_why for row in catalogue.backups("web1")} == {"bad": None, "good": "court"}
+
+
+def test_hosts_that_cannot_be_reconciled_are_named_in_the_order_of_their_names(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows come from the catalogue, and some have no folder any more."""
+    give_pool(monkeypatch, pool, {}, names_of=lambda *_: refuse())
+    hosts = [f"web{number}" for number in range(10, 30)]
+    with catalogue:
+        for host in reversed(hosts):
+            catalogue.put_backup(replace(backup(NOON), host=host))
+        assert reconcile(pool, catalogue, "now").problems == [f"{host}: refused" for host in ["web1", *hosts]]
+
+
+def refuse() -> None:
+    raise OperatorError("refused", "x")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), damaged(OSError(errno.EUCLEAN, "x"))])
+def test_a_damaged_backup_keeps_its_row_with_what_its_notes_have(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    notes = Notes({NAME: {"hold": {"at": "x", "until": None, "why": "court"}}})
+    give_pool(monkeypatch, pool, {NAME: error, "other": damaged(), "gone": error})
+    with catalogue:
+        for name in ("2026-03-19T120000Z", NAME):
+            catalogue.put_backup(backup(NOON, name=name))
+        row = noted_row(pool, catalogue, "web1", NAME, notes)
+        assert row is not None
+        assert (row.name, row.held_why) == (NAME, "court")
+        assert noted_row(pool, catalogue, "web1", "gone", notes) is None
+        with pytest.raises(UnreadableRecord):  # its record is wrong, and the disk is not
+            noted_row(pool, catalogue, "web1", "other", notes)
+
+
+def test_after_a_change_of_notes_the_rows_and_latest_follow_them(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointed: list[str] = []
+    give_pool(
+        monkeypatch,
+        pool,
+        {NAME: backup(NOON, "expired"), "foreign": None},
+        point_latest=lambda _pool, host: pointed.append(host),
+    )
+    with catalogue:
+        catalogue.put_backup(backup(NOON))
+        follow_notes(pool, catalogue, "web1", [NAME, "foreign"])
+        assert [(row.name, row.state) for row in catalogue.backups("web1")] == [(NAME, "expired")]
+    assert pointed == ["web1"]
+
+
+def test_a_rebuild_names_what_it_does_not_enter_and_counts_only_what_the_disk_does_not_give_back(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"a": backup(NOON, name="a"), "b": None, "c": OSError(errno.EIO, "Input/output error"), "d": damaged()}
+    give_pool(monkeypatch, pool, rows)
+    problems, unread = list[str](), list[tuple[str, str]]()
+    assert [row.name for row in all_rows(pool, problems, unread)] == ["a"]
+    assert [text.partition(":")[0] for text in problems] == ["web1/b", "web1/c", "web1/d"]
+    assert "not a backup of btrkeep" in problems[0]
+    assert unread == [("web1", "c")]
+
+
+# A catalogue in memory, in place of one that cannot be used
+
+
+def test_what_killed_commands_left_in_memory_is_removed_and_what_others_put_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backupd.repo.reconcile._MEMORY", tmp_path / "memory")
+    own = f"{os.getpid()}-{start_time(os.getpid())}"
+    stays = [f"btrkeep-catalogue-{own}-running", "btrkeep-catalogue-x-1-no pid", "another-1-1-x"]
+    for name in (*stays, f"btrkeep-catalogue-{os.getpid()}-1-number of a dead one"):
+        (tmp_path / "memory" / name).mkdir(parents=True)
+        (tmp_path / "memory" / name / "catalogue.sqlite").touch()
+    (tmp_path / "memory" / "btrkeep-catalogue-1-1-a file").touch()
+    (tmp_path / "memory" / "btrkeep-catalogue-1-1-a link").symlink_to(tmp_path)
+    with open_catalogue_or_memory(tmp_path / "state", POOL_ID) as (_, problem):
+        assert problem is None
+    stays = sorted([*stays, "btrkeep-catalogue-1-1-a file", "btrkeep-catalogue-1-1-a link"])
+    assert sorted(path.name for path in (tmp_path / "memory").iterdir()) == stays
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    (tmp_path / "memory" / f"btrkeep-catalogue-{os.getpid()}-1-of another user").mkdir()
+    clear_dead()
+    assert len(list((tmp_path / "memory").iterdir())) == len(stays) + 1
+
+
+@pytest.mark.parametrize("fault", ["damaged", "not writable"])
+def test_a_catalogue_that_cannot_be_used_is_replaced_by_an_empty_one_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    with Catalogue.open(tmp_path) as catalogue:
+        catalogue.set_pool_id(POOL_ID)
+        catalogue.put_backup(backup(NOON))
+    set_pool_id = Catalogue.set_pool_id
+    asked: list[Catalogue] = []
+
+    def fails_once(catalogue: Catalogue, pool_id: str) -> None:
+        asked.append(catalogue)
+        if len(asked) == 1:
+            raise CatalogueBusy("the catalogue is busy", "wait")
+        set_pool_id(catalogue, pool_id)
+
+    if fault == "damaged":
+        (tmp_path / "catalogue.sqlite").write_bytes(b"x" * 5000)
+    else:
+        monkeypatch.setattr(Catalogue, "set_pool_id", fails_once)
+    with open_catalogue_or_memory(tmp_path, POOL_ID) as (catalogue, problem):
+        assert problem is not None
+        assert (list(catalogue.names()), catalogue.pool_id()) == ([], POOL_ID)
+
+
+# Seals
+
+
+def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
+    pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names say what has happened to each since its row was written with seal 50. A later transaction alone is no change."""
+    in_pool = {
+        "same": (301, 50),
+        "moved": (302, 60),
+        "changed": (303, 60),
+        "new": (304, 60),
+        "seal lost": (305, 50),
+        "swapped": (318, 60),
+        "swapped, seal lost": (319, 60),
+        "foreign": (320, 60),
+    }
+    rows = dict(zip([*in_pool, "gone"], range(301, 310), strict=True))  # the subvolumes that the rows name
+    seals = {name: Seal(rows[name], 50, 7) for name in rows if name not in {"new", "seal lost", "swapped, seal lost"}}
+    described: list[str] = []
+
+    def look(path: Path) -> Subvolume | None:
+        described.append(path.name)
+        return subvolumes.get(path.name)
+
+    subvolumes = {name: replace(SUBVOLUME, id=id_, read_only=True, written=written) for name, (id_, written) in in_pool.items()}
+    entered = {
+        name: None if name == "foreign" else replace(backup(NOON, name=name), subvolume_id=id_)
+        for name, (id_, _) in in_pool.items()
+    }
+    give_pool(
+        monkeypatch,
+        pool,
+        entered,
+        read_notes=read_notes,
+        describe=look,
+        last_changes=lambda _fd: dict(in_pool.values()),
+    )
+    monkeypatch.setattr("backupd.repo.seals._changes", lambda path, *_: iter([1] if path.name in CHANGED else []))
+    for name in in_pool:
+        (pool.host("web1") / name).mkdir()
+    write_seals(pool.host("web1"), seals)
+    with catalogue:
+        for name, id_ in rows.items():
+            catalogue.put_backup(replace(backup(NOON, name=name), subvolume_id=id_))
+        catalogue.set_seals([("web1", name, 50) for name in rows if name != "new"])
+        done = check_seals(pool, catalogue, "now")
+        assert done.problems == []
+        assert done.counts == {"altered": 1, "sealed": 3, "resealed": 1}
+        sealed = {row.name: row.sealed for row in catalogue.states()}
+    assert sorted(described) == sorted([*in_pool, "gone"][1:])
+    notes, after = read_notes(pool.host("web1")), read_seals(pool.host("web1"))
+    assert [name for name in in_pool if notes.is_altered(name)] == ["changed"]
+    assert notes.note("changed", "altered") == {"at": "now", "subvolume": 303, "sealed": 7}
+    assert {name: (seal.subvolume, seal.ctransid) for name, seal in after.items()} == {
+        **{name: numbers for name, numbers in in_pool.items() if name != "foreign"},
+        "changed": (303, 50),
+        "foreign": (308, 50),
+    }
+    assert sealed == {**{name: written for name, (_, written) in in_pool.items()}, "changed": None, "foreign": 50, "gone": 50}
+
+
+CHANGED = ("changed", "swapped", "swapped, seal lost")
