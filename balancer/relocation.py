@@ -125,7 +125,7 @@ class Attempt:
     stop: Stop | None
     """Why the run must end; None: it continues."""
     obstacle: RelocationObstacle | None = None
-    """As in StepDone."""
+    """The same as in StepDone."""
 
 
 @dataclass(frozen=True, slots=True)

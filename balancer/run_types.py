@@ -179,7 +179,7 @@ class StepDone:
     group: PlannedBlockGroup
     """The block group, as planned."""
     started: datetime
-    """When it began."""
+    """When it started."""
     seconds: float
     """How long it took."""
     outcome: BalanceOutcome
@@ -191,7 +191,7 @@ class StepDone:
     gained: float
     """The score of all block groups before, minus that after."""
     score: float
-    """Of the filesystem afterwards."""
+    """The score of the filesystem afterwards."""
     unallocated: int
     """Bytes of the filesystem afterwards."""
     error: str | None = None
@@ -242,7 +242,7 @@ class Report:
     steps: tuple[StepDone, ...]
     """Its block groups."""
     started: datetime
-    """When it began."""
+    """When it started."""
     seconds: float
     """How long it took."""
     reason: StopReason
@@ -297,7 +297,7 @@ class Cancelling:
     why: str
     """Why the run must end."""
     vaddr: int
-    """Of the block group."""
+    """The logical address of the block group."""
 
 
 BalanceEvent = BalanceStarted | PlannedBlockGroup | BalanceProgress | Cancelling | StepDone | Waiting | Notice | Report

@@ -1,3 +1,3 @@
-"""The ground that backupd, heatmap, balancer and web stand on."""
+"""Shared code of backupd, heatmap, balancer and web."""
 
 __version__ = "0.1.0"

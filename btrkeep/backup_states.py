@@ -1,7 +1,6 @@
 """The states of a backup, as backup.json, the catalogue and JSON name them; why a backup or a run is not complete; and conditions
-that may last from one backup to the next, as data.
-
-btrkeep.decisions.cause_words has the text of causes; btrkeep.decisions.lasting follows conditions and has their words.
+that may last for several backups, as data. btrkeep.decisions.cause_words has the text of causes; btrkeep.decisions.lasting follows
+conditions and has their text.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +16,9 @@ COMPLETE, SUSPECT, FAILED = "complete", "suspect", "failed"
 ALTERED = "altered"  # changed after it was final; only the host's notes have it, never a record
 EXPIRED, DELETING = "expired", "deleting"
 FINAL = (COMPLETE, SUSPECT, FAILED)
-"""The states of a final backup by its own record."""
+"""The states of a final backup in its own record."""
 FINISHED = (*FINAL, ALTERED)
-"""The same by its record and its host's notes together, without expiry."""
+"""The states according to its record and its host's notes together, without expiry."""
 GOING = (EXPIRED, DELETING)
 BACKUP_STATES = (RUNNING, PARTIAL, *FINISHED, *GOING)
 
@@ -94,7 +93,7 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.MAX_MEMORY: _EXCEEDED,
     CauseCode.QUOTA: _EXCEEDED,
 }
-"""What belongs to a code, nothing where it is not here. Shares are fractions; `line` is one of rsync's, the words of a host."""
+"""The facts that belong to a code; none for missing codes. Shares are fractions; `line` is a line of rsync, printed by a host."""
 _ADDED_LATER = {(CauseCode.RSYNC_UNFINISHED, "line"): "", (CauseCode.RSYNC_FAILED, "line"): ""}
 
 
@@ -138,10 +137,10 @@ def _is_a(kind: type, value: Any) -> bool:
 
 
 LONGEST_NAME = 500
-"""Characters of a name; a longer one is cut, and no pattern is made from it."""
+"""Maximum characters of a name; a longer one is truncated, and no pattern is made from it."""
 CUT = "..."
 MOST = 20
-"""The maximum number of conditions that a record keeps, and as many standing ones: their names are the host's words."""
+"""Maximum conditions in a record, and maximum lasting ones: a host chooses their names."""
 _MOST_TIMES = 100_000
 
 
@@ -164,7 +163,7 @@ STANDING = frozenset({ConditionKind.LEFT_OUT, ConditionKind.FETCHED_TWICE})
 
 @dataclass(frozen=True, slots=True)
 class ConditionKey:
-    """What makes two conditions the same."""
+    """The properties that identify a condition."""
 
     kind: ConditionKind
     """The kind of condition."""
@@ -181,7 +180,7 @@ class Condition:
     key: ConditionKey
     """Which condition."""
     since: datetime
-    """When the first of the successive backups with it began."""
+    """When the first of the successive backups with it started."""
     times: int = 1
     """Number of successive backups with it."""
 
@@ -190,7 +189,7 @@ class Condition:
         return self.key.kind
 
     def as_json(self) -> dict[str, object]:
-        """Returns it as backup.json has it."""
+        """Returns it in the form of backup.json."""
         key = self.key
         return {
             "kind": key.kind.value,
@@ -202,7 +201,7 @@ class Condition:
 
 
 def conditions_of(entries: object) -> tuple[Condition, ...]:
-    """Parses a list of what `as_json` has written. Ignores invalid entries, and kinds that only a newer version has."""
+    """Parses a list in the form of `as_json`. Ignores invalid entries, and kinds of a newer version."""
     if not isinstance(entries, list | tuple):
         return ()
     return tuple(condition for condition in _parsed_conditions(entries) if condition)[: 2 * MOST]
@@ -220,5 +219,5 @@ def _parsed_conditions(entries: Iterable[Any]) -> Iterable[Condition | None]:
 
 
 def shortened(name: str) -> str:
-    """Returns the name, cut to the length that is kept."""
+    """Returns the name, truncated to the length that is stored."""
     return name if len(name) <= LONGEST_NAME + len(CUT) else name[:LONGEST_NAME] + CUT

@@ -1,7 +1,5 @@
-"""Announces every change of state by an audit event of Python's (PEP 578), before it and after it.
-
-Only tests listen, to kill a run at a chosen checkpoint (tests/beds/kill_at.py). Without a listener one costs a quarter of a
-microsecond.
+"""Announces every change of state by an audit event of Python (PEP 578), before and after it. Only tests listen, to kill a run at a
+chosen checkpoint (tests/beds/kill_at.py). Without a listener a checkpoint takes a quarter of a microsecond.
 """
 
 import sys
@@ -12,9 +10,8 @@ EVENT = "btrkeep.checkpoint"
 
 
 class Checkpoint(ContextDecorator):
-    """Around a change of state, or on the function that makes it: `after` only follows when that has raised nothing.
-
-    Not on a coroutine function, which has done nothing yet when it returns; nor on a generator.
+    """Used around a change of state, or on the function that makes it: `after` is announced only if nothing was raised. Not for a
+    coroutine function, which has done nothing yet when it returns; nor for a generator.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,6 +1,5 @@
-"""Words of which a user chooses one, where several programs offer the same choice; the default is the first.
-
-Imports nothing, so that help and the configuration need neither NumPy nor another program.
+"""Words of which a user chooses one, if several programs offer the same choice; the default is the first. Imports nothing, so that
+help and the configuration need neither NumPy nor another program.
 """
 
 BALANCE_POLICIES = {
@@ -8,10 +7,10 @@ BALANCE_POLICIES = {
     "score": "highest score first, however much data must be moved",
     "usage": "least used first, however fragmented its free space is",
 }
-"""What is balanced first, with its line in the help; balancer.choose has the order of each."""
+"""The policies of a balance, with their lines in the help; balancer.choose has the order of each."""
 DEFAULT_POLICY = next(iter(BALANCE_POLICIES))
 MAX_PRESSURE = 0.4
-"""The share of time that programs may wait for the disks before a balance does."""
+"""The share of time that programs may wait for the disks before a balance waits."""
 ALLOCATORS = ("ssd", "nossd", "ssd_spread")
 IN_PLACE = ("always", "large", "never")
 CURVES = ("hilbert", "linear", "snake")
@@ -23,7 +22,7 @@ COLOURS = {
     "profile": "RAID profile",
     "type": "data, metadata, system",
 }
-"""What the colours of a heatmap show; heatmap.colourings paints them."""
+"""The colourings of a heatmap; heatmap.colourings paints them."""
 PICTURE_FORMATS = ("png", "webp")
 ALARM_EVENTS = {
     "failure": "Failed",
@@ -32,7 +31,7 @@ ALARM_EVENTS = {
     "room": "Room",
     "devices": "Devices",
 }
-"""What [notify] on sends at once, in this order, with the title in the message."""
+"""The events that [notify] on sends at once, in this order, with the title in the message."""
 SERVICE_VERBS = {
     "browse": 600,
     "versions": 120,
@@ -52,6 +51,7 @@ SERVICE_VERBS = {
     "retention": 300,
     "hello": 1200,
 }
-"""What can be asked of the root service, with the requests of one user a minute, unless [serve] `rates` has another number;
-backupd.serve.verbs has what each takes."""
+"""The verbs of the root service, with the number of requests of one user a minute, unless [serve] `rates` has another one;
+backupd.serve.verbs has their arguments.
+"""
 OVERWRITE = ("never", "older", "all")

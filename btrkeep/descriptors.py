@@ -1,9 +1,9 @@
-"""File descriptors: closed at the end of a `with`, pipes that hold more, and ioctl(2) with a writable buffer of any size.
+"""File descriptors: closed at the end of a `with`, pipes with a larger buffer, and ioctl(2) with a writable buffer of any size.
 
 CPython's fcntl.ioctl keeps the interpreter's lock during a call with a writable buffer of more than 1,024 bytes (3.11 to 3.13,
-fcntl_ioctl_impl in Modules/fcntlmodule.c). A snapshot waits for a commit of the filesystem, and a FIEMAP for a file to be written
-out: with the lock held, everything else in the process would stand still for as long, the event loop too, and two snapshots that
-are asked for at once could not become one commit.
+fcntl_ioctl_impl in Modules/fcntlmodule.c). A snapshot waits for a commit of the filesystem, and a FIEMAP until a file is written:
+with the lock held, everything else in the process would stop during that time, including the event loop, and two snapshots
+requested at the same time could not share one commit.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ PIPE_BYTES = 1 << 20
 
 
 class ClosingFd:
-    """Gives the descriptor to a `with`, and closes it at the end."""
+    """Returns the descriptor for a `with`, and closes it at the end."""
 
     __slots__ = ("_fd",)
 
@@ -30,9 +30,8 @@ class ClosingFd:
 
 
 def widen_pipe(fd: int) -> None:
-    """Makes a pipe hold PIPE_BYTES, so that its writer waits less often for its reader. Changes nothing if that is not possible.
-
-    A pipe holds 64 KiB by default: a gibibyte takes 2.6 s with it, and 0.8 s with a mebibyte (two idle processors).
+    """Enlarges the buffer of a pipe to PIPE_BYTES, so that its writer waits less often for its reader. Changes nothing if that is
+    not possible. The default is 64 KiB: a gibibyte takes 2.6 s with it, and 0.8 s with a mebibyte (two idle processors).
     """
     with suppress(OSError):  # no pipe, or more than the user may have (/proc/sys/fs/pipe-user-pages-soft)
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < PIPE_BYTES:
@@ -50,12 +49,12 @@ def iow(number: int, size: int) -> int:
 
 
 def ior(number: int, size: int) -> int:
-    """The same of one that writes them to its caller: _IOR."""
+    """Returns the number of a request that writes them to its caller: _IOR."""
     return 2 << 30 | size << 16 | 0x94 << 8 | number
 
 
 def iowr(number: int, size: int) -> int:
-    """The same of one that does both: _IOWR."""
+    """Returns the number of a request that does both: _IOWR."""
     return iow(number, size) | ior(number, size)
 
 

@@ -1,11 +1,11 @@
-"""Errors that an operator sees, their exit statuses, and how a program of ours passes one to another of ours that started it.
+"""Errors for users, their exit statuses, and how a program of btrkeep passes one to the program that started it.
 
 Libraries raise :class:`OperatorError`; only the command line catches it and prints one line and a hint. Any other exception is a
 bug and keeps its traceback.
 
-The starting program gets an error as a line of JSON on a separate descriptor, so messages for people can be reworded: no program
-parses them. ssh forwards no such descriptor, only standard error: there an error is a line that begins with ERROR_MARK, which is
-part of the protocol with programs of other versions.
+The starting program gets an error as a line of JSON on a separate descriptor, so messages for people can be changed: no program
+parses them. ssh does not forward that descriptor, only standard error: there an error is a line that starts with ERROR_MARK, which
+is part of the protocol with programs of other versions.
 """
 
 import errno
@@ -17,21 +17,21 @@ from enum import IntEnum
 from typing import BinaryIO
 
 DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
-"""What the kernel says of data or metadata that the disk cannot give back as they were written."""
+"""The kernel's errors for data or metadata that the disk cannot return as they were written."""
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Returns True if it is an OSError that says so."""
+    """Returns True if it is an OSError with such a number."""
     return isinstance(error, OSError) and error.errno in DAMAGED
 
 
 def is_caused_by_damage(error: BaseException) -> bool:
-    """Returns True if it is an OSError that says so, or was raised from one."""
+    """Returns True if it is an OSError with such a number, or was raised from one."""
     return is_damage(error) or is_damage(error.__cause__)
 
 
 class Exit(IntEnum):
-    """Exit statuses of every program; the manual's table is this one."""
+    """Exit statuses of every program; the table of the manual is made from these."""
 
     OK = 0  # all complete, or nothing was due
     ATTENTION = 1  # some host is partial, failed or suspect; or a check found something to act on
@@ -43,7 +43,7 @@ class Exit(IntEnum):
 
 
 class OperatorError(Exception):
-    """Something the operator can act on: one line, and a hint what to do next."""
+    """A problem that the user can solve: one line, and a hint what to do next."""
 
     exit_code = Exit.ATTENTION
 
@@ -54,7 +54,7 @@ class OperatorError(Exception):
 
 
 class UsageError(OperatorError):
-    """The command's words do not fit the configuration or the catalogue."""
+    """The words of the command do not fit the configuration or the catalogue."""
 
     exit_code = Exit.USAGE
 
@@ -74,9 +74,8 @@ class ConfigError(OperatorError):
 
 
 class StateConflict(OperatorError):
-    """The request does not fit the present state: accepting a complete backup, releasing one that is not held.
-
-    The message is only about the host in question, because users who may see no other host read it.
+    """The request is not possible in the present state: accepting a complete backup, releasing one that is not held. The message is
+    only about the host in question, because users who may see no other host read it.
     """
 
 
@@ -87,7 +86,7 @@ class LockHeld(OperatorError):
 
 
 class PoolUnusable(OperatorError):
-    """The pool is not there, not the one it should be, read-only or full."""
+    """The pool is missing, not the expected one, read-only or full."""
 
     exit_code = Exit.UNUSABLE
 
@@ -96,14 +95,13 @@ _NEAR = 0.66  # of difflib's ratio: a letter that is wrong, left out or too many
 
 
 def quoted(word: str) -> str:
-    """Returns a name as a message has it: an empty one, such as a shell's variable that is not set, is visible."""
+    """Returns a name for a message: an empty one, such as an unset variable of a shell, becomes visible."""
     return word or "''"
 
 
 def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
-    """The hint that names the nearest of the known words, or `otherwise` when none is near.
-
-    HOST of HOST@BACKUP is near, for a command that takes a host alone.
+    """Returns the hint that names the most similar of the known words, or `otherwise` if none is similar. HOST of HOST@BACKUP
+    counts as similar, for a command that takes only a host.
     """
     from difflib import get_close_matches  # only a mistake pays for it
 
@@ -114,9 +112,9 @@ def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
 
 
 ERRORS_VARIABLE = "BTRKEEP_ERRORS"
-"""The environment's variable that holds the number of the descriptor."""
+"""The environment variable with the number of the descriptor."""
 ERROR_MARK = "error: "
-"""Begins a line of standard error that is an error of our programs, also on the other server of a replica."""
+"""Start of a line of standard error that is an error of btrkeep's programs, also on the other server of a replica."""
 _LONGEST = 1 << 16
 
 
@@ -133,7 +131,7 @@ class ReportedError:
 
 
 def report_error(error: OperatorError) -> None:
-    """Reports the error to the parent, if that asked for it."""
+    """Reports the error to the parent, if the parent requested it."""
     descriptor = os.environ.get(ERRORS_VARIABLE, "")
     if not (descriptor.isascii() and descriptor.isdecimal()):
         return
@@ -157,8 +155,8 @@ def first_reported(file: BinaryIO) -> ReportedError | None:
 
 
 def last_remote_error(lines: Sequence[str]) -> str:
-    """Returns the last error in the standard error of a program of ours behind ssh; if there is none, the last line, which may be
-    one of ssh itself; "" if there are no lines.
+    """Returns the last error in the standard error of a program of btrkeep behind ssh; if there is none, the last line, which may
+    be one of ssh itself; "" if there are no lines.
     """
     errors = [line.removeprefix(ERROR_MARK) for line in lines if line.startswith(ERROR_MARK)]
     return (errors or list(lines) or [""])[-1]

@@ -1,5 +1,5 @@
 """Finds out whether storage answers. A read from a disk or a server that is gone waits in the kernel (state D) and cannot be ended,
-and a thread that waits there keeps its process from ending. So another process reads first.
+and a thread that waits there prevents its process from ending. So another process reads first.
 """
 
 import os
@@ -15,7 +15,7 @@ from btrkeep.procfs import mounts
 from btrkeep.units import printable
 
 PATIENCE = 10.0
-"""Seconds: a disk that has to spin up, or an array that moves on to another path, takes some."""
+"""Seconds: a disk may have to spin up, or an array may have to change to another path."""
 _ENDING = 0.5
 _QUIET = tuple((os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2))
 _READ, _LOOKUP = ("head", "-c1", "--"), ("stat", "-L", "--")
@@ -26,20 +26,18 @@ _REMOTE = frozenset(
         *("nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
     )
 )
-"""Types of filesystems whose files are on a server, or that a program serves; without what stands behind a dot (fuse.sshfs)."""
+"""Types of filesystems whose files are on a server, or that are served by a program; without the part after a dot (fuse.sshfs)."""
 _silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
 _answered: dict[Path, float] = {}  # when the path answered last
 HINT = "check its disk, or the server behind it (dmesg): each access waits until it answers or is removed"
 
 
 def answers(path: Path, trusted: float = 0) -> bool:
-    """Returns True if the first byte of the file or folder at `path` can be opened and read within PATIENCE, even with an error.
-
-    A process that hangs is left behind, because nothing can end it. Returns True as well if no process can be started. A path that
-    did not answer is not tried again for a minute, and nothing below it.
-
-    `trusted`: an answer that is not older than so many seconds counts, for who asks all the time; not of a remote folder, which may
-    die at any time, and then each thread that trusted it would wait for ever.
+    """Returns True if the first byte of the file or folder at `path` can be opened and read within PATIENCE, even with an error. A
+    process that hangs is left running, because nothing can end it. Also returns True if no process can be started. A path that did
+    not answer is not tried again for a minute, nor is anything below it. `trusted`: an answer that is not older than that many
+    seconds counts, for callers that ask all the time; not for a remote folder, which may stop answering at any time: each thread
+    that trusted it would then wait for ever.
     """
     if trusted and time.monotonic() - _answered.get(path, -trusted) < trusted and not _is_silent(path):
         return True
@@ -51,7 +49,7 @@ def answers(path: Path, trusted: float = 0) -> bool:
 
 def is_remote(path: Path) -> bool:
     """Returns True if the path is on a server, or on a filesystem that a program serves. False if that cannot be found out. Call it
-    only of what answers.
+    only for paths that answer.
     """
     try:
         device = path.stat().st_dev
@@ -68,9 +66,8 @@ def require_answer(path: Path) -> None:
 
 
 def require_lookup(path: Path) -> None:
-    """Raises OperatorError if the path cannot be looked up within PATIENCE, or is a folder that does not answer.
-
-    Of a file nothing is read: it may be a pipe, or a tape.
+    """Raises OperatorError if the path cannot be looked up within PATIENCE, or is a folder that does not answer. A file is not
+    read, because it may be a pipe or a tape.
     """
     if not _answers_to(_LOOKUP, path):
         raise OperatorError(f"{printable(str(path))} does not answer: it could not be read within {PATIENCE:.0f} s", HINT)

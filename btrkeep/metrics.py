@@ -18,7 +18,7 @@ class Metric:
     """One metric family."""
 
     name: str
-    """As Prometheus has it."""
+    """Its name in Prometheus."""
     kind: Literal["gauge", "counter", "histogram"]
     """Its type."""
     meaning: str
@@ -226,14 +226,16 @@ class MetricSample(NamedTuple):
 
 
 class MetricSamples:
-    """Samples by metric, in the order of `metrics`. With a `pool` all of them have it as a label. The text has labels by name."""
+    """Samples by metric, in the order of `metrics`. With a `pool` all of them have it as a label. In the text, labels are sorted by
+    name.
+    """
 
     def __init__(self, pool: str | None, metrics: Sequence[Metric] = METRICS) -> None:
         self._common = () if pool is None else (("pool", pool),)
         self._samples: dict[Metric, list[MetricSample]] = {metric: [] for metric in metrics}
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
-        """Adds one sample; None is unknown and adds none."""
+        """Adds one sample; for None, which means unknown, it adds none."""
         if value is not None:
             self._samples[metric].append(MetricSample(self._pairs(metric, labels), float(value)))
 
@@ -250,7 +252,7 @@ class MetricSamples:
         return ((metric, samples) for metric, samples in self._samples.items() if samples)
 
     def text(self) -> bytes:
-        """Returns all samples as Prometheus reads them. A character that UTF-8 cannot have becomes a question mark."""
+        """Returns all samples in the format of Prometheus. A character that UTF-8 cannot represent becomes a question mark."""
         return "".join(line for metric, samples in self.families() for line in _lines(metric, samples)).encode("utf-8", "replace")
 
     def _pairs(self, metric: Metric, labels: Sequence[str]) -> Sequence[tuple[str, str]]:

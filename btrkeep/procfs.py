@@ -1,8 +1,7 @@
-"""What /proc and /sys tell of the machine and of this process: boot, mounts, pressure, capabilities. Others: btrkeep.process.proc.
-
-Capabilities are from CapEff of /proc/self/status, and uid_map: in a user namespace of its own a process may have all capabilities,
-but CAP_SYS_ADMIN and CAP_MKNOD do not count for a filesystem that was mounted outside of it, and other users' ids may not exist
-there.
+"""What /proc and /sys report about the machine and this process: boot, mounts, pressure, capabilities. For other processes:
+btrkeep.process.proc. Capabilities are from CapEff of /proc/self/status, and uid_map: in its own user namespace a process may have
+all capabilities, but CAP_SYS_ADMIN and CAP_MKNOD do not count for a filesystem that was mounted outside of it, and ids of other
+users may not exist there.
 """
 
 import os
@@ -23,7 +22,7 @@ def boot_id() -> str:
 
 
 def sysfs_text(file: Path) -> str:
-    """Returns what the file says; "" if it is not there, as on an older kernel, or says nothing now."""
+    """Returns the content of the file; "" if it is missing, as on an older kernel, or empty now."""
     try:
         return file.read_text(errors="surrogateescape").strip()
     except OSError:
@@ -40,14 +39,16 @@ def pressure_totals(file: Path) -> dict[str, int]:
 
 
 class IoPressure:
-    """The share of time in which some process waited for I/O, on the whole machine, by the running total of microseconds."""
+    """Measures the share of time in which some process waited for I/O, on the whole machine, from the running total of
+    microseconds.
+    """
 
     def __init__(self, file: Path = PRESSURE / "io") -> None:
         self._file = file
         self.restart()
 
     def total(self) -> int:
-        """Microseconds since the boot. Raises OSError or ValueError on a kernel that does not tell (psi=1)."""
+        """Returns microseconds since the boot. Raises OSError or ValueError on a kernel that does not report them (psi=1)."""
         totals = pressure_totals(self._file)
         if "some" not in totals:
             raise ValueError("it hides some processes")
@@ -64,11 +65,11 @@ class IoPressure:
         return self._total_if_known() is not None
 
     def restart(self) -> None:
-        """Makes `share` count from now on."""
+        """Starts the measurement of `share` again."""
         self._since = (time.monotonic(), self._total_if_known())
 
     def share(self) -> float | None:
-        """Since it was restarted, from 0 to 1; None when that is not known, or was a moment ago."""
+        """Returns the share since the last start, from 0 to 1; None if it is unknown, or if the start was a moment ago."""
         (since, before), now, total = self._since, time.monotonic(), self._total_if_known()
         if before is None or total is None or now - since < _MOMENT:
             return None
@@ -80,7 +81,7 @@ class Mount:
     """A line of mountinfo."""
 
     id: int
-    """Of the mount."""
+    """The id of the mount."""
     device: str
     """The number of the filesystem ("0:42")."""
     target: Path
@@ -90,22 +91,22 @@ class Mount:
     filesystem: str
     """Its type."""
     root: str
-    """The folder of the filesystem that is mounted here; on btrfs from the top subvolume on."""
+    """The mounted folder of the filesystem; on btrfs from the top subvolume on."""
     mount_options: tuple[str, ...]
-    """Of this mount (nosuid, noatime, ...)."""
+    """The options of this mount (nosuid, noatime, ...)."""
     super_options: tuple[str, ...]
-    """Of the filesystem."""
+    """The options of the filesystem."""
     parent: int = 0
-    """The id of the mount that it was made on; 0: not known."""
+    """The id of its parent mount; 0: unknown."""
 
 
 def mounts(process: int | str = "self") -> list[Mount]:
-    """All mounts that a process sees, in the order in which they were made. Raises OSError."""
+    """Returns all mounts that a process sees, in the order in which they were made. Raises OSError."""
     return parse_mounts(Path(f"/proc/{process}/mountinfo").read_bytes())
 
 
 def parse_mounts(text: bytes) -> list[Mount]:
-    """Parses the content of a mountinfo. Raises ValueError if it is none."""
+    """Parses the content of a mountinfo. Raises ValueError if it has another format."""
     try:
         return [_parse(line) for line in text.splitlines()]
     except IndexError:
@@ -131,7 +132,7 @@ def _parse(line: bytes) -> Mount:
 
 
 def _unescaped(field: bytes) -> str:
-    """Space, tab, newline, backslash and # stand as three octal digits behind a backslash."""
+    """Space, tab, newline, backslash and # are written as a backslash and three octal digits."""
     return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), field))
 
 
@@ -144,7 +145,7 @@ _NAMES = (
 )  # fmt: skip
 """By bit: include/uapi/linux/capability.h."""
 _ONLY_INITIAL = frozenset({SYS_ADMIN, "CAP_MKNOD"})
-"""What the kernel asks of the initial user namespace."""
+"""The capabilities that the kernel requires in the initial user namespace."""
 _ALL_IDS = (0, 0, (1 << 32) - 1)
 _EFFECTIVE = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
 
@@ -175,7 +176,7 @@ def parse_capabilities(status: str, uid_map: str) -> Capabilities | None:
 
 
 def read_capabilities() -> Capabilities | None:
-    """Returns those of this process; None if /proc cannot be read."""
+    """Returns the capabilities of this process; None if /proc cannot be read."""
     try:
         return parse_capabilities(Path("/proc/self/status").read_text(), Path("/proc/self/uid_map").read_text())
     except OSError:
@@ -183,7 +184,7 @@ def read_capabilities() -> Capabilities | None:
 
 
 def privilege_hint(name: str = SYS_ADMIN) -> str:
-    """Returns what to do when something was not permitted that takes this capability."""
+    """Returns what to do if an action was not permitted that needs this capability."""
     if os.geteuid():
         return "run this as root"
     capabilities = read_capabilities()

@@ -1,4 +1,6 @@
-"""Finds out whether users other than root control a path: a folder of theirs, or a symlink, leads what root writes elsewhere."""
+"""Finds out whether users other than root control a path: through a folder or a symlink of theirs, data that root writes would go
+somewhere else.
+"""
 
 import os
 import pwd
@@ -19,8 +21,8 @@ _OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class UntrustedStep:
-    """A step of a path that another user controls: `place` is the folder or the symlink, `reason` what is wrong with it. `is_open`:
-    its mode is, else its owner or the number of links.
+    """A part of a path that another user controls: `place` is the folder or the symlink, `reason` the problem. `is_open`: the
+    problem is its mode, else its owner or the number of links.
     """
 
     place: Path
@@ -29,11 +31,12 @@ class UntrustedStep:
 
 
 def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
-    """The first step of an absolute path that a user other than root and ourselves could replace or write to, or None.
+    """Returns the first part of an absolute path that a user other than root and the present one could replace or write to, or
+    None.
 
-    Parents that all users may write to are fine with the sticky bit (/tmp): entries of root's stay root's there. With `sticky` the
-    last folder may be one, too. A path that does not exist is judged by the part that does. Group write permission counts also for
-    root's group, because with an ACL that bit is the mask of all groups. Raises OSError.
+    Parents to which all users may write are allowed with the sticky bit (/tmp): there only root can replace root's entries. With
+    `sticky` the last folder may be one, too. For a path that does not exist, the existing part is checked. Group write permission
+    also counts for root's group, because with an ACL that bit is the mask of all groups. Raises OSError.
     """
     todo, place, links = list(reversed(path.parts[1:])), Path("/"), 0
     trusted = {0, os.geteuid()}
@@ -66,10 +69,9 @@ def untrusted_step(path: Path, *, sticky: bool = False) -> UntrustedStep | None:
 
 
 def untrusted_config(main: Path) -> UntrustedStep | None:
-    """The first of a configuration's files and folders, with all folders on their way, that users other than root may write to, or
-    None: a user who may write there chooses which hooks root runs.
-
-    A process without root's rights runs hooks with its own, so nothing is checked then. Raises OSError.
+    """Returns the first of a configuration's files and folders, including all folders above them, to which users other than root
+    may write, or None: a user who may write there chooses which hooks root runs. A process without root's rights runs hooks with
+    its own, so then nothing is checked. Raises OSError.
     """
     if os.geteuid():
         return None
@@ -79,17 +81,16 @@ def untrusted_config(main: Path) -> UntrustedStep | None:
 
 
 def untrusted_state(folder: Path) -> UntrustedStep | None:
-    """The same of a state folder: a user who may write there, or replace it, can put other files in the place of those that root
-    writes, and SQLite opens them by their path.
-
-    Without root's rights nothing is checked. Raises OSError.
+    """Returns the same for a state folder: a user who may write there, or replace it, can replace the files that root writes, and
+    SQLite opens them by their path. Without root's rights nothing is checked. Raises OSError.
     """
     return None if os.geteuid() else untrusted_step(folder.absolute())
 
 
 def remedy(step: UntrustedStep, for_home: str = _MOVE_CONFIGURATION) -> str:
-    """Returns the command after which root alone may write there; `for_home` for a home folder, which has to stay its user's, and
-    for a folder on a server or a FUSE filesystem: there owners and modes are mostly not ours to change (root_squash, CIFS, sshfs).
+    """Returns the command after which only root may write there. `for_home`: for a home folder, which must remain its user's, and
+    for a folder on a server or a FUSE filesystem, where owners and modes usually cannot be changed from here (root_squash, CIFS,
+    sshfs).
     """
     if is_remote(step.place) or (not step.is_open and _is_home(step.place)):
         return for_home

@@ -24,7 +24,7 @@ _STAMP_SHAPE = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d)(\d\d)(\d\d)Z", re.ASCII
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "16MB" (decimal), "20GiB" or "20G" (binary), "512". Raises ValueError."""
+    """Parses "16MB" (decimal), "20GiB" or "20G" (binary), or "512" into bytes. Raises ValueError."""
     match = _NUMBER_AND_UNIT.fullmatch(text)
     if not match or match[2].upper() not in _SIZE_UNITS:
         raise ValueError(f"{text!r} is not a size: write a number and a unit, such as 16MB or 20GiB")
@@ -32,7 +32,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "30m", "6h", "1d", "1d12h", "2w". Raises ValueError."""
+    """Parses "30m", "6h", "1d", "1d12h" or "2w" into seconds. Raises ValueError."""
     pieces, rest = _NUMBER_AND_LETTERS.findall(text), _NUMBER_AND_LETTERS.sub("", text).strip()
     if not pieces or rest or any(unit not in _DURATION_UNITS for _, unit in pieces):
         raise ValueError(f"{text!r} is not a duration: write a number and a unit, such as 30m, 6h, 1d or 2w")
@@ -40,7 +40,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_share(text: str) -> float:
-    """The fraction that "5%" means: 0.05. Raises ValueError when it is not between 0 % and 100 %."""
+    """Parses "5%" into a fraction: 0.05. Raises ValueError if it is not between 0 % and 100 %."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text, re.ASCII)
     if not match or float(match[1]) > 100:
         raise ValueError(f"{text!r} is not a share: write a percentage between 0% and 100%")
@@ -48,12 +48,12 @@ def parse_share(text: str) -> float:
 
 
 def format_size(size: int | None) -> str:
-    """Three significant digits and a binary unit: 1536 is "1.50 KiB", None is "-"."""
+    """Formats bytes with three significant digits and a binary unit: 1536 is "1.50 KiB", None is "-"."""
     return "-" if size is None else " ".join(size_parts(size))
 
 
 def size_short(size: int) -> str:
-    """Returns `format_size` without zeros at the end: "20 TiB" in place of "20.0 TiB"."""
+    """Returns `format_size` without zeros at the end: "20 TiB" instead of "20.0 TiB"."""
     number, unit = size_parts(size)
     return f"{float(number):g} {unit}"
 
@@ -85,7 +85,9 @@ def format_given(size: int) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Formats with two units: 3725 s is "1h 2m", 0.4 s is "0.4s", None is "-", and so is a negative one: a clock was set back."""
+    """Formats with two units: 3725 s is "1h 2m", 0.4 s is "0.4s". None is "-", and so is a negative duration, because a clock was
+    set back.
+    """
     if seconds is None or seconds < 0:
         return "-"
     if seconds < 10:
@@ -97,7 +99,7 @@ def format_duration(seconds: float | None) -> str:
 
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
-    """Seconds from the one to the other; None where one is not known, or the clock was set back between them."""
+    """Returns the seconds between two times; None if one is unknown, or if the clock was set back between them."""
     seconds = (end - start).total_seconds() if start and end else -1.0
     return seconds if seconds >= 0 else None
 
@@ -108,12 +110,12 @@ def format_share(share: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 host", "2,000 hosts": for nouns whose plural is an s."""
+    """Formats a number with a noun whose plural ends in s: "1 host", "2,000 hosts"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def format_time(moment: datetime) -> str:
-    """RFC 3339 in UTC with Z, whole seconds: 2026-11-20T22:00:03Z."""
+    """Formats a time as RFC 3339 in UTC with Z, whole seconds: 2026-11-20T22:00:03Z."""
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
     return moment.isoformat()[:19] + "Z"  # strftime takes twice as long: a long list has 200,000 times
@@ -123,22 +125,21 @@ _zone: tzinfo | None = None
 
 
 def show_times_in(zone: tzinfo) -> None:
-    """Sets the zone of all times in words of this process: that of the pool it works for. Called where a program reads its
-    configuration, and nowhere else. UTC until then.
+    """Sets the zone of all times in words of this process: that of its pool. Called only when a program reads its configuration.
+    UTC until then.
     """
     global _zone  # a process serves one pool, and its words are made in a hundred places
     _zone = zone
 
 
 def zone_of_pool() -> tzinfo | None:
-    """Returns the zone of the pool that this process works for; None if it works for none, or has not read its configuration."""
+    """Returns the zone of the pool of this process; None if it has none, or has not read its configuration."""
     return _zone
 
 
 def local_time(moment: datetime) -> str:
-    """A time in words: RFC 3339 in the pool's zone with its offset, whole seconds. `parse_time` reads it.
-
-    2026-11-20T23:00:03+01:00; with Z where the zone is UTC.
+    """Formats a time in words: RFC 3339 in the pool's zone with its offset, whole seconds. `parse_time` reads it.
+    2026-11-20T23:00:03+01:00; with Z if the zone is UTC.
     """
     if _zone is None or _zone is UTC or getattr(_zone, "key", "") == "UTC":
         return format_time(moment)
@@ -146,17 +147,17 @@ def local_time(moment: datetime) -> str:
 
 
 def local_minute(moment: datetime) -> str:
-    """The same without seconds, for tables: 2026-11-20 23:00 +0100."""
+    """Formats the same without seconds, for tables: 2026-11-20 23:00 +0100."""
     return f"{in_zone(moment):%Y-%m-%d %H:%M %z}"
 
 
 def local_day(moment: datetime) -> str:
-    """The day of a moment in the pool's zone: 2026-11-20."""
+    """Formats the day of a time in the pool's zone: 2026-11-20."""
     return f"{in_zone(moment):%Y-%m-%d}"
 
 
 def recorded_time(text: str) -> str:
-    """The same for a time that a record has as text; any other text is returned unchanged."""
+    """Formats the same for a time that a record has as text; any other text is returned unchanged."""
     try:
         return local_time(parse_time(text))
     except ValueError:
@@ -164,7 +165,7 @@ def recorded_time(text: str) -> str:
 
 
 def in_zone(moment: datetime) -> datetime:
-    """The moment on the clocks of the pool's zone, for axes and calendars in words."""
+    """Returns the local time in the pool's zone, for axes and calendars."""
     try:
         return moment.astimezone(_zone or UTC)
     except OverflowError:  # the first and the last day of the calendar
@@ -186,14 +187,13 @@ def parse_time(text: str) -> datetime:
 
 
 def backup_name(started: datetime) -> str:
-    """The folder name of a backup: 2026-11-20T220003Z, its start in UTC."""
+    """Returns the folder name of a backup: 2026-11-20T220003Z, its start in UTC."""
     return started.astimezone(UTC).strftime(_STAMP)
 
 
 def parse_backup_name(name: str) -> datetime | None:
-    """Returns when the backup of that name started; None if it is no backup's name.
-
-    The first and the last possible year are rejected: some of their days do not exist in every zone.
+    """Returns when the backup of that name started; None if it is not the name of a backup. The first and the last possible year
+    are rejected, because some of their days do not exist in every zone.
     """
     match = _STAMP_SHAPE.fullmatch(name)
     if not match:
@@ -208,9 +208,8 @@ def parse_backup_name(name: str) -> datetime | None:
 
 
 def printable(text: str | bytes) -> str:
-    """`text` made safe to show: bytes that are not UTF-8, control and format characters become visible escapes.
-
-    File names and messages of a backed up host are foreign: they must not move the cursor or fake a line.
+    """Returns `text` in a form that is safe to show: bytes that are not UTF-8, control and format characters become visible
+    escapes. File names and messages of a host are not trusted: they must not move the cursor or imitate a line.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
@@ -227,16 +226,15 @@ def _escape(char: str) -> str:
 
 
 def percent_encoded(name: str | bytes) -> str:
-    """The bytes of a name or path in ASCII, as an address has them: "/srv/caf%E9"."""
+    """Returns the bytes of a name or path in ASCII, in the form of an address: "/srv/caf%E9"."""
     from urllib.parse import quote_from_bytes
 
     return quote_from_bytes(name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name, safe="/")
 
 
 def with_encoded(value: object) -> object:
-    """Prepares a value for JSON: beside each text NAME with bytes that are not UTF-8, adds NAME_encoded with all its bytes.
-
-    Few parsers return the lone surrogates that stand for such bytes in the text.
+    """Prepares a value for JSON: beside each text NAME with bytes that are not UTF-8, adds NAME_encoded with all its bytes. Few
+    parsers return the lone surrogates that represent such bytes in the text.
     """
     if isinstance(value, list | tuple):
         return [with_encoded(item) for item in value]
@@ -251,7 +249,7 @@ def with_encoded(value: object) -> object:
 
 
 LARGEST_COUNT = 1 << 60
-"""An exbibyte: no host has more bytes or files. SQLite and others keep whole numbers of up to eight times as much."""
+"""An exbibyte: no host has more bytes or files. SQLite and others store integers up to eight times as large."""
 
 
 def bounded(number: int) -> int:

@@ -182,11 +182,11 @@ class ColourScheme:
     name: str
     """Its name."""
     paint: Colouring
-    """As in `overview`."""
+    """The same as in `overview`."""
     key: Callable[[FilesystemState], ColourKey]
     """Returns its legend."""
     min_brightness: float = 1.0
-    """As in `overview`."""
+    """The same as in `overview`."""
 
 
 def _bare(rgb: Array) -> CellColours:

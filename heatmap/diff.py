@@ -58,7 +58,7 @@ class Totals:
     allocated: int
     """Bytes of the devices that belong to block groups."""
     length: int
-    """Of the block groups."""
+    """Bytes of the block groups."""
     used: int
     """Bytes in use."""
     block_groups: int
@@ -78,9 +78,9 @@ class StateDifference:
     after: Totals
     """Totals of the later state."""
     changes: Changes
-    """Of block groups."""
+    """The changes of block groups."""
     moves: Moves
-    """Of chunks."""
+    """The moves of chunks."""
     devices: list[tuple[int, int, int]]
     """Devices that appeared, disappeared or changed their size: id, bytes before and bytes after (0: none)."""
 

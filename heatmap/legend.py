@@ -161,7 +161,7 @@ class _Swatch:
     """A swatch and its label, with their position."""
 
     line: int
-    """From 0."""
+    """Its line, from 0."""
     x: int
     """The column, pixels."""
     colour: Colour

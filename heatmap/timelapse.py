@@ -48,9 +48,9 @@ class FrameSource:
     moment: StateHeader | None
     """The header of a recorded state; None: it is a picture."""
     width: int = 0
-    """Of a picture, pixels."""
+    """Width of a picture in pixels."""
     height: int = 0
-    """Of a picture, pixels."""
+    """Height of a picture in pixels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class FrameSources:
     """Sources in order of time, and for each skipped file a line with the reason."""
 
     sources: list[FrameSource]
-    """In order of time."""
+    """The sources in order of time."""
     left_out: list[str]
     """A line with the reason for each skipped file."""
 

@@ -33,7 +33,7 @@ class OpenAlarm:
     tone: str
     """bad or warn."""
     since: datetime
-    """When it began."""
+    """When it started."""
     times: int
     """How often its notification was sent."""
     told: bool

@@ -40,7 +40,7 @@ class DashboardPage:
     address: str = ""
     """The text of its entry in the navigation; "": no entry."""
     label: str = ""
-    """Of its entry."""
+    """The text of its entry."""
     below: str = ""
     """The page whose entry is highlighted instead; "": its own."""
     is_of_whole_pool: bool = False

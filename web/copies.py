@@ -88,7 +88,7 @@ class ReplicaView:
     size: int = 0
     """The size of all files in the newest backup of each host there, as far as this pool has these backups."""
     stored: int | None = None
-    """Bytes that a repository takes, as of its newest run or check; null: not known."""
+    """Bytes that a repository takes, as of its newest run or check; null: unknown."""
 
     @property
     def done(self) -> str:
@@ -130,7 +130,7 @@ class FetchingNow:
     bytes: int
     """Transferred so far."""
     rate: float | None
-    """Bytes per second; null: not known yet."""
+    """Bytes per second; null: still unknown."""
     hosts: tuple[str, ...]
     """The hosts that are being copied."""
     words: str

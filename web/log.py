@@ -35,7 +35,7 @@ class LogRun:
     host: str
     """The host's name."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; null: it is running."""
     seconds: float | None
@@ -51,7 +51,7 @@ class LogRun:
     exit_code: int | None
     """rsync's exit status; negative for a signal; null: rsync was not started."""
     meaning: str | None
-    """What `exit_code` means; null: not known."""
+    """What `exit_code` means; null: unknown."""
     error: str | None
     """Why it did not make a complete backup; null: it did."""
     last_lines: tuple[str, ...]
@@ -63,9 +63,9 @@ class LogRun:
     received_bytes: int | None
     """Bytes received over the connection."""
     rsync_version: str | None
-    """Of rsync on the server."""
+    """The version of rsync on the server."""
     protocol: int | None
-    """Of rsync, which both sides used."""
+    """The version of rsync's protocol that both sides used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,17 +36,17 @@ class PoolSummary:
     taken: datetime
     """When it was measured."""
     size: int
-    """Of all devices."""
+    """Size of all devices."""
     allocated: int
-    """In block groups."""
+    """Bytes in block groups."""
     used: int
-    """With data or metadata."""
+    """Bytes with data or metadata."""
     unused: int
     """Allocated and not used: what a balance can free."""
     unallocated: int
     """Not in block groups."""
     orphans: int | None
-    """Number of deleted subvolumes that wait for the cleaner; null: not known."""
+    """Number of deleted subvolumes that wait for the cleaner; null: unknown."""
     score: float | None
     """Of the free space; null: it was not scored."""
     allocated_full: Outlook
@@ -86,7 +86,7 @@ class Overview:
     nights: tuple[NightSum, ...]
     """The newest first, at most two; empty: no host was tried yet."""
     schedule: StoredSchedule | None
-    """What starts runs, and when the next one takes a host, as `backupd notify` found in the last hour; null: not known."""
+    """What starts runs, and when the next one takes a host, as `backupd notify` found in the last hour; null: unknown."""
     last_try: datetime | None
     """When a host was last tried; null: never."""
     running: RunningNow
@@ -253,7 +253,7 @@ class Picture:
     """A heatmap."""
 
     address: str
-    """Of the picture."""
+    """The address of the picture."""
     taken: datetime
     """The time of the data that it shows."""
 

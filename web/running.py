@@ -41,17 +41,17 @@ class Transfer:
     files: int
     """Number of files that are done."""
     files_total: int | None
-    """Number of files in all; null: not known yet."""
+    """Number of files in all; null: still unknown."""
     bytes: int
     """Transferred so far."""
     rate: float | None
-    """Bytes per second; null: not known yet."""
+    """Bytes per second; null: still unknown."""
     share: float | None
     """The part of the names that is done, 0 to 1; names differ in the work they need."""
     started: datetime | None
     """When its run began."""
     left: float | None
-    """Seconds, estimated from the share and the time so far; null: not known."""
+    """Seconds, estimated from the share and the time so far; null: unknown."""
     night: bool
     """Whether it belongs to a run over all hosts."""
 
@@ -61,17 +61,17 @@ class ExpiryNow:
     """An expiry that is deleting."""
 
     started: datetime
-    """When it began."""
+    """When it started."""
     planned: int
     """Number of backups to delete."""
     deleted: int
     """Number of backups deleted so far."""
     waiting: int | None
-    """Number of deleted subvolumes that wait for the cleaner; null: not known."""
+    """Number of deleted subvolumes that wait for the cleaner; null: unknown."""
     rate: float | None
-    """Backups per second; null: not known."""
+    """Backups per second; null: unknown."""
     left: float | None
-    """Seconds; null: not known."""
+    """Seconds; null: unknown."""
     paused: str | None
     """Why it pauses now; null: it does not."""
 
@@ -81,7 +81,7 @@ class BalanceRow:
     """A balance that is running."""
 
     started: datetime
-    """When it began."""
+    """When it started."""
     policy: str
     """Which block groups are first."""
     block_groups: int
@@ -95,7 +95,7 @@ class BalanceRow:
     gained: float
     """Score removed."""
     written: int | None
-    """Bytes that all programs wrote to the devices; null: not known."""
+    """Bytes that all programs wrote to the devices; null: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,13 @@ class RunningNow:
     balances: tuple[BalanceRow, ...]
     """Balances; empty without `pool`."""
     orphans: int | None
-    """Deleted subvolumes that waited for the cleaner at `orphans_at`; null: not known."""
+    """Deleted subvolumes that waited for the cleaner at `orphans_at`; null: unknown."""
     orphans_at: datetime | None
-    """When that was measured; null: not known."""
+    """When that was measured; null: unknown."""
     pool: bool
     """Whether the user may see the pool's jobs."""
     rate: float | None
-    """Bytes per second of all transfers together; null: not known."""
+    """Bytes per second of all transfers together; null: unknown."""
 
     @property
     def idle(self) -> bool:

@@ -27,7 +27,7 @@ class RemainingBackups:
     """The remaining backups of a host."""
 
     names: tuple[str, ...]
-    """Of the final ones."""
+    """Names of the final backups."""
     newest: int | None
     """The size of the newest backup whose size is known; None if no size is known."""
     written: int | None

@@ -59,7 +59,7 @@ class Alarm:
     text: str
     """What is wrong."""
     since: datetime
-    """When it began."""
+    """When it started."""
     grade: int = 0
     """The severity: if it rises, the alarm is sent again."""
     is_due: bool = True

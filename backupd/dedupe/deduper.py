@@ -129,7 +129,7 @@ class _Source:
     backup: Restorable
     """The backup that has it."""
     path: bytes
-    """In the backup."""
+    """Path in the backup."""
     key: Key
     """Its inode and change time when it was read."""
     read_at: float = -math.inf
@@ -173,7 +173,7 @@ class Deduper:
     pool: Pool
     """The pool."""
     now: datetime
-    """When it began."""
+    """When it started."""
     pacer: Pacer
     """Pauses under load."""
     smallest: int | None

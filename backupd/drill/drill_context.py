@@ -36,7 +36,7 @@ class DrillContext:
     pool: Pool
     """The pool."""
     now: datetime
-    """When it began."""
+    """When it started."""
     seconds: float | None
     """The time limit of one drill; None: no limit."""
     chance: Random = field(default_factory=Random)

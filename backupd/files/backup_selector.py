@@ -38,7 +38,7 @@ class Restorable:
     name: str
     """The backup's name."""
     path: Path
-    """Of its subvolume."""
+    """The path of its subvolume."""
     state: str
     """complete, suspect, failed or expired."""
     started: datetime

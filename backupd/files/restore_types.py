@@ -27,7 +27,7 @@ class RestoreRequest:
     host: str
     """The host's name."""
     backup: str
-    """As `backup_selector.find` accepts it."""
+    """A name that `backup_selector.find` accepts."""
     paths: tuple[bytes, ...]
     """On the host."""
     to: str
@@ -171,7 +171,7 @@ class RestorePreview:
     others: int = 0
     """Number of other names."""
     size: int = 0
-    """Of the files."""
+    """Total bytes of the files."""
     needed: int | None = None
     """The space that it needs; None: unknown, on another machine."""
     free: int | None = None

@@ -48,9 +48,9 @@ class Entry:
     mode: int
     """Permission bits, with setuid, setgid and sticky."""
     uid: int
-    """Of the owner."""
+    """The owner's number."""
     gid: int
-    """Of the group."""
+    """The group's number."""
     mtime: int
     """Time of the last modification, nanoseconds."""
     inode: int

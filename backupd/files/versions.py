@@ -102,7 +102,7 @@ class PathInBackup:
     name: str
     """The backup's name."""
     started: datetime
-    """When it began."""
+    """When it started."""
     state: str
     """The backup's state."""
     found: str

@@ -78,7 +78,7 @@ class StatusReport:
     expiry: Expiry | None = None
     """The newest expiry that has ended or was killed; None: none."""
     expiry_totals: ExpiryTotals = _NO_EXPIRY
-    """Of all expiries."""
+    """The totals of all expiries."""
     dedupe: Dedupe | None = None
     """The newest balance that has ended or was killed; None: none."""
     score: FreeSpaceScore | None = None
@@ -86,7 +86,7 @@ class StatusReport:
     balance: Balance | None = None
     """The newest dedupe that has ended or was killed; None: none."""
     balance_totals: BalanceTotals = _NO_BALANCE
-    """Of all balances."""
+    """The totals of all balances."""
     backups: Mapping[str, int] = field(default_factory=dict)
     """Number of backups by state."""
     day: tuple[RunTotals, ...] = ()

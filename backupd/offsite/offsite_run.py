@@ -86,7 +86,7 @@ class OffsiteProgress:
     share: float
     """The part of the data that restic has read so far, 0 to 1."""
     bytes: int
-    """That it has read."""
+    """Bytes that it has read."""
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class OffsiteRun:
     restic: Restic
     """The repository."""
     now: datetime
-    """When it began."""
+    """When it started."""
     sinks: ProgressSinks[OffsiteEvent]
     """Who gets its events."""
     seconds_left: float | None = None

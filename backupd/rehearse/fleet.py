@@ -169,7 +169,7 @@ class ScaledFleet:
     fraction: float
     """Its share of the real data, 0 to 1."""
     size: int
-    """Of the pool, bytes."""
+    """Size of the pool in bytes."""
 
 
 def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool = False) -> float:

@@ -55,7 +55,7 @@ class NightDone:
     variant: str
     """The name of the variant."""
     seed: int
-    """Of its random numbers."""
+    """The seed of its random numbers."""
     night: int
     """Its number, from 1."""
 

@@ -19,7 +19,7 @@ class HostModel:
     files: int
     """Number of files."""
     mean_size: float
-    """Of its files, bytes."""
+    """Average size of its files in bytes."""
     sigma: float
     """The spread of the logarithm of sizes."""
     created: float
@@ -142,7 +142,7 @@ class RehearsalPlan:
     seeds: int
     """How many times each variant is run, with other random numbers."""
     size: int
-    """Of each pool, bytes."""
+    """Size of each pool in bytes."""
     fraction: float
     """The share of the real data, 0 to 1."""
     zone: str
@@ -173,11 +173,11 @@ class NightReading:
     number: int
     """The number of the night, from 1."""
     size: int
-    """Of the device."""
+    """Size of the device in bytes."""
     allocated: int
-    """In block groups."""
+    """Bytes in block groups."""
     used: int
-    """With data or metadata."""
+    """Bytes with data or metadata."""
     data_allocated: int
     """Allocated to data."""
     data_used: int
@@ -185,7 +185,7 @@ class NightReading:
     metadata_used: int
     """Bytes of metadata."""
     score: float
-    """Of the free space."""
+    """The score of the free space."""
     fragments: int
     """Number of free extents."""
     new: int

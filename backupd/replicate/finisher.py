@@ -16,9 +16,9 @@ class HostProgress:
     """The progress of a host, in bytes. One thread receives and another renames; each field is written by one thread at a time."""
 
     came: int = 0
-    """Of the finished streams."""
+    """Bytes of the finished streams."""
     coming: int = 0
-    """Of the current stream."""
+    """Bytes of the present stream."""
     named: int = 0
     """Bytes of backups that have their final names."""
     announced: int | None = None

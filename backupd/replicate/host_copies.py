@@ -136,7 +136,7 @@ class HostCopies:
     """The fetching of one host. Backups that arrive within a short time are received by one program and renamed together."""
 
     context: ReplicationContext
-    """Of the replication."""
+    """The context of the replication."""
     far: RemotePool
     """The other pool."""
     host: str

@@ -1,8 +1,7 @@
-"""An initial copy: the newest backup of each host as files on a disk that is carried to the second server.
-
-FOLDER/seed.json names the pool; FOLDER/HOST/seed.json, written last, lists the parts beside it: a stream of `btrfs send` in pieces,
-each with its length and its SHA-256. An interrupted one is continued: existing parts are compared with the stream, and written
-only from the first difference.
+"""An initial copy: the newest backup of each host as files on a disk that is transported to the second server. FOLDER/seed.json
+names the pool; FOLDER/HOST/seed.json, written last, lists the parts beside it: a stream of `btrfs send` in pieces, each with its
+length and its SHA-256. An interrupted copy is continued: existing parts are compared with the stream, and written again only from
+the first difference.
 """
 
 import errno
@@ -66,7 +65,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Opens a plain file: another user may have put a pipe or a link there. Raises OSError."""
+    """Opens a regular file: another user may have put a pipe or a link there. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -156,7 +155,7 @@ class _Part:
 
 
 def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, Any], parts: Iterable[InitialCopyPart]) -> None:
-    """Writes the list of a host's parts, once they are complete: `listed` as the sender lists the host, `announced` its
+    """Writes the list of a host's parts when they are complete. `listed`: the host's entry in the sender's list, `announced`: its
     announcement.
     """
     document = {"format": _FORMAT, "listed": listed, "announced": announced, "parts": [asdict(part) for part in parts]}
@@ -164,7 +163,7 @@ def end_host(folder: Path, listed: Mapping[str, Any], announced: Mapping[str, An
 
 
 def has_host(folder: Path, uuid: str) -> bool:
-    """Returns True if the folder has all of exactly that backup, judging by lengths."""
+    """Returns True if the folder contains all of that backup, and no other, judging by lengths."""
     try:
         document = _read_host(folder)
         return bool(document["listed"]["backups"][0][1] == uuid) and all(
@@ -175,7 +174,7 @@ def has_host(folder: Path, uuid: str) -> bool:
 
 
 def _read_host(folder: Path) -> dict[str, Any]:
-    """Reads the seed.json of a host, and checks its shape. Raises InitialCopyDamaged, FileNotFoundError."""
+    """Reads the seed.json of a host, and checks its fields. Raises InitialCopyDamaged, FileNotFoundError."""
     document = read_description(folder)
     try:
         host, backup = dict(document["listed"]), document["listed"]["backups"][0]
@@ -209,7 +208,7 @@ def _hosts(folder: Path) -> list[Path]:
 
 
 class InitialCopySender:
-    """Answers for an initial copy as `send-only` answers for a pool. `out`: a descriptor."""
+    """Answers for an initial copy in the way `send-only` answers for a pool. `out`: a descriptor."""
 
     def __init__(self, folder: Path, out: int) -> None:
         self._folder, self._out = folder, out

@@ -89,7 +89,7 @@ class FetchedBackup:
     parent: str | None
     """The name of the backup to which the stream was a difference; None: it was complete."""
     bytes: int
-    """Of the stream."""
+    """Bytes of the stream."""
     seconds: float
     """How long it took."""
     again: bool = False
@@ -174,7 +174,7 @@ class ReplicationContext:
     replica: ReplicaSettings
     """Its settings."""
     now: datetime
-    """When it began."""
+    """When it started."""
     connect: Connect
     """Connects to the other server."""
     observer: ProgressSinks[ReplicationEvent]

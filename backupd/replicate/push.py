@@ -45,7 +45,7 @@ class SentBackup:
     name: str
     """The backup's name."""
     bytes: int
-    """Of the stream."""
+    """Bytes of the stream."""
     seconds: float
     """How long it took."""
 

@@ -36,7 +36,7 @@ class StreamGuard:
     """Checks one stream piece by piece, and passes on the permitted parts."""
 
     uuid: str
-    """Of the requested subvolume."""
+    """UUID of the requested subvolume."""
     parent: str | None
     """The UUID of the parent of the difference; None: the stream is complete."""
     name: bytes

@@ -127,13 +127,13 @@ class Record:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of its host that must be the same for a run to be continued."""
     rsync_version: str | None = None
-    """Of rsync on this server."""
+    """Version of rsync on this server."""
     protocol: int | None = None
     """Version of the rsync protocol that both sides used."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Duration of its other steps in seconds, by name."""
     version: str = ""
-    """Of btrkeep."""
+    """Version of btrkeep."""
     links_split: bool = False
     """True if no file had more than one link before rsync was started in the run (hardlinks.py), so all links are newer than the
     subvolume. Earlier versions wrote `split`, which is ignored: it was wrong after a `promote`.

@@ -52,7 +52,7 @@ class Head:
     """The first line of the file."""
 
     id: str
-    """Of the copy."""
+    """The id of the copy."""
     written: datetime
     """When."""
     unknown: tuple[Span, ...]

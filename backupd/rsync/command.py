@@ -278,7 +278,7 @@ class Rsync:
     """The rsync of this server."""
 
     version: str
-    """As it prints it."""
+    """Its version as rsync prints it."""
     protocol: int | None
     """The newest version of the protocol that it supports; None: unknown."""
 

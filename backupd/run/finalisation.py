@@ -68,9 +68,9 @@ class WorkSubvolume:
     has_unsynced_files: bool = False
     """True if some of its files have the time UNSYNCED_TIME."""
     unread_bases: tuple[str, ...] = ()
-    """As in Record."""
+    """The same as in Record."""
     ancestors: Mapping[str, int] = field(default_factory=dict)
-    """As in Record."""
+    """The same as in Record."""
     dropped: int = 0
     """Number of damaged files of the base that were removed from it."""
 

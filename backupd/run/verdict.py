@@ -24,7 +24,7 @@ class SuspectLimits:
     shrink: float
     """The share of missing files or bytes."""
     unreadable: float
-    """Of unreadable files."""
+    """The share of unreadable files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,13 +222,13 @@ class ServeRequest:
     """One request. The process that carries it out validates it again."""
 
     id: str
-    """Of its job."""
+    """The id of its job."""
     verb: str
     """What to do."""
     who: str
     """The user."""
     arguments: Mapping[str, Any]
-    """As JSON."""
+    """The arguments as JSON."""
     folder: str | None = None
     """The folder for a restore to this machine, chosen by the service; None: no restore to this machine."""
     elsewhere: bool = False

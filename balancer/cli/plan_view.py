@@ -146,7 +146,7 @@ def plan_as_json(
 
 
 def report_as_json(report: Report, settings: RunSettings) -> dict[str, Any]:
-    """All of a run."""
+    """Returns the report of a run as JSON."""
     return {
         "filesystem": report.filesystem,
         **settings_as_json(settings),

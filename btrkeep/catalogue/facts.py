@@ -49,7 +49,7 @@ class AboutStore(CatalogueSession):
 
 
 Span = tuple[datetime, datetime]
-"""From when until when."""
+"""The start and the end of a period."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _UNKNOWN, _COPY = "history_unknown", "history_copy"
 _ANYTHING = ("SELECT 1 FROM backup LIMIT 1", "SELECT 1 FROM run LIMIT 1", "SELECT 1 FROM sample LIMIT 1")

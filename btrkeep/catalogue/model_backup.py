@@ -117,7 +117,7 @@ class Run:
     host: str
     """The host's name in the configuration."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; None: it is running, or was killed."""
     outcome: str | None
@@ -172,13 +172,13 @@ class Progress:
     pid: int
     """The process that transfers it."""
     pid_started: str | None
-    """Its start time; None: not known."""
+    """Its start time; None: unknown."""
     path: str
     """The source path that is being transferred."""
     files_done: int
     """Number of files that rsync has passed."""
     files_total: int | None
-    """Number of files that rsync has to pass; None: not known yet."""
+    """Number of files that rsync has to pass; None: still unknown."""
     bytes: int
     """Bytes transferred so far."""
     rate: float | None
@@ -196,7 +196,7 @@ class PoolJob:
     id: int
     """A run that began later has a higher one."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; None: it is running, or was killed."""
     outcome: str | None
@@ -204,7 +204,7 @@ class PoolJob:
     pid: int
     """The process that runs it."""
     pid_started: str | None
-    """Its start time; None: not known."""
+    """Its start time; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ class HostFacts:
     last_run: int | None
     """Its `id`. A later run has a higher one, even within the same second or after the clock was set back."""
     last_run_started: datetime | None
-    """When it began."""
+    """When it started."""
     last_run_outcome: str | None
     """One of RUN_OUTCOMES."""
     last_run_error: str | None
@@ -328,7 +328,7 @@ class Night:
     pid: int
     """The process."""
     pid_started: str | None
-    """Its start time; None: not known."""
+    """Its start time; None: unknown."""
     outcomes: Mapping[str, int]
     """Number of runs by outcome, one of RUN_OUTCOMES; "" for those without an end."""
     literal_bytes: int

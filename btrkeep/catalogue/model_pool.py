@@ -72,7 +72,7 @@ class Balance:
     mountpoint: str
     """Where it was mounted."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; None: it is running, or was killed."""
     outcome: str | None
@@ -102,7 +102,7 @@ class Balance:
     before: Mapping[str, object]
     """The filesystem's numbers at its start; empty: unknown."""
     after: Mapping[str, object]
-    """The same at its end."""
+    """The filesystem's numbers at its end."""
     updated: datetime
     """When this was written."""
 
@@ -130,13 +130,13 @@ class BalanceStep:
     score: float
     """Its score before."""
     started: datetime
-    """When it began."""
+    """When it started."""
     seconds: float
     """How long it took."""
     moved: int
     """Bytes moved: `used` if it is done; for a cancelled one the bytes moved until then, if known."""
     written: int | None
-    """Bytes that all programs wrote to the devices during it; None: not known."""
+    """Bytes that all programs wrote to the devices during it; None: unknown."""
     estimate_written: int | None
     """Bytes that it was expected to write; None: no estimate."""
     estimate_seconds: float | None
@@ -197,7 +197,7 @@ class Sample:
     span: str
     """One of SPANS."""
     size: int
-    """Of all devices."""
+    """Size of all devices."""
     allocated: int
     """Bytes of the devices that belong to block groups."""
     used: int
@@ -209,7 +209,7 @@ class Sample:
     devices: Mapping[str, Sequence[int]]
     """By number ("1"): size, allocated, and errors of writing, reading, flushing, corruption, generation, unless unknown."""
     orphans: int | None
-    """Number of deleted subvolumes that waited for the cleaner, the highest of an hour or a day; None: not known."""
+    """Number of deleted subvolumes that waited for the cleaner, the highest of an hour or a day; None: unknown."""
     score: float | None
     """The last score of the free space; None: it was never scored."""
     scored: datetime | None
@@ -227,7 +227,7 @@ class Sample:
     peak_read: float
     """The highest average of bytes read per second over one recorded interval."""
     peak_written: float
-    """The same for bytes written."""
+    """The highest average of bytes written per second, over the same intervals."""
     pressure: Mapping[str, float]
     """Seconds that processes waited, by kind ("io some"); empty: the kernel does not report."""
     counters: Mapping[str, object] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class Job:
     kind: str
     """One of JOBS."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """None: running now, or killed."""
     updated: datetime | None
@@ -262,4 +262,4 @@ class Job:
     pid: int = 0
     """The process that runs it; 0: not known."""
     pid_started: str | None = None
-    """Its start time; None: not known."""
+    """Its start time; None: unknown."""

@@ -12,7 +12,7 @@ class VerifiedBackup:
     host: str
     """The host's name in the configuration."""
     name: str
-    """Of the backup, 2026-11-20T220003Z."""
+    """The backup's name, such as 2026-11-20T220003Z."""
     begun: datetime
     """When the pass over all its files started."""
     at: datetime
@@ -78,7 +78,7 @@ class Damage:
     host: str
     """The host's name in the configuration."""
     name: str
-    """Of the backup, 2026-11-20T220003Z."""
+    """The backup's name, such as 2026-11-20T220003Z."""
     path: str
     """Absolute path on the host; surrogate escapes for bytes that are not UTF-8."""
     start: int

@@ -71,7 +71,7 @@ class ChartStyle:
     """The style of a chart."""
 
     width: int = _USUAL
-    """In pixels."""
+    """Its width in pixels."""
     ground: str = LIGHT
     """The background."""
     font: int = FONT

@@ -38,7 +38,7 @@ class Series:
     """A value for each moment."""
 
     name: str
-    """For the legend."""
+    """Its name in the legend."""
     colour: str
     """A colour of SVG."""
     values: Sequence[float | None]
@@ -54,7 +54,7 @@ class TimesChart:
     """The data of a chart over time."""
 
     title: str
-    """For screen readers."""
+    """Its title for screen readers."""
     moments: Sequence[datetime]
     """The times of the values."""
     start: datetime
@@ -68,7 +68,7 @@ class TimesChart:
     series: Sequence[Series]
     """What is drawn."""
     height: int = _HEIGHT_OF_TIMES
-    """In pixels."""
+    """Its height in pixels."""
     beside: float = 0
     """Width in pixels reserved on the left for labels, so that the chart is aligned with those above or below."""
 
@@ -244,7 +244,7 @@ class NightLine:
     """A value for each night."""
 
     name: str
-    """For the legend."""
+    """Its name in the legend."""
     colour: str
     """A colour of SVG."""
     dash: str

@@ -33,9 +33,9 @@ class ConfigKey:
     default: Any
     """In the form of TOML, and parsed like a user's value; None: no default."""
     example: str
-    """As in TOML."""
+    """An example in the form of TOML."""
     meaning: str
-    """For the documentation."""
+    """The text for the documentation."""
     inherited: bool = True
     """Whether a host takes it from its group, and a group from the section for all hosts."""
     secret: bool = False

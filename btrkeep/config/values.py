@@ -48,7 +48,7 @@ class SizeOrShare:
     """A size, or a share of the filesystem."""
 
     text: str
-    """As configured."""
+    """The text in the configuration."""
     share: float | None
     """0 to 1; None: it is a size."""
     size: int = 0
@@ -67,9 +67,9 @@ class FileSample:
     """How many files of a backup: all of them if `number` and `share` are None."""
 
     text: str
-    """As configured."""
+    """The text in the configuration."""
     number: int | None = None
-    """So many files."""
+    """This number of files."""
     share: float | None = None
     """A share of them, 0 to 1."""
 
@@ -105,7 +105,7 @@ class Pace:
     """A limit on the load that expiry may cause."""
 
     text: str
-    """As configured."""
+    """The text in the configuration."""
     latency: float | None
     """Maximum seconds of a small fsync; None: the limit is a pressure."""
     pressure: float | None = None

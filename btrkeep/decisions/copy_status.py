@@ -130,9 +130,9 @@ class RunningFetch:
     pid: int
     """The process that fetches."""
     pid_started: str | None
-    """Its start time; None: not known."""
+    """Its start time; None: unknown."""
     began: datetime
-    """When it began."""
+    """When it started."""
     updated: datetime
     """When this was written."""
     planned: int
@@ -389,7 +389,7 @@ class OtherCopy:
     place: str
     """Its location; "" if only the other server knows it."""
     newest: str | None
-    """The name of its newest backup; None: not known."""
+    """The name of its newest backup; None: unknown."""
     offsite: OffsiteSettings | None = None
     """The settings of an offsite repository; None for the other kinds."""
 

@@ -33,15 +33,15 @@ class Slot:
     """A slot of the day."""
 
     start: datetime
-    """Its first moment."""
+    """Its start."""
     end: datetime
     """Its end, which is the start of the next slot."""
     known: float
     """How many of its seconds the samples cover."""
     read: float | None
-    """Bytes per second read from all devices during `known`; None: not known."""
+    """Bytes per second read from all devices during `known`; None: unknown."""
     written: float | None
-    """Bytes per second written to all devices during `known`; None: not known."""
+    """Bytes per second written to all devices during `known`; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Phase:
     kind: str
     """One of JOBS."""
     start: datetime
-    """When it began."""
+    """When it started."""
     end: datetime
     """When it ended."""
 
@@ -205,13 +205,13 @@ class DayData:
     name: str
     """The pool's name, safe to display."""
     start: datetime
-    """Its begin."""
+    """Its start."""
     end: datetime
     """Its end."""
     zone: ZoneInfo
     """The time zone in which it is shown."""
     slots: Sequence[Slot]
-    """Its pieces."""
+    """Its slots."""
     phases: Sequence[Phase]
     """The times in which jobs ran."""
     sums: Sequence[PhaseSum]

@@ -180,7 +180,7 @@ class RequestedRun:
     """An earlier backup that a user requested."""
 
     started: datetime
-    """When it began."""
+    """When it started."""
     has_failed: bool = False
     """True if it received no data."""
 

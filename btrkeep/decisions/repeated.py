@@ -68,7 +68,7 @@ class StepAttempt:
     """One run of a step."""
 
     at: datetime
-    """When it began."""
+    """When it started."""
     outcome: AttemptOutcome
     """How it ended."""
     text: str = ""

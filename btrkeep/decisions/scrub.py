@@ -52,7 +52,7 @@ class UnreadDevice:
     why: UnreadReason
     """Why not."""
     used: int | None = None
-    """Bytes in use on it; None: not known."""
+    """Bytes in use on it; None: unknown."""
 
 
 def is_resumable(scrubs: Mapping[int, DeviceScrub], present: Collection[int], now: datetime) -> bool:

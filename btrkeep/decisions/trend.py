@@ -24,7 +24,7 @@ class PoolNumbers:
     taken: datetime
     """When it was measured."""
     size: int
-    """Of all devices."""
+    """Size of all devices."""
     allocated: int
     """Bytes in block groups."""
     used: int
@@ -69,7 +69,7 @@ class Point:
     taken: datetime
     """When it was measured."""
     size: int
-    """Of all devices."""
+    """Size of all devices."""
     allocated: int
     """Bytes in block groups."""
     used: int
@@ -77,7 +77,7 @@ class Point:
     metadata_share: float
     """The part of `used` that is metadata, 0 to 1."""
     orphans: int | None
-    """Number of deleted subvolumes that wait for the cleaner; None: not known."""
+    """Number of deleted subvolumes that wait for the cleaner; None: unknown."""
     score: float | None
     """The score of the free space; None: it was not scored."""
 
@@ -193,9 +193,9 @@ class FullForecast:
     usual: datetime | None
     """When it is full with the usual growth."""
     earliest: datetime | None
-    """With the fastest growth."""
+    """When it is full with the fastest growth."""
     latest: datetime | None
-    """With the slowest growth."""
+    """When it is full with the slowest growth."""
     with_used: bool = False
     """For allocated bytes: True if `usual` is the date at which the used bytes are full, because they have to be allocated."""
 

@@ -425,7 +425,7 @@ def _backups_in_doubt(given: Mapping[str, Any]) -> BackupsInDoubt:
 
 
 def in_doubt_words(in_doubt: BackupsInDoubt) -> str:
-    """In one line."""
+    """Formats them in one line."""
     return (
         f"{counted(len(in_doubt.backups), 'backup')} written just before a crash of this server, "
         f"seen {local_time(in_doubt.since)}, not read since"

@@ -94,7 +94,7 @@ class Lock:
         self.fd = self._text = -1
 
     def release(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock."""
         with Checkpoint(f"{_kind(self.path)} lock released"):
             if self.fd >= 0:
                 with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor

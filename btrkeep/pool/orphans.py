@@ -78,9 +78,9 @@ class DeadRoot:
     bytenr: int
     """Logical address of the root node of its tree."""
     generation: int
-    """Of that node."""
+    """The generation of the root node."""
     height: int
-    """Of its tree."""
+    """The height of its tree."""
     drop: Drop | None
     """The progress of the cleaner with it; None: not started."""
 

@@ -71,7 +71,7 @@ class Request:
     who: str
     """The user, given by root; "" with a `session`."""
     arguments: Mapping[str, Any]
-    """As JSON."""
+    """The arguments as JSON."""
     session: str | None = None
     """The random word of a login or a token, which identifies the user; None: root gives the user."""
 

@@ -113,7 +113,7 @@ class Places:
             self._taken.update(keys)
 
     def leave(self, viewer: Viewer) -> None:
-        """Gives it back."""
+        """Releases the slot."""
         with self._lock:
             self._total -= 1
             self._taken.subtract(holders(viewer))

@@ -54,7 +54,7 @@ class LinkedInode:
     nlink: int
     """Number of its names."""
     mode: int
-    """As in stat(2)."""
+    """Its type and mode, as in stat(2)."""
     names: tuple[tuple[int, bytes], ...]
     """All its names: the inode number of the folder, and the name in it."""
 

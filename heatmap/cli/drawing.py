@@ -198,7 +198,7 @@ def cell_lines(state: FilesystemState, drawn: Drawing, sort: str) -> Iterator[st
 
 
 def block_group_line(vaddr: int, length: int, flags: int, used: int) -> str:
-    """One block group."""
+    """Returns a line for a block group."""
     pct = round(used * 100 / length)
     return f"block group vaddr {vaddr} length {length} flags {flags_text(flags)} used {used} used_pct {pct}"
 

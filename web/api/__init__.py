@@ -86,9 +86,9 @@ class Endpoint:
     """One operation."""
 
     method: Literal["GET", "POST"]
-    """Of HTTP."""
+    """The method of HTTP."""
     path: str
-    """In Flask's notation."""
+    """The path in Flask's notation."""
     name: str
     """Its operationId."""
     tag: str

@@ -67,7 +67,7 @@ class NamedFile:
     mtime: datetime | None
     """When it was last modified; null: `mtime_ns` is in a year that no calendar has."""
     mtime_ns: int
-    """The same in nanoseconds."""
+    """The time of the last change in nanoseconds."""
     inode: int
     """The inode number."""
     links: int
@@ -78,7 +78,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class File(NamedFile):
-    """The same with its path."""
+    """A NamedFile with its path."""
 
     path: str
     """On the host."""

@@ -72,7 +72,7 @@ class PathInBackupRow:
     name: str
     """The backup's name."""
     started: datetime
-    """When it began."""
+    """When it started."""
     state: str
     """The backup's state."""
     found: str

@@ -120,7 +120,7 @@ class HostPage:
     alive: int | None = None
     """Bytes that it wrote and that still exist, as of the last sample; null: simple quotas do not count them."""
     damaged: DamagedFiles | None = None
-    """Its damaged files; null: there are none."""
+    """Its damaged files; null: none."""
 
     @property
     def newest(self) -> str | None:

@@ -42,7 +42,7 @@ class NightSum:
     """One night."""
 
     begin: datetime
-    """Its begin."""
+    """Its start."""
     end: datetime
     """Its end."""
     day: str

@@ -94,7 +94,7 @@ class Action:
     verb: str
     """The verb of the root service."""
     title: str
-    """Of its page."""
+    """The title of its page."""
     button: str
     """The text of the button."""
     done: str

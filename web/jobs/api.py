@@ -114,13 +114,13 @@ class Task:
     asked: str
     """When it was requested."""
     arguments: Mapping[str, Any]
-    """Those of the verb."""
+    """The arguments of its verb."""
     unit: str | None
     """Its systemd unit; null: it has none."""
     state: str
     """queued, running, done or failed."""
     started: str | None
-    """When it began; null: it waits."""
+    """When it started; null: it waits."""
     finished: str | None
     """When it ended; null: it has not."""
     exit: int | None

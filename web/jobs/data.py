@@ -48,7 +48,7 @@ class JobRow:
     state: str
     """Its outcome, or running, or killed."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; null: it has not."""
     seconds: float | None
@@ -97,7 +97,7 @@ class RequestedJob:
     asked: datetime | None
     """When it was requested."""
     started: datetime | None
-    """When it began; null: it waits."""
+    """When it started; null: it waits."""
     finished: datetime | None
     """When it ended; null: it has not."""
     seconds: float | None
@@ -105,7 +105,7 @@ class RequestedJob:
     backup: str | None
     """The backup's name; null: it concerns none."""
     paths: tuple[str, ...]
-    """Of a restore."""
+    """The paths of a restore."""
     to: str | None
     """The destination of a restore; null: another job."""
     overwrite: str | None

@@ -29,7 +29,7 @@ class BalanceRun:
     why: str | None
     """Why it ended; null: it is running."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; null: it has not."""
     seconds: float | None
@@ -43,7 +43,7 @@ class BalanceRun:
     moved: int
     """Data that it moved."""
     written: int | None
-    """What all programs wrote to the devices while it ran; null: not known."""
+    """What all programs wrote to the devices while it ran; null: unknown."""
     amplification: float | None
     """`written` for each byte that moved; null: nothing moved, or not known."""
     gained: float
@@ -53,9 +53,9 @@ class BalanceRun:
     current: int | None
     """Logical address of the block group that it relocates now; null: none."""
     score_before: float | None
-    """The score at its begin; null: not known."""
+    """The score at its begin; null: unknown."""
     score_after: float | None
-    """The score at its end; null: not known."""
+    """The score at its end; null: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class StepRow:
     length: int
     """Its size."""
     used: int
-    """In use before."""
+    """Bytes in use before."""
     extents: int | None
     """Number of its extents; null: not counted."""
     refs: int | None
@@ -79,7 +79,7 @@ class StepRow:
     score: float
     """Its score before."""
     started: datetime
-    """When it began."""
+    """When it started."""
     seconds: float
     """How long it took."""
     estimate_seconds: float | None
@@ -87,11 +87,11 @@ class StepRow:
     moved: int
     """Data that was moved."""
     written: int | None
-    """What all programs wrote to the devices; null: not known."""
+    """What all programs wrote to the devices; null: unknown."""
     estimate_written: int | None
     """What it was expected to write; null: no estimate."""
     amplification: float | None
-    """`written` for each byte that moved; null: not known."""
+    """`written` for each byte that moved; null: unknown."""
     gained: float
     """How much the filesystem's score fell."""
     outcome: str
@@ -115,7 +115,7 @@ class BalanceSums:
     gained: float
     """Score removed."""
     amplification: float | None
-    """`written` for each byte that these runs moved; null: not known."""
+    """`written` for each byte that these runs moved; null: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ class Accuracy:
     steps: int
     """Number of these steps."""
     written: float | None
-    """Of written bytes; null: there are none."""
+    """Of written bytes; null: none."""
     seconds: float | None
-    """Of seconds; null: there are none."""
+    """For the durations; null: there are no estimates."""
 
 
 @dataclass(frozen=True, slots=True)

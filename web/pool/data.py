@@ -23,9 +23,9 @@ class SpaceRow:
     name: str
     """Such as "data raid1"."""
     allocated: int
-    """In block groups."""
+    """Bytes in block groups."""
     used: int
-    """In use."""
+    """Bytes in use."""
     copies: float
     """Bytes of the devices for one byte of a file."""
 
@@ -46,7 +46,7 @@ class DeviceRow:
     allocated: int
     """Bytes in block groups."""
     errors: tuple[int, ...] | None
-    """Counts since the last reset, of writing, reading, flushing, corruption and generation; null: not known."""
+    """Counts since the last reset, of writing, reading, flushing, corruption and generation; null: unknown."""
 
     @property
     def has_errors(self) -> bool:
@@ -108,11 +108,11 @@ class TrendPoint:
     taken: datetime
     """When it was measured."""
     size: int
-    """Of all devices."""
+    """Size of all devices."""
     allocated: int
-    """In block groups."""
+    """Bytes in block groups."""
     used: int
-    """With data or metadata."""
+    """Bytes with data or metadata."""
     unallocated: int
     """Not in block groups."""
     unused: int
@@ -120,7 +120,7 @@ class TrendPoint:
     metadata_share: float
     """The part of `used` that is metadata, 0 to 1."""
     orphans: int | None
-    """Number of deleted subvolumes that wait for the cleaner; null: not known."""
+    """Number of deleted subvolumes that wait for the cleaner; null: unknown."""
     most_orphans: int | None
     """The highest number since the point before, because a sample misses subvolumes that wait only for minutes."""
     score: float | None
@@ -134,15 +134,15 @@ class Outlook:
     what: str
     """What is full."""
     now: int | None
-    """Bytes now; null: not known."""
+    """Bytes now; null: unknown."""
     per_day: float | None
-    """Growth in bytes per day; null: not known."""
+    """Growth in bytes per day; null: unknown."""
     usual: datetime | None
-    """With the usual growth."""
+    """The time with the usual growth."""
     earliest: datetime | None
-    """With the fastest growth."""
+    """The time with the fastest growth."""
     latest: datetime | None
-    """With the slowest growth."""
+    """The time with the slowest growth."""
     why_not: str | None
     """Why there is no forecast; null: there is one."""
 
@@ -240,13 +240,13 @@ class DayView:
     after: str | None
     """The day after it; null: there is none yet."""
     start: datetime
-    """Its begin."""
+    """Its start."""
     end: datetime
     """Its end."""
     zone: str
     """The pool's time zone."""
     slots: tuple[Slot, ...]
-    """Its pieces."""
+    """Its slots."""
     phases: tuple[Phase, ...]
     """The times in which jobs ran."""
     sums: tuple[PhaseSum, ...]
@@ -312,7 +312,7 @@ class PoolHealth:
     unlooked: tuple[str, ...] = ()
     """Checks that could not be made."""
     pool_looked: datetime | None = None
-    """When the pool itself could be read last; null: not known."""
+    """When the pool itself could be read last; null: unknown."""
 
     @property
     def fault(self) -> str:

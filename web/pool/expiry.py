@@ -26,15 +26,15 @@ class ExpiryRun:
     state: str
     """Its outcome, or running, or killed."""
     started: datetime
-    """When it began."""
+    """When it started."""
     finished: datetime | None
     """When it ended; null: it has not."""
     seconds: float
     """How long it took."""
     planned: int
-    """To delete."""
+    """Number of backups to delete."""
     marked: int
-    """That it marked for deletion."""
+    """Number of backups that it marked for deletion."""
     revived: int
     """That were marked and are kept after all."""
     deleted: int
@@ -52,7 +52,7 @@ class ExpiryRun:
     written: int | None
     """Bytes that all programs wrote to the devices while it ran."""
     written_each: float | None
-    """The same for each deleted backup."""
+    """Bytes written for each deleted backup."""
     mount_option: str | None
     """The mount option while it ran; null: not changed."""
     paused: str | None

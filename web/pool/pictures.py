@@ -84,7 +84,7 @@ class RecordedState:
     taken: datetime
     """When."""
     name: str
-    """Of its file."""
+    """The name of its file."""
     stamp: tuple[int, int, int]
     """Inode, size and change time of its file, which change with the file."""
 

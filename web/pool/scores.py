@@ -60,7 +60,7 @@ class Scores:
     """The scores of the free space; empty: it was never scored."""
 
     newest: ScoreReading | None
-    """The last scoring; null: there is none."""
+    """The last scoring; null: none."""
     sizes: tuple[SizeClass, ...]
     """The sizes of its free extents."""
     looks: tuple[ScoreReading, ...]
@@ -108,7 +108,7 @@ class BlockGroup:
     length: int
     """Its size."""
     used: int
-    """In use."""
+    """Bytes in use."""
     kind: str
     """Its type."""
     profile: str
@@ -165,7 +165,7 @@ class Distribution:
     taken: datetime
     """When it was measured."""
     classes: tuple[ScoreClass, ...]
-    """By score."""
+    """The classes of scores."""
     score: float
     """The total."""
     worst: tuple[BlockGroup, ...]

@@ -121,7 +121,7 @@ class PreviewPage:
     """What a restore would do."""
 
     counts: Mapping[str, CountRow]
-    """By WHATS."""
+    """Numbers of names by the words of WHATS."""
     names: int
     """Number of names."""
     size: int

@@ -165,7 +165,7 @@ class RestoreProgressPrinter:
         return self._lines
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self._line.clear()
 
 

@@ -208,9 +208,9 @@ class _StatusSources:
     pool: Pool | None = None
     """The pool; None if it cannot be read."""
     lost: bool = False
-    """As in PoolContext."""
+    """The same as in PoolContext."""
     clock_doubt: str | None = None
-    """As in PoolContext."""
+    """The same as in PoolContext."""
 
 
 def _opened(ctx: click.Context, look: LastLook, held: ExitStack) -> _StatusSources:

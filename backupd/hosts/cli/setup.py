@@ -38,7 +38,7 @@ class FirstHostOptions:
     this_machine: bool
     """True if it is this machine."""
     port: int | None
-    """Of ssh."""
+    """The port of its sshd."""
     paths: tuple[str, ...]
     """The source paths; empty: not given."""
 

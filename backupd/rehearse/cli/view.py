@@ -60,7 +60,7 @@ class RehearsalMeter:
             click.echo(text.strip(), err=True)
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self._line.clear()
 
 
