@@ -362,7 +362,9 @@ def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Itera
             continue
         looked = len(kept)
         if looked > _LONGEST_REQUEST:
-            raise SendRefused("a request without an end", "check the client of this connection")
+            raise SendRefused(
+                f"a request with more than {_LONGEST_REQUEST:,} bytes", "check the program at the other end of this connection"
+            )
         if coming.poll(_LOOK):
             if not (piece := os.read(fd, 1 << 16)):
                 return

@@ -44,7 +44,8 @@ def confinement_hint() -> str:
     if not shutil.which(PROGRAM, path=environment()["PATH"]):
         return "`apt install bubblewrap`"
     return (
-        "allow namespaces and pidfd_getfd(2): of a container in its configuration; of this system, sysctl user.max_user_namespaces"
+        "allow namespaces and pidfd_getfd(2): for a container, in its configuration; "
+        "on this system, by a higher `sysctl user.max_user_namespaces`"
     )
 
 

@@ -218,8 +218,8 @@ def powerless_hint(pool: Path) -> str:
         return ""
     words = ",".join(POWERLESS)
     return (
-        f"setuid programs and device nodes of hosts would work in it: `{printable(step.line)}`, "
-        f"and {words} among the options in /etc/fstab, prevent this"
+        f"setuid programs and device nodes of hosts would work in it; to prevent this, run `{printable(step.line)}` "
+        f"and add {words} to its options in /etc/fstab"
     )
 
 
