@@ -181,8 +181,9 @@ def expected_bytes(host: HostModel, nights: int, kept: int, *, whole_files: bool
 
 
 def scaled(fleet: Fleet, size: int, fill: float, nights: int, kept: int, *, whole_files: bool = False) -> ScaledFleet:
-    """Returns the fleet for a pool of at most `size` bytes, which is used to the share `fill` at the end. A small fleet gets a
-    smaller pool.
+    """Returns the fleet for a pool of at most `size` bytes, of which the share `fill` is used at the end.
+
+    A small fleet gets a smaller pool.
     """
     room = size * fill * DATA
 

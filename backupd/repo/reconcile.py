@@ -45,10 +45,10 @@ _WORDS = {
     _ADDED: ("backup", "added"),
     _DROPPED: ("row", "without a backup dropped"),
     _AMENDED: ("row", "updated from notes.json"),
-    _STAGED: ("beginning", "of a killed run removed"),
+    _STAGED: ("unfinished subvolume", "of a killed run removed"),
     _DRILLS: ("scratch folder", "of a killed drill emptied"),
     _ALTERED: ("backup", "altered, see `backupd status`"),
-    _SEALED: ("backup", "without a seal sealed, so later changes are noticed"),
+    _SEALED: ("backup", "sealed for the first time, so later changes are noticed"),
     _RESEALED: ("backup", "sealed again, because seals.json was damaged or missing"),
 }
 

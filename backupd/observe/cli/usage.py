@@ -164,7 +164,7 @@ def _how(use: PoolUse) -> list[str]:
         if use.others:
             lines.append(f"data of no backup: {_words(use.others)}")
     else:
-        lines.append(f"measured by all extents in {format_duration(use.seconds)}; data shared with other hosts counts as own")
+        lines.append(f"all extents were read in {format_duration(use.seconds)}; OWN includes data shared with other hosts")
     if not use.complete:
         lines.append("the time ended before everything was measured: allow more with --time")
     return [*lines, *(f"{printable(path)}: {why}" for path, why in use.unread.items())]
