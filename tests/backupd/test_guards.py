@@ -2,13 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backupd.expire.report import expiry_words, left_out_words
-from backupd.expire.trust import judge_clock, keep_clocks, past_clocks, recall_clocks
+from backupd.expire.trust import clock_synchronised, judge_clock, keep_clocks, past_clocks, recall_clocks
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.safety_limits import (
     ClockAhead,
@@ -366,3 +368,20 @@ def test_the_clock_of_a_rehearsal_may_be_set_ahead() -> None:
 def test_a_clock_that_goes_like_the_boot_clock_is_never_held_up(passed: timedelta, drift: timedelta, boot: str) -> None:
     up = DAY + passed if boot == "one" else passed
     assert verdict(NOON + passed + drift, up, boot) == ClockVerdict()
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "is_synchronised"),
+    [(15_999_999, 0, True), (500, 5, True), (16_000_000, 0, False), (16_000_000, 5, False), (500, -1, None)],
+)
+def test_a_clock_is_synchronised_as_long_as_the_kernel_knows_its_error(
+    monkeypatch: pytest.MonkeyPatch, error: int, answer: int, is_synchronised: bool | None
+) -> None:
+    """As timedated has it. The state that adjtimex returns says something else: 5 also where no leap second is known."""
+
+    def adjtimex(words: Any) -> int:
+        words._obj[3] = error
+        return answer
+
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace(adjtimex=adjtimex))
+    assert clock_synchronised() is is_synchronised

@@ -6,6 +6,7 @@ import pytest
 
 from backupd.expire.report import DeletedBackup, held_words
 from backupd.repo.reconcile import ReconcileResult
+from btrkeep.process.proc import FolderUser
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,10 @@ def test_deleted_backups_held_by_an_open_file_are_counted_in_singular_and_plural
     deleted = {number: DeletedBackup("web", f"n{number}", f"/p/n{number}") for number in (1, 2)}
     assert held_words(deleted, {1: None}).startswith("1 deleted backup cannot be freed while files in it are open")
     assert held_words(deleted, {1: None, 2: None}).startswith("2 deleted backups cannot be freed while files in them are open")
+
+
+def test_holders_of_deleted_backups_are_named_in_the_order_of_their_deletion() -> None:
+    deleted = {number: DeletedBackup("web", f"n{number}", f"/p/n{number}") for number in (4, 2, 3)}
+    text = held_words(deleted, {4: None, 2: FolderUser(7, "vim"), 3: None})
+    unknown = "by an unknown process (or a mount)"
+    assert text.endswith(f": web n2 by process 7 (vim), web n3 {unknown}, web n4 {unknown}")
