@@ -50,13 +50,13 @@ def _measure(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
         for name in sorted(sides, reverse=bool(night % 2)):
             words = (sys.executable, "-m", "backupd", "--config", str(sides[name].config), "run", "--all")
             times[name].append(timed(words).seconds)
-        known = json.loads((sides["with"].pool / "hosts/web/compared.json").read_text())["backups"]
-        compared.append(known[max(known)]["alike"])
-        say(", ".join(f"{name} {found[-1]:.2f} s" for name, found in times.items()) + f", {compared[-1]:,} files alike")
-    ratios = [one / other for one, other in zip(times["with"][1:], times["without"][1:], strict=True)]
+        recorded = json.loads((sides["with"].pool / "hosts/web/compared.json").read_text())["backups"]
+        compared.append(recorded[max(recorded)]["alike"])
+        say(", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in times.items()) + f", {compared[-1]:,} files alike")
+    ratios = [with_it / other for with_it, other in zip(times["with"][1:], times["without"][1:], strict=True)]
     shutil.rmtree(source)
     return {
-        "seconds": {name: spread(found[1:]) for name, found in times.items()},
+        "seconds": {name: spread(seconds[1:]) for name, seconds in times.items()},
         "ratios": {"with to without": {**spread(ratios), "limit": LIMIT}},
         "files compared": compared,
         "quiet": all(quiet),

@@ -39,8 +39,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     fill = None if options.spare else allocate_the_rest
     mkfs = ("-m", options.metadata)
     original = Original.make(folder, shape_of(options), options.mount, mkfs, fill)
-    found = holes(original.images.original("churned"))
-    common.say(f"metadata: {found.in_words}")
+    churned_holes = holes(original.images.original("churned"))
+    common.say(f"metadata: {churned_holes.in_words}")
     count = len(original.pool.doomed)
 
     def run(option: str) -> Deleted:
@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     return {
         "subvolumes": count,
         "pairs": options.pairs,
-        "metadata block groups before": found.in_words,
+        "metadata block groups before": churned_holes.in_words,
         **{
             name: Sides("ssd", "nossd", [(of(ssd, count), of(nossd, count)) for ssd, nossd in pairs]).summary(None)
             for name, of in MEASURES.items()

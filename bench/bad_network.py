@@ -111,8 +111,8 @@ class Site:
     def left(self) -> list[str]:
         """What ought to be gone: our processes, rows that say that something runs, backups that can be written."""
         ssh_clients = [f"ssh {pid}" for pid in processes("ssh", self.known_hosts)]
-        found = [*map(str, transferring(self.nights)), *ssh_clients, *writable_finals(self.nights), *disagreements(self.nights)]
-        return [one for one in found if not one.isdecimal() or not _is_remote(int(one))]
+        leftovers = [*map(str, transferring(self.nights)), *ssh_clients, *writable_finals(self.nights), *disagreements(self.nights)]
+        return [remainder for remainder in leftovers if not remainder.isdecimal() or not _is_remote(int(remainder))]
 
 
 def _is_remote(pid: int) -> bool:
@@ -171,7 +171,7 @@ def measured(
         faults = [*filter(None, (wrong(kind, mixed.results[name], every) for name, kind in bad.items()))]
         for night in (mixed, again):
             faults += [f"{name}: {night.results[name]}" for name in good if night.results[name]["outcome"] != "complete"]
-        faults += [f"left: {one}" for one in place.left()]
+        faults += [f"left: {remainder}" for remainder in place.left()]
         outcomes = Counter(f"{kind}: {mixed.results[name]['outcome']}: {_short(mixed.results[name])}" for name, kind in bad.items())
         return {
             "hosts": {"good": len(good), "bad": len(bad), "at a time": options.concurrency},
@@ -207,11 +207,11 @@ def main() -> None:
     if options.namespaces:
         from bench import bad_namespaces  # which has our Site
 
-        found = measured(options, bad_namespaces.namespaces, bad_namespaces.KINDS)
+        results = measured(options, bad_namespaces.namespaces, bad_namespaces.KINDS)
     else:
-        found = measured(options)
-    print(json.dumps(found, indent=2))
-    sys.exit(1 if found["wrong"] else 0)
+        results = measured(options)
+    print(json.dumps(results, indent=2))
+    sys.exit(1 if results["wrong"] else 0)
 
 
 if __name__ == "__main__":

@@ -50,18 +50,18 @@ def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str,
     groups = seen.survey.groups
     budgets = [int(groups.used.sum() * share) for share in BUDGETS]
     limits = [bound(groups.used, groups.score, budget) for budget in budgets]
-    found: dict[str, Any] = {"seed": seed, "before": asdict(seen.numbers()), "bound": limits, "steps": []}
+    results: dict[str, Any] = {"seed": seed, "before": asdict(seen.numbers()), "bound": limits, "steps": []}
     if options.bounds_only:
-        return found
+        return results
     work("fallocate", "--dig-holes", images.original(name), timeout=600)
     for way in (*WAYS, "btrfs -dusage", "kernel"):
         with images.copy(name, "noatime,nossd,nodiscard") as mounted:
             before = seen_at(mounted).numbers()
-            reached = [told(before, reached, note) for note, reached in _run(options, mounted, way, budgets, found["steps"])]
-        found[way] = reached
-        for share, one in zip(BUDGETS, reached, strict=False):
-            common.say(f"seed {seed}: {way} at {share:.0%}: {one}")
-    return found
+            reached = [told(before, reached, note) for note, reached in _run(options, mounted, way, budgets, results["steps"])]
+        results[way] = reached
+        for share, figures in zip(BUDGETS, reached, strict=False):
+            common.say(f"seed {seed}: {way} at {share:.0%}: {figures}")
+    return results
 
 
 def _run(
@@ -104,15 +104,15 @@ def told(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, Any]:
 
 def summary(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """By budget and way the medians over the seeds, and how many times as much ours removed (the median of the seeds' ratios)."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for number, share in enumerate(BUDGETS):
         for way in (*WAYS, "btrfs -dusage", "kernel"):
-            there = [(seed["benefit"][number], seed[way][number]) for seed in seeds if len(seed[way]) > number]
-            if there:
-                found[f"{share:.0%} {way}"] = {
-                    key: statistics.median(other[key] for _, other in there) for key in there[0][1] if key != "note"
-                } | {"ours removes times as much": ratio([(ours["removed"], other["removed"]) for ours, other in there])}
-    return found
+            pairs = [(seed["benefit"][number], seed[way][number]) for seed in seeds if len(seed[way]) > number]
+            if pairs:
+                results[f"{share:.0%} {way}"] = {
+                    key: statistics.median(other[key] for _, other in pairs) for key in pairs[0][1] if key != "note"
+                } | {"ours removes times as much": ratio([(ours["removed"], other["removed"]) for ours, other in pairs])}
+    return results
 
 
 def bounds(seeds: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -127,18 +127,18 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> float:
 
 def goodness(steps: Sequence[MeasuredBalance], model: Model) -> dict[str, float]:
     """How well a model says what was measured: R2 of bytes and of seconds, and the median and the worst of the relative errors."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     guesses = [model.estimate(Cost(step.extents, step.references, step.moved, 0)) for step in steps]
-    for name, took, said in (
+    for name, took, label in (
         ("written", [step.written for step in steps], [guess.moved + guess.metadata for guess in guesses]),
         ("metadata", [step.written - step.moved for step in steps], [guess.metadata for guess in guesses]),
         ("seconds", [step.seconds for step in steps], [guess.seconds for guess in guesses]),
     ):
-        real, off = np.array(took, float), np.array(said, float) - np.array(took, float)
-        found[f"{name}: R2"] = float(1 - (off**2).sum() / ((real - real.mean()) ** 2).sum())
+        real, off = np.array(took, float), np.array(label, float) - np.array(took, float)
+        figures[f"{name}: R2"] = float(1 - (off**2).sum() / ((real - real.mean()) ** 2).sum())
         relative = np.abs(off) / np.maximum(np.abs(real), 1e-9)
-        found[f"{name}: median error"], found[f"{name}: worst error"] = float(np.median(relative)), float(relative.max())
-    return {key: round(value, 3) for key, value in found.items()}
+        figures[f"{name}: median error"], figures[f"{name}: worst error"] = float(np.median(relative)), float(relative.max())
+    return {key: round(value, 3) for key, value in figures.items()}
 
 
 def cost_model(seeds: Sequence[Sequence[MeasuredBalance]]) -> dict[str, Any]:
@@ -174,27 +174,27 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+def show(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
     """JSON, or a table of medians."""
     if options.json:
-        common.report(options, "balance in several orders", found)
+        common.report(options, "balance in several orders", results)
         return
-    print(f"{options.pool}: the best choice of all, against highest score first, at most times as much: {found['bounds']}")
+    print(f"{options.pool}: the best choice of all, against highest score first, at most times as much: {results['bounds']}")
     if options.bounds_only:
         return
     print(f"{'budget, order':18} {'moved GiB':>9} {'written':>8} {'removed':>8} {'ours/it':>8} {'large GiB':>10} {'seconds':>8}")
-    for name, one in found["by budget"].items():
-        sizes = one["moved"] / 2**30, one["written"] / 2**30
-        rest = one["removed"], one["ours removes times as much"], one["large"] / 2**30, one["seconds"]
+    for name, shares in results["by budget"].items():
+        sizes = shares["moved"] / 2**30, shares["written"] / 2**30
+        rest = shares["removed"], shares["ours removes times as much"], shares["large"] / 2**30, shares["seconds"]
         print(f"{name:18} {sizes[0]:9.2f} {sizes[1]:8.2f} {rest[0]:8.0f} {rest[1]:8.2f} {rest[2]:10.2f} {rest[3]:8.1f}")
-    print("cost model:", found["model"])
+    print("cost model:", results["model"])
 
 
 def main() -> None:
     """The command line."""
     words = common.plain_parser(__doc__ or "")
     words.add_argument("--pool", choices=tuple(POOLS), default="mixed")
-    words.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1, 2, 3])
+    words.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 3])
     words.add_argument("--scale", type=float, default=SHAPE.scale, help="share of the hosts; 1 makes some 30 GiB of data")
     words.add_argument(
         "--size", type=common.size, default=24 << 30, help="of the filesystem; nothing is allocated until it is written"

@@ -52,14 +52,14 @@ def fill(point: Path, share: float, extent: int, level: float) -> None:
 def ways(options: argparse.Namespace) -> dict[str, Sequence[str]]:
     """The commands, by name; the path follows."""
     ours = (sys.executable, "-m", "balancer", "run", "--policy", "usage", "--max-pressure", "none", "--time", "10m")
-    found: dict[str, Sequence[str]] = {
+    commands: dict[str, Sequence[str]] = {
         "btrfs-balancer --policy usage": ours,
         f"btrfs balance -dusage={options.usage}": ("btrfs", "balance", "start", f"-dusage={options.usage}"),
     }
     least_used = Path(sys.executable).with_name("btrfs-balance-least-used")
     if least_used.exists():
-        found["btrfs-balance-least-used"] = (str(least_used), "--usage", str(options.usage))
-    return found
+        commands["btrfs-balance-least-used"] = (str(least_used), "--usage", str(options.usage))
+    return commands
 
 
 def tried(mounted: Mounted, command: Sequence[str]) -> dict[str, Any]:
@@ -82,23 +82,23 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     images = Images(folder)
     with images.made("full", options.size, _OPTIONS) as mounted:
         fill(mounted.point, options.share, options.extent, options.level)
-    found = {}
+    results = {}
     for name, command in ways(options).items():
         with images.copy("full", _OPTIONS) as mounted:
-            found[name] = tried(mounted, command)
-        common.say(f"{name}: {found[name]}")
-    return found
+            results[name] = tried(mounted, command)
+        common.say(f"{name}: {results[name]}")
+    return results
 
 
-def show(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
+def show(options: argparse.Namespace, results: Mapping[str, Any]) -> None:
     """JSON, or a table."""
     if options.json:
-        common.report(options, "balance for unallocated space", found)
+        common.report(options, "balance for unallocated space", results)
         return
     print(f"{'':32} {'gained MiB':>10} {'written MiB':>11} {'seconds':>8}")
-    for name, one in found.items():
-        gained = (one["unallocated"] - one["unallocated before"]) / 2**20
-        print(f"{name:32} {gained:10.0f} {one['written'] / 2**20:11.0f} {one['seconds']:8.1f}")
+    for name, figures in results.items():
+        gained = (figures["unallocated"] - figures["unallocated before"]) / 2**20
+        print(f"{name:32} {gained:10.0f} {figures['written'] / 2**20:11.0f} {figures['seconds']:8.1f}")
 
 
 def main() -> None:

@@ -106,12 +106,12 @@ class Started:
     """A program that reads from one pipe of the filesystem and writes into another; at the end `measured` shows what it took."""
 
     def __init__(self, argv: Sequence[str], source: Path, sink: Path) -> None:
-        told, tells = os.pipe()
+        reading, tells = os.pipe()
         words = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
         script = f'exec "$@" <{shlex.quote(str(source))} >{shlex.quote(str(sink))}'
         self._process = subprocess.Popen(["sh", "-c", script, "sh", *words], cwd=TOP, pass_fds=[tells])
         os.close(tells)
-        self._told = told
+        self._told = reading
         self.measured: Measured | None = None
 
     def __enter__(self) -> "Started":
@@ -121,33 +121,33 @@ class Started:
         if kind:  # it may wait for a reader that never comes
             self._process.kill()
         self._process.wait()
-        said = os.read(self._told, 200)
+        report = os.read(self._told, 200)
         os.close(self._told)
         if not kind:
-            self.measured = _measured(said, b"", "the other side")
+            self.measured = _measured(report, b"", "the other side")
 
 
 def measure(config: Path, words: Sequence[str]) -> Measured:
     """Runs `backupd WORDS` once. Its output goes through a pipe, as to a program that reads it."""
     argv = [sys.executable, "-m", "backupd", "--config", str(config), *words, "--now", NOW]
-    told, tells = os.pipe()
+    reading, tells = os.pipe()
     starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
     process = subprocess.Popen(starter, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP, pass_fds=[tells])
     os.close(tells)
     output, _ = process.communicate()
-    said = os.read(told, 200)
-    os.close(told)
-    return _measured(said, output, f"backupd {' '.join(words)}")
+    report = os.read(reading, 200)
+    os.close(reading)
+    return _measured(report, output, f"backupd {' '.join(words)}")
 
 
 def measure_stream(argv: Sequence[str]) -> tuple[Measured, float]:
     """Runs a command, and reads its output to the end as it comes. Also returns the seconds until its first byte."""
-    told, tells = os.pipe()
+    reading, tells = os.pipe()
     starter = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
     begun = time.perf_counter()
     process = subprocess.Popen(starter, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=TOP, pass_fds=[tells])
     os.close(tells)
-    with os.fdopen(told, "rb") as end, process:
+    with os.fdopen(reading, "rb") as end, process:
         assert process.stdout
         size = len(os.read(process.stdout.fileno(), 1))
         first = time.perf_counter() - begun
@@ -156,32 +156,34 @@ def measure_stream(argv: Sequence[str]) -> tuple[Measured, float]:
         return replace(_measured(end.read(), b"", shlex.join(argv)), printed=size), first
 
 
-def _measured(said: bytes, output: bytes, what: str) -> Measured:
-    seconds, cpu, kib, status = said.decode().split()
+def _measured(report: bytes, output: bytes, label: str) -> Measured:
+    seconds, cpu, kib, status = report.decode().split()
     if int(status):
-        raise SystemExit(f"{what} ended with {status}: {output.decode(errors='replace')[-2000:]}")
+        raise SystemExit(f"{label} ended with {status}: {output.decode(errors='replace')[-2000:]}")
     return Measured(float(seconds), float(cpu), int(kib) * 1024, len(output), output)
 
 
 def _measure_all(options: argparse.Namespace, place: Bed) -> dict[str, dict[str, dict[str, float]]]:
     say(f"making a pool of {options.hosts} hosts with {options.backups} backups each")
     config = make_site(place.pool, place.folder, options.hosts, options.backups)
-    found: dict[str, list[Measured]] = {name: [] for name in COMMANDS}
+    measurements: dict[str, list[Measured]] = {name: [] for name in COMMANDS}
     quiet = [wait_for_quiet(options)]
     for night in range(options.nights + 1):
         for name, (words, _) in COMMANDS.items():
             measured = measure(config, words)
-            found[name] += [measured] if night else []  # the first one finds cold caches
+            measurements[name] += [measured] if night else []  # the first one finds cold caches
         quiet.append(wait_for_quiet(options))
     if not all(quiet):
         say("others were working on this machine meanwhile: the figures are too high")
     return {
         "seconds": {
-            name: {**spread([each.seconds for each in measureds]), "limit": COMMANDS[name][1]} for name, measureds in found.items()
+            name: {**spread([each.seconds for each in measureds]), "limit": COMMANDS[name][1]}
+            for name, measureds in measurements.items()
         },
-        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in found.items()},
+        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in measurements.items()},
         "MB of memory": {
-            name: {**spread([each.memory / 1e6 for each in measureds]), "limit": MEMORY / 1e6} for name, measureds in found.items()
+            name: {**spread([each.memory / 1e6 for each in measureds]), "limit": MEMORY / 1e6}
+            for name, measureds in measurements.items()
         },
     }
 

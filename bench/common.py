@@ -265,8 +265,8 @@ def spread(numbers: Sequence[float]) -> dict[str, float]:
 def alternate(number: int, first: Callable[[], _T], second: Callable[[], _T]) -> tuple[_T, _T]:
     """Both, the one or the other first, so that neither always finds what the other left in the caches."""
     if number % 2:
-        one = first()
-        return one, second()
+        result = first()
+        return result, second()
     two = second()
     return first(), two
 

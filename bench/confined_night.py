@@ -33,19 +33,19 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
             tree.change(max(1, options.files // 100))
         quiet = common.wait_for_quiet(options)
         pair = common.alternate(number, lambda: night(place, "always"), lambda: night(place, "never"))
-        told = f"night {number}: {_ms(pair[0], options):.1f} ms a host, without {_ms(pair[1], options):.1f}"
-        common.say(f"{told}; {common.noise(quiet, *pair)}")
+        line = f"night {number}: {_ms(pair[0], options):.1f} ms a host, without {_ms(pair[1], options):.1f}"
+        common.say(f"{line}; {common.noise(quiet, *pair)}")
         if number:
             confined.append(pair[0])
             open_ones.append(pair[1])
     return {
-        "CPU, ms a host, confined": common.spread([_ms(one, options) for one in confined]),
-        "CPU, ms a host, not confined": common.spread([_ms(one, options) for one in open_ones]),
+        "CPU, ms a host, confined": common.spread([_ms(night, options) for night in confined]),
+        "CPU, ms a host, not confined": common.spread([_ms(night, options) for night in open_ones]),
         "more, ms a host": common.spread(
-            [_ms(one, options) - _ms(two, options) for one, two in zip(confined, open_ones, strict=True)]
+            [_ms(with_walls, options) - _ms(without, options) for with_walls, without in zip(confined, open_ones, strict=True)]
         ),
-        "seconds, confined": common.spread([one.seconds for one in confined]),
-        "seconds, not confined": common.spread([one.seconds for one in open_ones]),
+        "seconds, confined": common.spread([night.seconds for night in confined]),
+        "seconds, not confined": common.spread([night.seconds for night in open_ones]),
     }
 
 

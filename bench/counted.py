@@ -44,19 +44,19 @@ def counted(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Counte
 
     Figures are those of the command with the children that it waited for; the memory is the peak of the largest of them.
     """
-    told, tells = os.pipe()
+    reading, tells = os.pipe()
     words = [sys.executable, "-I", "-S", "-c", _STARTER, str(tells), *argv]
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         with subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=TOP, pass_fds=[tells], env={**os.environ, **(env or {})}
         ):
             os.close(tells)
-            with os.fdopen(told, encoding="utf-8") as pipe:
-                said = pipe.read()
+            with os.fdopen(reading, encoding="utf-8") as pipe:
+                report = pipe.read()
         out.seek(0)
         err.seek(0)
         stdout, stderr = out.read(), err.read()
-    if not said:
+    if not report:
         raise SystemExit(f"{' '.join(argv)} could not be started: {stderr[-1000:]}")
-    (status, seconds, cpu, peak), counters = json.loads(said)
+    (status, seconds, cpu, peak), counters = json.loads(report)
     return Counted(status, {SECONDS: seconds, CPU: cpu, MEMORY: peak / 1e6, **megabytes(counters)}, stdout, stderr)

@@ -141,9 +141,9 @@ def main() -> None:
     control, *images = map(Path, sys.argv[1:])
     lock = threading.Lock()
     notes: Sequence[Cache | Recorder] = record(log, images) if log else [Cache(image) for image in images]
-    for image, one in zip(images, notes, strict=True):
+    for image, note in zip(images, notes, strict=True):
         server = _listen(image.with_name(f"{image.name}-socket"))
-        threading.Thread(target=_serve, args=(Disk(image, lock, one), server), daemon=True).start()
+        threading.Thread(target=_serve, args=(Disk(image, lock, note), server), daemon=True).start()
     client, _ = _listen(control).accept()
     for line in client.makefile():
         number, _, rest = line.strip().partition(" ")

@@ -68,8 +68,8 @@ class MachineRound(Round):
     def _others(self) -> list[tuple[Path, Path]]:
         """Where the pools are mounted from which backups are fetched, and their images."""
         pools = [table["from"] for name, table in self.site.tables.items() if name.startswith("replica.")]
-        found = (work("findmnt", "-n", "-o", "TARGET,SOURCE", "--target", pool).stdout.split() for pool in pools)
-        return [(Path(point), Path(work("losetup", "-n", "-O", "BACK-FILE", loop).stdout.strip())) for point, loop in found]
+        mounts = (work("findmnt", "-n", "-o", "TARGET,SOURCE", "--target", pool).stdout.split() for pool in pools)
+        return [(Path(point), Path(work("losetup", "-n", "-O", "BACK-FILE", loop).stdout.strip())) for point, loop in mounts]
 
     def _other(self, step: int, number: int) -> Path:
         return self.disks.images / f"other-{step}-{number}"
@@ -129,11 +129,11 @@ class KilledRound(MachineRound):
 
     def _kills(self, step: int) -> Iterator[Cut]:
         with self._machine(step) as (machine, cut):
-            said = self._freeze_often(machine, cut, time.monotonic())
+            moments = self._freeze_often(machine, cut, time.monotonic())
             self._see_how_it_ended(step, machine.lines())
         yield replace(cut, moment=IT_ENDED)
         with self._machine(step) as (machine, cut):
-            first, last = (said[0], said[-1]) if len(said) > 2 else (0.0, said[-1])
+            first, last = (moments[0], moments[-1]) if len(moments) > 2 else (0.0, moments[-1])
             moment = time.monotonic() + self.random.uniform(first, last)
             lines = machine.wait(_LONGEST, lambda lines: time.monotonic() > moment or _has_ended(lines))
         yield replace(cut, moment=IT_ENDED if _has_ended(lines) else KILLED)
@@ -153,18 +153,18 @@ class KilledRound(MachineRound):
 
     def _freeze_often(self, machine: vm.Vm, cut: Cut, begun: float) -> list[float]:
         """Until its command has ended. When something was said, in seconds from the beginning on."""
-        said: list[float] = []
+        moments: list[float] = []
         pause = time.monotonic()
 
         def is_time(lines: list[str]) -> bool:
-            return time.monotonic() > pause or len(lines) - lines.index("begins") - 1 > len(said)
+            return time.monotonic() > pause or len(lines) - lines.index("begins") - 1 > len(moments)
 
         while True:
             lines = machine.wait(_LONGEST, is_time)
-            new = lines[lines.index("begins") + 1 + len(said) :]
-            said += [time.monotonic() - begun] * len(new)
+            new = lines[lines.index("begins") + 1 + len(moments) :]
+            moments += [time.monotonic() - begun] * len(new)
             if _has_ended(new):
-                return said
+                return moments
             with machine.frozen():
                 self.cuts.append(self._copy(cut, new[-1] if new else AT_RANDOM[1]))
             pause = time.monotonic() + self.random.uniform(0.1, 1.5)

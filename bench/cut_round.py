@@ -108,7 +108,7 @@ class Round:
             ranked.append((seen[cut.ended, cut.moment], cut))
             seen[cut.ended, cut.moment] += 1
         at_random = [cut for cut in self.cuts if cut.moment in AT_RANDOM]
-        named = [cut for _, cut in sorted(ranked, key=lambda one: one[0]) if cut.moment not in AT_RANDOM]
+        named = [cut for _, cut in sorted(ranked, key=lambda ranked_cut: ranked_cut[0]) if cut.moment not in AT_RANDOM]
         half = max(self.wanted // 2, self.wanted - len(at_random))
         cuts = named[:half]
         return sorted([*cuts, *at_random[: self.wanted - len(cuts)]], key=lambda cut: cut.number)
@@ -200,8 +200,8 @@ class Round:
                 return
             with ExitStack() as stack, connection:
                 stack.callback(server.close)  # if a cut fails: then the command does, which waits for ever otherwise
-                if (said := connection.makefile().readline().strip()) and self._is_worth_it(said):
-                    self._cut(said)
+                if (line := connection.makefile().readline().strip()) and self._is_worth_it(line):
+                    self._cut(line)
                 stack.pop_all()
 
     def _is_worth_it(self, moment: str) -> bool:
@@ -244,8 +244,8 @@ class Round:
 
     def _look_at(self, cut: Cut) -> None:
         self.found.cuts += 1
-        known = cut.moment if cut.moment in (*AT_RANDOM, IT_ENDED, KILLED) else ""
-        kind = known or ("a flush" if self.disks.kind in ("recorded", "logged") else "a checkpoint")
+        shown_moment = cut.moment if cut.moment in (*AT_RANDOM, IT_ENDED, KILLED) else ""
+        kind = shown_moment or ("a flush" if self.disks.kind in ("recorded", "logged") else "a checkpoint")
         self.found.moments[kind] = self.found.moments.get(kind, 0) + 1
         self.disks.bring(cut)
         try:
@@ -269,7 +269,7 @@ class Round:
             option = cut_truth.allocator(self.disks.pool)
             self.site.another_boot()
             must, may = here.facts & here.after, here.facts | here.after
-            there = {f"{host}/{name}" for host, name, _ in cut_truth.backups(self.site.pool)}
+            present = {f"{host}/{name}" for host, name, _ in cut_truth.backups(self.site.pool)}
             first = Look(may, here.tree)
             yield from self._contents(first)
             if cut.moment == IT_ENDED:
@@ -285,7 +285,7 @@ class Round:
             yield from (f"lost: {fact}" for fact in sorted(must - seen))
             yield from (f"invented: {fact}" for fact in sorted(seen - may - new))
             cut_truth.commit(self.disks.pool)
-            yield from self._contents(Look(may, here.tree, there, first.read))
+            yield from self._contents(Look(may, here.tree, present, first.read))
             yield from self._tidy()
             if cut_truth.allocator(self.disks.pool) != option:
                 yield f"mounted with {option} and left with {cut_truth.allocator(self.disks.pool)}"
@@ -318,11 +318,11 @@ class Round:
     def _wrong(self, look: Look, host: str, key: str, state: str) -> str:
         """What is wrong with the content of that backup, or ""."""
         tree = cut_truth.tree(self.site.pool / "hosts" / key / "data")
-        known = key in self.trees and cut_truth.unlike(self.trees[key], tree)
-        if known == []:  # also one that the cut had left with all of its content, and a run has given its name
+        differences = key in self.trees and cut_truth.unlike(self.trees[key], tree)
+        if differences == []:  # also one that the cut had left with all of its content, and a run has given its name
             return ""
-        if known and (look.there is None or key in look.there or host in self.site.elsewhere):
-            return f"{key} is not what it was: {known[:3]}"
+        if differences and (look.there is None or key in look.there or host in self.site.elsewhere):
+            return f"{key} is not what it was: {differences[:3]}"
         if look.there is None and f"{key} is there, {state}" not in look.may and not self.unknown_names:
             return f"{key} is called {state} before it was finished"
         wrong = self._unlike_source(tree, look.source)
@@ -335,7 +335,7 @@ class Round:
 
     def _list(self) -> list[dict[str, Any]]:
         """Without the duration: a row counts what came after its file was written."""
-        return [{key: value for key, value in one.items() if key != "duration"} for one in self._backupd("list")]
+        return [{key: value for key, value in backup.items() if key != "duration"} for backup in self._backupd("list")]
 
     def _backupd(self, *words: str) -> Any:
         done = command("backupd", "--config", self.site.config, *words, "--json", timeout=LONGEST)
@@ -348,11 +348,11 @@ class Round:
         if "Traceback" in done.stderr or not done.stdout:
             yield f"the {which} run ended with {done.returncode}: {done.stderr[-1500:]}"
             return set()
-        results = {one["host"]: one for one in json.loads(done.stdout)}
-        for host, one in results.items():
-            if one["outcome"] not in _DONE or (one["outcome"] == "suspect" and self.name != "suspect"):
-                yield f"the {which} run of {host} was {one['outcome']}: {one.get('error')} {one.get('warnings')}"
-        return {(host, one["outcome"]) for host, one in results.items()}
+        results = {result["host"]: result for result in json.loads(done.stdout)}
+        for host, entry in results.items():
+            if entry["outcome"] not in _DONE or (entry["outcome"] == "suspect" and self.name != "suspect"):
+                yield f"the {which} run of {host} was {entry['outcome']}: {entry.get('error')} {entry.get('warnings')}"
+        return {(host, result["outcome"]) for host, result in results.items()}
 
     def _tidy(self) -> Iterator[str]:
         """Nothing is left of what was interrupted, and the catalogue says what the pool says."""
@@ -366,9 +366,9 @@ class Round:
         again = self._list()
         if len(listed) != len(again):
             yield f"{len(listed)} backups are listed, and {len(again)} after rebuild"
-        for one, other in zip(listed, again, strict=False):
-            if changed := {key: (value, other.get(key)) for key, value in one.items() if other.get(key) != value}:
-                yield f"list before and after rebuild differ: {one['host']}/{one['name']} {changed}"
+        for before, after in zip(listed, again, strict=False):
+            if changed := {key: (value, after.get(key)) for key, value in before.items() if after.get(key) != value}:
+                yield f"list before and after rebuild differ: {before['host']}/{before['name']} {changed}"
         if cut_truth.stale_notes(site.pool):
             yield from self._done("expire", "--force", "hosts", "--force", "pool", status=(0,))
         yield from (f"noted of a backup that is gone, after an expiry too: {name}" for name in cut_truth.stale_notes(site.pool))
@@ -376,4 +376,4 @@ class Round:
 
 def _is_new_backup(fact: str, outcomes: set[tuple[str, str]]) -> bool:
     host, _, rest = fact.partition("/")
-    return any(host == one and rest.endswith(f"is there, {outcome}") for one, outcome in outcomes)
+    return any(host == name and rest.endswith(f"is there, {outcome}") for name, outcome in outcomes)

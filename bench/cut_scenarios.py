@@ -362,8 +362,8 @@ def promoted(site: Site) -> Iterator[Step]:
 
 Scenario = Callable[[Site], Iterator[Step]]
 SCENARIOS: Mapping[str, Scenario] = {
-    one.__name__: one
-    for one in (
+    path.__name__: path
+    for path in (
         first,
         changed,
         few,

@@ -83,12 +83,12 @@ class Site(Nights):
         places = list(self.out.iterdir()) if self.out.is_dir() else []
         wanted = cut_truth.tree(self.source) if places else {}
         restored = {f"{place.name} is restored" for place in places if not self._unlike(place / self.source.name, wanted)}
-        known = {f"{place} is known to be damaged" for place in self._known_damage()}
-        return restored | known | {f"{place} has damage that nobody knows" for place in self._hidden_damage()}
+        reported = {f"{place} is known to be damaged" for place in self._known_damage()}
+        return restored | reported | {f"{place} has damage that nobody knows" for place in self._hidden_damage()}
 
     def _unlike(self, place: Path, wanted: cut_truth.Tree) -> list[str]:
-        found = cut_truth.unlike(cut_truth.tree(place), wanted)
-        return [name for name in found if name in wanted or not (self.is_host and _TEMPORARY.fullmatch(name))]
+        differences = cut_truth.unlike(cut_truth.tree(place), wanted)
+        return [name for name in differences if name in wanted or not (self.is_host and _TEMPORARY.fullmatch(name))]
 
     def _known_damage(self) -> list[str]:
         """The spoilt file, as host/name/path, once the catalogue has it as damaged."""
@@ -96,8 +96,10 @@ class Site(Nights):
         if not self.spoilt or not path.exists():
             return []
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as rows:
-            found = rows.execute("select distinct host, name, path from damage where (host, name, path) = (?, ?, ?)", self.spoilt)
-            return ["/".join(row) for row in found]
+            rows_of_damage = rows.execute(
+                "select distinct host, name, path from damage where (host, name, path) = (?, ?, ?)", self.spoilt
+            )
+            return ["/".join(row) for row in rows_of_damage]
 
     def call_damaged(self, host: str, name: str, path: str) -> None:
         """Has it recorded that a file of a backup is damaged, and remembers where its data lies."""
@@ -117,11 +119,11 @@ class Site(Nights):
         host, path, place = self.called_damaged
         file = self.pool / "hosts" / host / "damaged.json"
         noted = json.loads(file.read_text())["backups"] if file.exists() else {}
-        known = {name for name, rows in noted.items() if any(row["path"] == path for row in rows)}
+        recorded = {name for name, rows in noted.items() if any(row["path"] == path for row in rows)}
         if (self.state / "catalogue.sqlite").exists():
             with closing(sqlite3.connect(f"file:{self.state / 'catalogue.sqlite'}?mode=ro", uri=True)) as rows:
-                known |= {name for (name,) in rows.execute("select name from damage where (host, path) = (?, ?)", (host, path))}
-        return [f"{host}/{name}" for name in self.names(host) if name not in known and self._place(host, name, path) == place]
+                recorded |= {name for (name,) in rows.execute("select name from damage where (host, path) = (?, ?)", (host, path))}
+        return [f"{host}/{name}" for name in self.names(host) if name not in recorded and self._place(host, name, path) == place]
 
     def end_rehearsal(self) -> None:
         """From now on this is a pool in earnest: it has boots, and no `--now`."""
@@ -138,7 +140,7 @@ class Site(Nights):
         """Makes the beginning of a file of a backup zero, which the checksums know that a run made."""
         backup, touched = self.backup(host, name), ("/database", "/note", "/small/1")
         sums = [line.split("  ")[1] for line in (backup / "SHA256SUMS").read_text().splitlines()]
-        file = next(path for one in sums if (path := backup / one).stat().st_size and not one.endswith(touched))
+        file = next(path for name in sums if (path := backup / name).stat().st_size and not name.endswith(touched))
         stamp = file.stat().st_mtime_ns
         work("btrfs", "property", "set", "-f", backup, "ro", "false")
         with file.open("r+b") as opened:

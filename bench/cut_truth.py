@@ -21,20 +21,20 @@ _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z")
 
 def tree(top: Path) -> Tree:
     """Every name below `top` with what it is: kind, mode, owner, mtime, size, SHA-256 or target, and its inode's other names."""
-    found: Tree = {}
+    entries: Tree = {}
     linked: dict[int, list[str]] = {}
     for folder, folders, files in os.walk(top):
         below = os.path.relpath(folder, top) + "/" if folder != str(top) else ""
         for name in (*folders, *files):
             path, at = f"{folder}/{name}", f"{below}{name}"
             seen = os.lstat(path)
-            found[at] = (*_facts(seen), _content(path, seen), ())
+            entries[at] = (*_facts(seen), _content(path, seen), ())
             if seen.st_nlink > 1:
                 linked.setdefault(seen.st_ino, []).append(at)
     for names in linked.values():
         for at in names:
-            found[at] = (*found[at][:-1], tuple(sorted(set(names) - {at})))
-    return found
+            entries[at] = (*entries[at][:-1], tuple(sorted(set(names) - {at})))
+    return entries
 
 
 def below(tree: Tree, top: str) -> Tree:
@@ -60,9 +60,9 @@ def _facts(seen: os.stat_result) -> tuple[int, ...]:
     return seen.st_mode, seen.st_uid, seen.st_gid, seen.st_mtime_ns, size
 
 
-def unlike(one: Tree, other: Tree) -> list[str]:
+def unlike(tree: Tree, other: Tree) -> list[str]:
     """The names that differ."""
-    return [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
+    return [name for name in sorted(tree.keys() | other.keys()) if tree.get(name) != other.get(name)]
 
 
 def backups(pool: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -84,19 +84,19 @@ def facts(pool: Path) -> set[str]:
 
     A note of a backup that is gone says nothing: a deletion that was cut left it (see stale_notes).
     """
-    found = {f"{host}/{name} is there, {record['state']}" for host, name, record in backups(pool)}
+    facts_of_pool = {f"{host}/{name} is there, {record['state']}" for host, name, record in backups(pool)}
     for host in sorted(path.name for path in (pool / "hosts").iterdir()):
-        said = notes(pool, host)
-        found |= {
+        host_notes = notes(pool, host)
+        facts_of_pool |= {
             f"{host}/{name}: {key}"
-            for name, keys in said["backups"].items()
+            for name, keys in host_notes["backups"].items()
             if (pool / "hosts" / host / name).exists()
             for key in keys
         }
-        found |= {f"{host} was {name}" for name in said.get("was", ())}
-        found |= {f"{host} is forgotten"} if said.get("forgotten") else set()
-        found |= {f"{host} is fetched"} if said.get("replica") else set()
-    return found
+        facts_of_pool |= {f"{host} was {name}" for name in host_notes.get("was", ())}
+        facts_of_pool |= {f"{host} is forgotten"} if host_notes.get("forgotten") else set()
+        facts_of_pool |= {f"{host} is fetched"} if host_notes.get("replica") else set()
+    return facts_of_pool
 
 
 def stale_notes(pool: Path) -> list[str]:

@@ -99,11 +99,11 @@ def _in_a_fork(order: Order, image_dir: Path) -> dict[str, Any]:
     if pid == 0:
         status = 1
         try:
-            said = asdict(_round(order, image_dir))
+            report = asdict(_round(order, image_dir))
             status = 0
         except BaseException:  # noqa: BLE001 - whatever it is, whoever asked is told
-            said = {"broke": traceback.format_exc()[-3000:]}
-        os.write(answer, json.dumps(said).encode())
+            report = {"broke": traceback.format_exc()[-3000:]}
+        os.write(answer, json.dumps(report).encode())
         os._exit(status)
     try:
         ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

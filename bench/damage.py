@@ -53,7 +53,7 @@ class Told:
 
 
 def _median(times: Sequence[tuple[float, float]], which: int) -> float:
-    return statistics.median(one[which] for one in times)
+    return statistics.median(row[which] for row in times)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -68,12 +68,12 @@ def main(words: Sequence[str] | None = None) -> int:
         measurements = [Told(caches, [], []) for caches in ("cold", "warm")]
         for _ in range(options.rounds):
             wait_for_quiet(options)
-            for one in measurements:
-                for side, times in ((bed.ours, one.ours), (bed.theirs, one.theirs)):
-                    (_drop_caches if one.caches == "cold" else side)()
+            for row in measurements:
+                for side, times in ((bed.ours, row.ours), (bed.theirs, row.theirs)):
+                    (_drop_caches if row.caches == "cold" else side)()
                     times.append(side())
     _say(measurements, bed, options)
-    return 0 if bed.same and min(one.ratio for one in measurements) >= LIMIT else 1
+    return 0 if bed.same and min(measurement.ratio for measurement in measurements) >= LIMIT else 1
 
 
 def _drop_caches() -> None:
@@ -141,18 +141,21 @@ def _fill(options: argparse.Namespace, top: Path) -> dict[str, list[object]]:
     return {"vaddrs": vaddrs, "backups": backups}
 
 
-def _say(told: Sequence[Told], bed: _Bed, options: argparse.Namespace) -> None:
+def _say(measurements: Sequence[Told], bed: _Bed, options: argparse.Namespace) -> None:
     if options.json:
-        found = [{**asdict(one), "ratio": one.ratio, "cpu_ratio": one.cpu_ratio} for one in told]
-        sys.stdout.write(json.dumps({"told": found, "addresses": len(bed.vaddrs), "names": bed.names, "same": bed.same}) + "\n")
+        rows = [
+            {**asdict(measurement), "ratio": measurement.ratio, "cpu_ratio": measurement.cpu_ratio} for measurement in measurements
+        ]
+        sys.stdout.write(json.dumps({"told": rows, "addresses": len(bed.vaddrs), "names": bed.names, "same": bed.same}) + "\n")
         return
-    for one in told:
-        for side, times in (("ours", one.ours), ("theirs", one.theirs)):
+    for measurement in measurements:
+        for side, times in (("ours", measurement.ours), ("theirs", measurement.theirs)):
             seconds = [each for each, _ in times]
             words = f"{statistics.median(seconds):.2f} s [{min(seconds):.2f} - {max(seconds):.2f}], CPU {_median(times, 1):.2f} s"
-            sys.stdout.write(f"{one.caches}, {side}: {words}\n")
+            sys.stdout.write(f"{measurement.caches}, {side}: {words}\n")
         sys.stdout.write(
-            f"{one.caches}: {one.ratio:.1f} times faster, {one.cpu_ratio:.1f} in processor time; {LIMIT:.0f} were agreed\n"
+            f"{measurement.caches}: {measurement.ratio:.1f} times faster, {measurement.cpu_ratio:.1f} in processor time; "
+            f"{LIMIT:.0f} were agreed\n"
         )
     sys.stdout.write(f"{len(bed.vaddrs)} addresses, {bed.names} names, the same: {bed.same}\n")
 

@@ -46,11 +46,11 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for nights in options.nights:
         for way in options.ways.split(","):
             if way == "bees" and not shutil.which("bees"):
-                found["bees"] = "not measured: Debian bookworm has no package of it"
+                results["bees"] = "not measured: Debian bookworm has no package of it"
                 continue
             if way == "share_with" and nights:
                 continue  # it shares what one run wrote, before there is a snapshot of it
@@ -61,10 +61,10 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
                     work("btrfs", "subvolume", "snapshot", "-r", host, point / f"{host.name}-{number}")
             os.sync()
             Path("/proc/sys/vm/drop_caches").write_text("3")
-            found[f"{way}, {nights} snapshots of each"] = _one(way, point, folder, options.smallest)
-            say(f"{way}, {nights}: {found[f'{way}, {nights} snapshots of each']}")
+            results[f"{way}, {nights} snapshots of each"] = _one(way, point, folder, options.smallest)
+            say(f"{way}, {nights}: {results[f'{way}, {nights} snapshots of each']}")
             session.remove(point.parent)
-    return found
+    return results
 
 
 def _one(way: str, point: Path, folder: Path, smallest: int) -> str:
@@ -130,8 +130,8 @@ def _files(top: Path, smallest: int) -> Iterator[tuple[Path, int]]:
 
 
 def _share(source: Path, destination: Path, size: int) -> int:
-    with source.open("rb") as one, destination.open("rb") as other:
-        return sum(shared_pieces(one.fileno(), other.fileno(), size))
+    with source.open("rb") as old, destination.open("rb") as new:
+        return sum(shared_pieces(old.fileno(), new.fileno(), size))
 
 
 def _by_paths(point: Path, smallest: int) -> None:
@@ -139,9 +139,9 @@ def _by_paths(point: Path, smallest: int) -> None:
     first, *others = sorted(point.glob("host?"))
     for host in others:
         for path, size in _files(host, smallest):
-            there = first / path.relative_to(host)
-            if there.is_file() and there.stat().st_size == size:
-                _share(there, path, size)
+            original = first / path.relative_to(host)
+            if original.is_file() and original.stat().st_size == size:
+                _share(original, path, size)
 
 
 def _by_index(point: Path, smallest: int) -> None:
@@ -151,13 +151,13 @@ def _by_index(point: Path, smallest: int) -> None:
         for path, size in _files(top, smallest):
             sizes.setdefault(size, []).append(path)
     for size, paths in sizes.items():
-        known: dict[bytes, Path] = {}
+        first_by_digest: dict[bytes, Path] = {}
         for path in paths if len(paths) > 1 else ():
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").digest()
-            if digest in known:
-                _share(known[digest], path, size)
-            known.setdefault(digest, path)
+            if digest in first_by_digest:
+                _share(first_by_digest[digest], path, size)
+            first_by_digest.setdefault(digest, path)
 
 
 _OURS: Mapping[str, Callable[[Path, int], None]] = {"share_with": _by_paths, "index": _by_index}

@@ -203,4 +203,4 @@ def shape_options(words: argparse.ArgumentParser, shape: Shape) -> None:
 
 def shape_of(options: argparse.Namespace) -> Shape:
     """From those options."""
-    return Shape(**{one.name: getattr(options, one.name) for one in fields(Shape)})
+    return Shape(**{attribute.name: getattr(options, attribute.name) for attribute in fields(Shape)})

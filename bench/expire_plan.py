@@ -76,21 +76,23 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
     marked = make_due(config, pool, folder, options.hosts, options.backups)
     planned = json.loads(work(*_rehearsal(config), cwd=TOP).stdout)
     assert len(planned["delete"]) == marked, planned["stop"]
-    found: dict[str, list[Measured]] = {name: [] for name in COMMANDS}
+    measurements: dict[str, list[Measured]] = {name: [] for name in COMMANDS}
     quiet = []
     for turn in range(options.runs + 1):
         quiet.append(wait_for_quiet(options))
         for name, words in COMMANDS.items():
             measured = measure(config, words)
-            found[name] += [measured] if turn else []  # the first one finds cold caches
+            measurements[name] += [measured] if turn else []  # the first one finds cold caches
     if not all(quiet):
         say("others were working on this machine meanwhile: the figures are too high")
     return {
         "backups": options.hosts * options.backups,
         "of them to be marked": len(planned["mark"]),
         "of them to be deleted": len(planned["delete"]),
-        "seconds": {name: {**spread([each.seconds for each in measureds]), "limit": LIMIT} for name, measureds in found.items()},
-        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in found.items()},
+        "seconds": {
+            name: {**spread([each.seconds for each in measureds]), "limit": LIMIT} for name, measureds in measurements.items()
+        },
+        "seconds of CPU time": {name: spread([each.cpu for each in measureds]) for name, measureds in measurements.items()},
     }
 
 

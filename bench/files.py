@@ -34,13 +34,13 @@ def fill(number: int, data: Path, names: int, files: int) -> None:
     if number == 0:
         for folder in (data / "etc" / "many", data / "srv"):
             folder.mkdir(parents=True)
-        for one in range(names):
-            os.close(os.open(data / "etc" / "many" / f"name-{one:06}", os.O_CREAT | os.O_WRONLY, 0o644))
-        for one in range(files):
-            if one % _PER_FOLDER == 0:
-                folder = data / "srv" / f"{one // _PER_FOLDER:05}"
+        for file_number in range(names):
+            os.close(os.open(data / "etc" / "many" / f"name-{file_number:06}", os.O_CREAT | os.O_WRONLY, 0o644))
+        for file_number in range(files):
+            if file_number % _PER_FOLDER == 0:
+                folder = data / "srv" / f"{file_number // _PER_FOLDER:05}"
                 folder.mkdir()
-            (folder / f"file-{one:07}").write_bytes(b"x" * (one % 64))
+            (folder / f"file-{file_number:07}").write_bytes(b"x" * (file_number % 64))
     (data / "etc" / "passwd").write_text(f"{number}\n")
     if number % 3 == 0:
         (data / "etc" / "fstab").write_text(f"{number}\n")

@@ -108,8 +108,8 @@ class Builder:
         subvolume = describe(today)
         assert subvolume is not None
         host.backups[day] = subvolume.id
-        for one in changed:
-            self._replace(today / f"file{one:05}", host.kind)
+        for file_number in changed:
+            self._replace(today / f"file{file_number:05}", host.kind)
 
     def _replace(self, path: Path, kind: Kind) -> None:
         size = round(kind.smallest * (kind.largest / kind.smallest) ** self._random.random())
@@ -139,9 +139,9 @@ def hosts(mount: Path, shape: Shape, rng: random.Random) -> list[_Host]:
     """All hosts, in an order of their own."""
     made: list[_Host] = []
     for kind in shape.kinds:
-        some = [_Host(mount / f"{kind.name}{number:03}", kind, shape.days) for number in range(round(kind.hosts * shape.scale))]
-        for host in rng.sample(some, round(len(some) * kind.leaving)):
+        hosts = [_Host(mount / f"{kind.name}{number:03}", kind, shape.days) for number in range(round(kind.hosts * shape.scale))]
+        for host in rng.sample(hosts, round(len(hosts) * kind.leaving)):
             host.last = rng.randrange(shape.days * 2 // 3, shape.days)
-        made += some
+        made += hosts
     rng.shuffle(made)
     return made

@@ -77,15 +77,15 @@ def _measure(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
             times[name].append(done.seconds)
             if night and name == "with":
                 shares.add(done, [json.loads(line) for line in note.read_text().splitlines()])
-        say(", ".join(f"{name} {found[-1]:.2f} s" for name, found in times.items()))
-    ratios = [one / other for one, other in zip(times["with"][1:], times["without"][1:], strict=True)]
+        say(", ".join(f"{name} {seconds[-1]:.2f} s" for name, seconds in times.items()))
+    ratios = [with_it / other for with_it, other in zip(times["with"][1:], times["without"][1:], strict=True)]
     made = sum(1 for _ in (sides["with"].pool / "hosts").glob("*/2*/SHA256SUMS"))
     shutil.rmtree(source)
     return {
         "seconds": {
-            **{name: spread(found[1:]) for name, found in times.items()},
+            **{name: spread(seconds[1:]) for name, seconds in times.items()},
             "the step of a host, CPU": spread(shares.each),
-            "a host, without": spread([one / options.hosts for one in times["without"][1:]]),
+            "a host, without": spread([total / options.hosts for total in times["without"][1:]]),
         },
         "ratios": {
             "with to without": spread(ratios),
@@ -120,10 +120,10 @@ def _run_inside(note: Path, words: Sequence[str]) -> None:
     def timed_step(subvolume: Path, limits: SumLimits) -> None:
         before, used, begun = resource.getrusage(resource.RUSAGE_THREAD), time.thread_time(), time.perf_counter()
         sum_fetched(subvolume, limits)
-        told = {"cpu": time.thread_time() - used, "seconds": time.perf_counter() - begun}
-        told["blocks"] = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock - before.ru_inblock
+        spent = {"cpu": time.thread_time() - used, "seconds": time.perf_counter() - begun}
+        spent["blocks"] = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock - before.ru_inblock
         with note.open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(spent) + "\n")
 
     sys.argv = ["backupd", *words]
     with patch("backupd.run.finalisation.sum_fetched", timed_step):

@@ -70,10 +70,10 @@ def fuzz(name: str, seconds: float, least: int, keep: Path) -> Fuzzed:
         inputs += tried
         covered = max([covered, *map(int, _COVERED.findall(done.stdout))])
         if done.returncode or not (tried or left > 1):  # a slow machine's time can be over before the first input
-            found = re.search(r"Test unit written to (\S+)", done.stdout)
+            input_written = re.search(r"Test unit written to (\S+)", done.stdout)
             raised = _RAISED.search(done.stdout)
             error = raised[1] if raised else done.stdout[-500:]
-            return Fuzzed(name, inputs, time.monotonic() - began, covered, found[1] if found else "", error)
+            return Fuzzed(name, inputs, time.monotonic() - began, covered, input_written[1] if input_written else "", error)
     return Fuzzed(name, inputs, time.monotonic() - began, covered)
 
 

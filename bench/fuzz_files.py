@@ -21,9 +21,9 @@ _NAME = "2026-11-20T220003Z"
 def _seed_seeds() -> Seeds:
     part = {"length": 5, "sha256": hashlib.sha256(b"parts").hexdigest()}
     backups = [["2026-11-20T220003Z", _ID, "complete"]]
-    said = {"format": 1, "listed": {"host": "web1", "backups": backups}, "announced": {"size": 5}, "parts": [part]}
-    yield json.dumps({"format": 1, "pool": _ID, "version": "1"}).encode() + b"\0" + json.dumps(said).encode() + b"\0parts"
-    more = {**said, "parts": [part, {**part, "length": 3}], "listed": {"host": "../x", "backups": [*backups, *backups]}}
+    document = {"format": 1, "listed": {"host": "web1", "backups": backups}, "announced": {"size": 5}, "parts": [part]}
+    yield json.dumps({"format": 1, "pool": _ID, "version": "1"}).encode() + b"\0" + json.dumps(document).encode() + b"\0parts"
+    more = {**document, "parts": [part, {**part, "length": 3}], "listed": {"host": "../x", "backups": [*backups, *backups]}}
     yield json.dumps({"format": 1, "pool": _ID}).encode() + b"\0" + json.dumps(more).encode() + b"\0parts"
 
 
@@ -78,10 +78,10 @@ def _sums() -> Callable[[bytes], object]:
 
     def run(data: bytes) -> None:
         (folder / SUMS).write_bytes(data)
-        found = read_sums(folder)
-        assert all((path.startswith(b"/") and b"\0" not in path) or b"\0" in data for path in found)
-        write_sums(folder, found)
-        assert read_sums(folder) == found
+        sums = read_sums(folder)
+        assert all((path.startswith(b"/") and b"\0" not in path) or b"\0" in data for path in sums)
+        write_sums(folder, sums)
+        assert read_sums(folder) == sums
         for name, content in ((CHECKSUMS, head.ljust(length, b"\0") + data[length:]), (CHECKSUMS_LOG, data)):
             (folder / name).write_bytes(content)
         key, read_before = key_of(257, 1, 3), ReadBefore(1 << 50, False, bytes(range(32)))
@@ -111,9 +111,9 @@ def _look_seeds() -> Seeds:
     }
     compared = {"at": at, "files": 5, "alike": 2, "changed": 1, "differing": 2, "differs": ["/x", "/\udce9"]}
     damaged = {"path": "/x", "start": 4096, "length": 4096, "found_by": "scrub", "found_at": at}
-    for number, one in enumerate((verified, compared, [damaged, {**damaged, "found_by": "device", "path": "/\udce9"}])):
+    for number, entry in enumerate((verified, compared, [damaged, {**damaged, "found_by": "device", "path": "/\udce9"}])):
         more = {"next": {"4": {"slice": 2, "after": "/x"}}} if number == 1 else {}
-        yield bytes([number]) + json.dumps({"format": 1, **more, "backups": {_NAME: one}}).encode()
+        yield bytes([number]) + json.dumps({"format": 1, **more, "backups": {_NAME: entry}}).encode()
 
 
 def _look() -> Callable[[bytes], object]:
@@ -162,8 +162,8 @@ def _look() -> Callable[[bytes], object]:
 
 
 def _restic_seeds() -> Seeds:
-    one = {"id": "ab" * 32, "hostname": "web1", "tags": ["btrkeep", f"pool:{_ID}", "backup:2026-11-20T220003Z"], "time": "x"}
-    yield json.dumps([one, {**one, "tags": None}]).encode() + b"\n"
+    snapshot = {"id": "ab" * 32, "hostname": "web1", "tags": ["btrkeep", f"pool:{_ID}", "backup:2026-11-20T220003Z"], "time": "x"}
+    yield json.dumps([snapshot, {**snapshot, "tags": None}]).encode() + b"\n"
     yield b'{"message_type":"status","percent_done":0.5,"bytes_done":7}\n{"message_type":"summary","snapshot_id":"abcd"}\n'
     yield b'{"message_type":"error","error":{"message":"no"},"item":"/x"}\nFatal: wrong password ://u:p@h\n{"message":7}\n\xff\n'
 
@@ -205,11 +205,11 @@ def _restic() -> Callable[[bytes], object]:
         finally:
             os.close(ours)
         try:
-            there = snapshots(cast("Any", Listed(lines)), pool)
+            listed = snapshots(cast("Any", Listed(lines)), pool)
         except module.ResticFailed:
-            there = []
-        assert all(type(snapshot.id) is str and snapshot.id.isalnum() for snapshot in there)
-        newest_there(there, set())
+            listed = []
+        assert all(type(snapshot.id) is str and snapshot.id.isalnum() for snapshot in listed)
+        newest_there(listed, set())
         text = data.decode("utf-8", "replace")
         failure = restic._failure(text.splitlines(), 1)
         assert secret not in failure.message

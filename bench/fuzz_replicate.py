@@ -17,8 +17,8 @@ def _frame(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">cI", kind, len(content)) + content
 
 
-def _said(**said: object) -> bytes:
-    return _frame(b"o", json.dumps(said).encode())
+def _said(**fields: object) -> bytes:
+    return _frame(b"o", json.dumps(fields).encode())
 
 
 def _answer_seeds() -> Seeds:
@@ -136,11 +136,11 @@ def _stream() -> Callable[[bytes], object]:
     def run(data: bytes) -> None:
         first, stream = data[0] if data else 0, data[1:]
         parent = _PARENT if first & 128 else None
-        whole, some = (passed(stream, parent, step) for step in (max(1, len(stream)), 1 + first % 128))
-        assert whole[2] == some[2]
+        whole, pieces = (passed(stream, parent, step) for step in (max(1, len(stream)), 1 + first % 128))
+        assert whole[2] == pieces[2]
         if whole[2]:
             return
-        assert whole == some
+        assert whole == pieces
         at, numbers = 17, []
         while at + 10 <= len(whole[0]):
             length, number = struct.unpack_from("<IH", whole[0], at)

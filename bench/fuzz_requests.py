@@ -96,14 +96,14 @@ def request() -> Callable[[bytes], object]:
     return run
 
 
-def require_answer(said: bytes) -> None:
+def require_answer(answer_line: bytes) -> None:
     """Asserts that it is what the protocol has: see btrkeep/serving/protocol.py."""
-    line, _, rest = said.partition(b"\n")
-    if not said:
+    line, _, rest = answer_line.partition(b"\n")
+    if not answer_line:
         return
-    told = json.loads(line)
-    assert told["ok"] in (True, False)
-    if "stream" not in told:
+    answer = json.loads(line)
+    assert answer["ok"] in (True, False)
+    if "stream" not in answer:
         assert not rest
         return
     place = 0

@@ -240,9 +240,9 @@ def _catalogue() -> Callable[[bytes], object]:
         new.write_bytes(damaged)
         new.replace(file)
         for page in ("/", "/hosts", "/pool", "/log", "/jobs", "/api/v1/hosts"):
-            found = gate.get(page)
-            said = found.status_code in (200, 404, 503) or "catalogue" in found.text
-            assert said, (page, found.status_code, found.text)
+            answer = gate.get(page)
+            is_allowed = answer.status_code in (200, 404, 503) or "catalogue" in answer.text
+            assert is_allowed, (page, answer.status_code, answer.text)
 
     return run
 
@@ -267,8 +267,8 @@ def _forms() -> Callable[[bytes], object]:
         for name, value in (("<host>", "web1"), ("<backup>", "latest"), ("<job>", "x"), ("<name>", "x")):
             chosen = chosen.replace(name, value)
         kind = "multipart/form-data; boundary=a" if b"--a" in body else "application/x-www-form-urlencoded"
-        found = gate.client.post(chosen, data=body.replace(b"TOKEN", word), content_type=kind)
-        assert found.status_code < 500 or found.status_code in (502, 503), (chosen, found.status_code)
+        answer = gate.client.post(chosen, data=body.replace(b"TOKEN", word), content_type=kind)
+        assert answer.status_code < 500 or answer.status_code in (502, 503), (chosen, answer.status_code)
 
     return run
 
@@ -381,11 +381,11 @@ def _member() -> Callable[[bytes], object]:
         xattrs = {os.fsdecode(b"user." + key): value} if key else {}
         text = tar_headers.member(entry, name, xattrs) + content + tar_headers.padding(size) + bytes(1024)
         with tarfile.open(fileobj=io.BytesIO(text)) as tar:
-            (found,) = tar.getmembers()
-            extracted = tar.extractfile(found)
+            (only_member,) = tar.getmembers()
+            extracted = tar.extractfile(only_member)
             assert extracted
-            assert (os.fsencode(found.name), found.size, extracted.read()) == (name, size, content)
-            assert (found.uid, found.gid, found.mode) == (uid, gid, mode & 0o7777)
+            assert (os.fsencode(only_member.name), only_member.size, extracted.read()) == (name, size, content)
+            assert (only_member.uid, only_member.gid, only_member.mode) == (uid, gid, mode & 0o7777)
         member = replace(zip_headers.member(entry, name), packed=False)
         sizes = zip_headers.Sizes(zlib.crc32(content), size, size)
         body = zip_headers.header(member, sizes) + content

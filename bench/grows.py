@@ -162,24 +162,26 @@ def _night(folder: Path, made: ChurnedPool) -> Figures:
 
 
 def _require_subvolumes(mount: Path, backups: int) -> None:
-    found = len(work("btrfs", "subvolume", "list", "-r", mount).stdout.splitlines())
-    if found != backups:
-        raise SystemExit(f"{found} read-only subvolumes, where {backups} should be")
+    subvolumes = len(work("btrfs", "subvolume", "list", "-r", mount).stdout.splitlines())
+    if subvolumes != backups:
+        raise SystemExit(f"{subvolumes} read-only subvolumes, where {backups} should be")
 
 
 def _require_same(mount: Path, state: Path) -> None:
     """The catalogue's rows, as SQLite has them, are the subvolumes that the `btrfs` program lists: path, id and UUID of each."""
     lines = (line.split(" path ", 1) for line in work("btrfs", "subvolume", "list", "-r", "-u", mount).stdout.splitlines())
-    there = {(path.removeprefix("pool/"), int(words.split()[1]), words.split()[-1]) for words, path in lines}
+    subvolumes = {(path.removeprefix("pool/"), int(words.split()[1]), words.split()[-1]) for words, path in lines}
     with closing(sqlite3.connect(f"file:{state / 'catalogue.sqlite'}?mode=ro", uri=True)) as catalogue:
         rows = set(catalogue.execute("SELECT path, subvolume_id, uuid FROM backup"))
-    if rows != there:
-        raise SystemExit(f"only in the catalogue: {sorted(rows - there)[:9]}; only in the pool: {sorted(there - rows)[:9]}")
+    if rows != subvolumes:
+        raise SystemExit(
+            f"only in the catalogue: {sorted(rows - subvolumes)[:9]}; only in the pool: {sorted(subvolumes - rows)[:9]}"
+        )
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     """All figures of all sizes, and how they grow."""
-    found: dict[str, dict[int, list[Figures]]] = {}
+    figures_by_part: dict[str, dict[int, list[Figures]]] = {}
     folder.chmod(0o755)  # the dashboard runs as another user
     quiet = []
     for hosts in options.hosts:
@@ -189,24 +191,27 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             place = folder / f"{run.__name__}{hosts}"
             place.mkdir()
             quiet.append(wait_for_quiet(options))
-            for part, some in run(options, place, hosts):
-                found.setdefault(part, {})[hosts] = some
-                say(f"{hosts} hosts: {part}: " + ", ".join(f"{some[-1][what]:.2f} {what}" for what in (SECONDS, CPU, MEMORY)))
-    return {"backups of each host": options.backups, "quiet": all(quiet), **summary(found)}
+            for part, figures in run(options, place, hosts):
+                figures_by_part.setdefault(part, {})[hosts] = figures
+                say(
+                    f"{hosts} hosts: {part}: "
+                    + ", ".join(f"{figures[-1][measure]:.2f} {measure}" for measure in (SECONDS, CPU, MEMORY))
+                )
+    return {"backups of each host": options.backups, "quiet": all(quiet), **summary(figures_by_part)}
 
 
 def _sizes(text: str) -> list[int]:
-    found = sorted({int(word) for word in text.split(",")})
-    if not 1 <= found[0] <= found[-1] <= make_catalogue.MOST_HOSTS:
+    sizes = sorted({int(word) for word in text.split(",")})
+    if not 1 <= sizes[0] <= sizes[-1] <= make_catalogue.MOST_HOSTS:
         raise argparse.ArgumentTypeError(f"from 1 to {make_catalogue.MOST_HOSTS} hosts, not {text}")
-    return found
+    return sizes
 
 
 def _parts(text: str) -> list[str]:
-    found = text.split(",")
-    if unknown := set(found) - set(PARTS):
+    parts = text.split(",")
+    if unknown := set(parts) - set(PARTS):
         raise argparse.ArgumentTypeError(f"no such part: {', '.join(sorted(unknown))}")
-    return [part for part in PARTS if part in found]
+    return [part for part in PARTS if part in parts]
 
 
 def main() -> None:

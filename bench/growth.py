@@ -32,24 +32,24 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float | None:
     return linear_regression([log(size) for size in sizes], [log(value) for value in values]).slope
 
 
-def summary(found: Mapping[str, Mapping[int, Sequence[Figures]]]) -> dict[str, dict[str, dict[str, float]]]:
+def summary(figures_by_part: Mapping[str, Mapping[int, Sequence[Figures]]]) -> dict[str, dict[str, dict[str, float]]]:
     """By part and figure: the spread at each number of hosts, and the exponents of the medians. Leaves out figures that are all 0.
 
-    `found` has the measurements by part and number of hosts, the smallest number first.
+    `figures_by_part` has the measurements by part and number of hosts, the smallest number first.
     """
-    told: dict[str, dict[str, dict[str, float]]] = {}
-    for part, by_size in found.items():
-        for what in (SECONDS, CPU, MEMORY, *COUNTERS.values()):
-            values = {hosts: [figures[what] for figures in some] for hosts, some in by_size.items()}
-            if any(any(some) for some in values.values()):
-                told[f"{part}: {what}"] = _growth(values)
-    return told
+    summaries: dict[str, dict[str, dict[str, float]]] = {}
+    for part, by_size in figures_by_part.items():
+        for measure in (SECONDS, CPU, MEMORY, *COUNTERS.values()):
+            values = {hosts: [figures[measure] for figures in series] for hosts, series in by_size.items()}
+            if any(any(series) for series in values.values()):
+                summaries[f"{part}: {measure}"] = _growth(values)
+    return summaries
 
 
 def _growth(values: Mapping[int, Sequence[float]]) -> dict[str, dict[str, float]]:
-    told = {f"{hosts} hosts": spread(some) for hosts, some in values.items()}
-    sizes, medians = list(values), [median(some) for some in values.values()]
+    spreads = {f"{hosts} hosts": spread(series) for hosts, series in values.items()}
+    sizes, medians = list(values), [median(series) for series in values.values()]
     slopes = {"exponent, all sizes": exponent(sizes, medians)}
     if len(sizes) > 2:
         slopes["exponent, the two largest"] = exponent(sizes[-2:], medians[-2:])
-    return told | {words: {**spread([slope]), "limit": LIMIT} for words, slope in slopes.items() if slope is not None}
+    return spreads | {words: {**spread([slope]), "limit": LIMIT} for words, slope in slopes.items() if slope is not None}

@@ -47,17 +47,17 @@ def main() -> None:
 
 def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str, Any]:
     """Each picture in pairs, the one or the other side first."""
-    found = cases(point)
+    all_cases = cases(point)
     for number in range(options.repeats + 1):
-        for name, case in found.items():
+        for name, case in all_cases.items():
             quiet = wait_for_quiet(options)
             pair = _pair(case, point, folder, number)
             if number:
                 case.sides.pairs.append(pair)
             say(f"{number} {name}: ours {pair[0]:.2f} s, peer {pair[1]:.2f} s{'' if quiet else '; not quiet'}")
-    sizes = {name: {"ours / peer": spread([case.sizes[0] / case.sizes[1]])} for name, case in found.items()}
+    sizes = {name: {"ours / peer": spread([case.sizes[0] / case.sizes[1]])} for name, case in all_cases.items()}
     return {
-        **{f"{name}: seconds": case.sides.summary(case.limit) for name, case in found.items()},
+        **{f"{name}: seconds": case.sides.summary(case.limit) for name, case in all_cases.items()},
         **{f"{name}: size of the file": ratio for name, ratio in sizes.items()},
     }
 
@@ -87,7 +87,7 @@ def cases(point: Path) -> dict[str, Case]:
 
 def _pair(case: Case, point: Path, folder: Path, number: int) -> tuple[float, float]:
     ours, theirs = folder / "ours.png", folder / "peer.png"
-    one, two = alternate(
+    ours_timed, theirs_timed = alternate(
         number,
         lambda: timed((*OURS, "-q", *case.words, "-o", str(ours), str(point))),
         lambda: timed((PEER, "-q", *case.words, "-o", str(theirs), str(point))),
@@ -95,7 +95,7 @@ def _pair(case: Case, point: Path, folder: Path, number: int) -> tuple[float, fl
     if not (_pixels(ours) == _pixels(theirs)).all():
         raise SystemExit(f"the pictures differ: {case.words}")
     case.sizes = ours.stat().st_size, theirs.stat().st_size
-    return one.seconds, two.seconds
+    return ours_timed.seconds, theirs_timed.seconds
 
 
 def _pixels(path: Path) -> Any:

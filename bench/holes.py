@@ -37,9 +37,9 @@ def holes(image: Path, nodesize: int = 16384) -> Holes:
     argv = ["btrfs", "inspect-internal", "dump-tree", "-t", "extent", str(image)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, encoding="utf-8", errors="replace") as process:
         assert process.stdout is not None
-        found = parse(process.stdout, nodesize)
+        holes_in_tree = parse(process.stdout, nodesize)
     assert process.returncode == 0
-    return found
+    return holes_in_tree
 
 
 def parse(lines: Iterable[str], nodesize: int) -> Holes:

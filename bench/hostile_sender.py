@@ -77,13 +77,13 @@ class MemoryOfReceivers(threading.Thread):
             self.most = max(self.most, sum(self._each()))
 
     def _each(self) -> list[int]:
-        found = []
+        faults = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
                 line = (entry / "cmdline").read_bytes()
                 if line.partition(b"\0")[0].rpartition(b"/")[2] == b"rsync" and self.pool in line:
-                    found.append(int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-        return found
+                    faults.append(int((entry / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        return faults
 
 
 def answers(nights: Nights, host: str, attack: str, **keys: Any) -> None:
@@ -109,19 +109,19 @@ def attacked(size: str, attack: str, limits: dict[str, Any]) -> HostileNight:
     answers(nights, "web", attack, **limits)
     memory, begun = MemoryOfReceivers(nights.pool), time.monotonic()
     memory.start()
-    found = {result.host: result for result in nights.night()}
+    results = {result.host: result for result in nights.night()}
     seconds = time.monotonic() - begun
     memory.ended.set()
     room = used(point) - before
-    wrong = [] if found["neighbour"].outcome == "complete" else [f"neighbour: {found['neighbour'].error}"]
+    wrong = [] if results["neighbour"].outcome == "complete" else [f"neighbour: {results['neighbour'].error}"]
     wrong += [line for line in beside.splitlines() if not os.path.lexists(line)]
     answers(nights, "web", "honest")
     wrong += [f"{result.host}, the night after: {result.error}" for result in nights.night() if result.outcome != "complete"]
     if not wrong and (nights.data("web", SOURCE) / "file").read_bytes() != Honest.content:
         wrong.append("the content of the night after")
     session.remove(point.parent)
-    web, said = found["web"], ", ".join(f"{key} = {value}" for key, value in limits.items())
-    return HostileNight(attack, said, web.outcome, web.error or "", round(seconds, 1), memory.most, room, tuple(wrong))
+    web, limit_words = results["web"], ", ".join(f"{key} = {value}" for key, value in limits.items())
+    return HostileNight(attack, limit_words, web.outcome, web.error or "", round(seconds, 1), memory.most, room, tuple(wrong))
 
 
 def main() -> int:

@@ -64,11 +64,11 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
             ratios.append(seconds["import"][-1] / seconds["cp"][-1])
             least.append(seconds["least"][-1] / seconds["cp"][-1])
             bytes_.append(_used(pool.top) / _used_there(root))
-            say(", ".join(f"{name} {some[-1]:.2f} s" for name, some in seconds.items()) + f", bytes {bytes_[-1]:.3f}")
+            say(", ".join(f"{name} {durations[-1]:.2f} s" for name, durations in seconds.items()) + f", bytes {bytes_[-1]:.3f}")
             for top in (pool.top, copy, path):
                 session.remove(top.parent)
-        found: dict[str, object] = {
-            "seconds": {name: spread(some) for name, some in seconds.items()},
+        results: dict[str, object] = {
+            "seconds": {name: spread(durations) for name, durations in seconds.items()},
             "ratios": {
                 "import to cp": {**spread(ratios), "limit": TIME},
                 "CPU, import to cp": spread([ours / theirs for ours, theirs in zip(cpu["import"], cpu["cp"], strict=True)]),
@@ -80,17 +80,17 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
         }
         if options.names:
             shutil.rmtree(root)
-            found["memory, MiB"] = _memory(old, options.names, Nights(_fresh(size)))
-        return found
+            results["memory, MiB"] = _memory(old, options.names, Nights(_fresh(size)))
+        return results
 
 
 def _once(root: Path, folder: Path) -> Path:
     """Each file of the history under one name, with the folders of its tree."""
-    known = set[int]()
+    seen_inodes = set[int]()
     for tree in sorted(root.iterdir()):
         for file in tree.rglob("*"):
-            if file.is_file() and (inode := file.stat().st_ino) not in known:
-                known.add(inode)
+            if file.is_file() and (inode := file.stat().st_ino) not in seen_inodes:
+                seen_inodes.add(inode)
                 path = folder / file.relative_to(root)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 os.link(file, path)
@@ -129,11 +129,11 @@ def _copy(root: Path, to: Path) -> tuple[str, ...]:
 def _least(root: Path, folder: Path) -> Path:
     """A script that does the least, into the filesystem that is its argument."""
     folder.mkdir()
-    lines, before, known = ["set -e"], "", set[int]()
+    lines, before, seen_inodes = ["set -e"], "", set[int]()
     for tree in sorted(root.iterdir()):
         files = [file for file in tree.rglob("*") if file.is_file()]
-        new = [str(file.relative_to(tree)) for file in files if file.stat().st_ino not in known]
-        known = {file.stat().st_ino for file in files}
+        new = [str(file.relative_to(tree)) for file in files if file.stat().st_ino not in seen_inodes]
+        seen_inodes = {file.stat().st_ino for file in files}
         (folder / tree.name).write_text("".join(f"{name}\0" for name in new))
         made = f'btrfs -q subvolume snapshot "$1/{before}"' if before else "btrfs -q subvolume create"
         lines += [f"find {tree} -name nothing", f'{made} "$1/{tree.name}"', f"cd {tree}"]

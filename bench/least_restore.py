@@ -45,10 +45,10 @@ class Restore:
         _give(source, to, status)
         rename_to_nothing(to_above, temporary, new_name)
         with os.scandir(source) as names:
-            found = sorted(os.fsencode(entry.name) for entry in names)
+            names_here = sorted(os.fsencode(entry.name) for entry in names)
         seen = list[Seen]()
         os.fchdir(source)
-        for below in found:
+        for below in names_here:
             looked = os.stat(below, dir_fd=source, follow_symlinks=False)
             if stat.S_ISDIR(looked.st_mode):
                 seen.append((below, looked, self.copy_folder(source, below, to, below)))

@@ -54,18 +54,18 @@ class Trials:
 
     def tried(self, words: Sequence[str]) -> Found:
         """Without a limit, then with each."""
-        found = Found(" ".join(words))
-        status, found.peak, said = self._ran(words)
-        if status not in (0, 1) or "Traceback" in said:
-            self.wrong.append(f"{found.command}: {status}: {said[-300:]}")
+        trial = Found(" ".join(words))
+        status, trial.peak, stderr = self._ran(words)
+        if status not in (0, 1) or "Traceback" in stderr:
+            self.wrong.append(f"{trial.command}: {status}: {stderr[-300:]}")
         for limit in self.options.limits:
             with cgroups.limited("memory", limit * MIB) as group:
-                status, _, said = self._ran(words, group)
-            found.within[limit] = "ended by the kernel" if status in _KILLED else "well" if status in (0, 1) else f"status {status}"
-            if "Traceback" in said:
-                self.wrong.append(f"{found.command} within {limit} MiB: {said[-300:]}")
-        common.say(f"{found.command}: {found.peak:.0f} MiB, {found.within}")
-        return found
+                status, _, stderr = self._ran(words, group)
+            trial.within[limit] = "ended by the kernel" if status in _KILLED else "well" if status in (0, 1) else f"status {status}"
+            if "Traceback" in stderr:
+                self.wrong.append(f"{trial.command} within {limit} MiB: {stderr[-300:]}")
+        common.say(f"{trial.command}: {trial.peak:.0f} MiB, {trial.within}")
+        return trial
 
     def _ran(self, words: Sequence[str], group: Path | None = None) -> tuple[int, float, str]:
         """The exit status, the peak in MiB of the largest process, and what was said."""
@@ -73,9 +73,9 @@ class Trials:
         env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
         counted = [sys.executable, "-I", "-S", "-c", _COUNTING, *(cgroups.words_within(group, *line) if group else line)]
         done = subprocess.run(counted, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, cwd=TOP, check=False)
-        said, _, numbers = done.stderr.rpartition("\n")
+        stderr, _, numbers = done.stderr.rpartition("\n")
         status, kib = map(int, numbers.split())
-        return status, kib / 1024, said
+        return status, kib / 1024, stderr
 
     def damaged(self) -> list[str]:
         """What SQLite says of the catalogue, unless it is well."""
@@ -111,7 +111,7 @@ def of_many_backups(options: Namespace) -> tuple[list[Found], list[str]]:
             if not options.only or words[0] in options.only:
                 dated = () if words[0] in _UNDATED else ("--now", NOW)
                 measured.append(trials.tried((*words, *dated)))
-                trials.wrong += [f"{words}: {one}" for one in trials.damaged()]
+                trials.wrong += [f"{words}: {fault}" for fault in trials.damaged()]
                 if words[0] != "rebuild" and trials.listed() != before:
                     trials.wrong.append(f"{words}: other backups are listed")
         return measured, trials.wrong
@@ -124,8 +124,8 @@ def of_many_files(options: Namespace) -> tuple[list[Found], list[str]]:
         tree = nights.source / "srv"
         for number in range(0, options.files, _FOLDER):
             (tree / f"{number // _FOLDER}").mkdir(parents=True)
-            for one in range(_FOLDER):
-                (tree / f"{number // _FOLDER}" / f"file{one}").touch()
+            for file_number in range(_FOLDER):
+                (tree / f"{number // _FOLDER}" / f"file{file_number}").touch()
         nights.host("many", tree, deadline="6h")
         trials = Trials(nights.config, nights.state, options)
         common.say(f"{options.files} files are there")
@@ -160,7 +160,10 @@ def main() -> None:
     more, worse = of_many_files(options) if options.files else ([], [])
     print(
         json.dumps(
-            {"commands": [(one.command, round(one.peak), one.within) for one in (*measured, *more)], "wrong": wrong + worse},
+            {
+                "commands": [(trial.command, round(trial.peak), trial.within) for trial in (*measured, *more)],
+                "wrong": wrong + worse,
+            },
             indent=1,
         )
     )

@@ -111,7 +111,7 @@ def add_runs(catalogue: Catalogue, history: Iterable[Run]) -> None:
     source = iter(history)
     with catalogue._writing("runs added") as session:
         while runs := list(islice(source, 1000)):
-            know_all(session, {one.host for one in runs})
+            know_all(session, {run.host for run in runs})
             run.add(session, runs)
 
 

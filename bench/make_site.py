@@ -156,8 +156,8 @@ def backups(wish: Wishes, last: datetime) -> Iterator[Backup]:
     """All of them, night after night."""
     for night, evening in enumerate(make_catalogue.nights(wish.count, last)):
         for host in range(wish.hosts):
-            if (one := backup(host, night, evening, (last - evening).days, wish)) is not None:
-                yield one
+            if (row := backup(host, night, evening, (last - evening).days, wish)) is not None:
+                yield row
     yield from (working(number, last) for number in range(wish.hosts) if kind_of(number) == "partial")
 
 
@@ -206,8 +206,8 @@ def runs(wish: Wishes, last: datetime) -> Iterator[Run]:
     for night, evening in enumerate(evenings):
         ago = (last - evening).days
         for host in range(wish.hosts):
-            if (one := run(host, night, evening, ago, wish)) is not None:
-                yield one
+            if (row := run(host, night, evening, ago, wish)) is not None:
+                yield row
 
 
 def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run | None:
@@ -221,7 +221,7 @@ def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run
     if kind == "never":
         return None
     started = evening + timedelta(seconds=host * 7 % 28000)
-    said = HOSTILE[host % len(HOSTILE)] if wish.hostile else "ssh: connect to host port 22: Connection timed out"
+    message = HOSTILE[host % len(HOSTILE)] if wish.hostile else "ssh: connect to host port 22: Connection timed out"
     plain = make_catalogue.run_of(make_catalogue.backup_of(host, night, evening))
     return replace(
         plain,
@@ -233,8 +233,8 @@ def run(host: int, night: int, evening: datetime, ago: int, wish: Wishes) -> Run
         attempts=3,
         exit_code=255,
         meaning=ExitCause.NOT_CONNECTED,
-        error=f"the host cannot be reached: {said}",
-        last_lines=(said, "rsync error: unexplained error (code 255) at io.c(232) [Receiver=3.4.3]"),
+        error=f"the host cannot be reached: {message}",
+        last_lines=(message, "rsync error: unexplained error (code 255) at io.c(232) [Receiver=3.4.3]"),
         literal_bytes=0,
         matched_bytes=0,
         received_bytes=0,

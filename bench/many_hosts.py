@@ -122,8 +122,8 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         per_host = (sides.user[-1] + sides.system[-1]) / len(trees) * 1000
         least = sides.least[-1] / len(trees) * 1000
         own = f"{per_host:.1f} ms CPU a host (the least {least:.1f})"
-        told = f"night {night}: ours {mine.seconds:.2f} s, {own}, xargs {theirs.seconds:.2f} s"
-        common.say(f"{told}; {common.noise(quiet, mine, theirs)}")
+        line = f"night {night}: ours {mine.seconds:.2f} s, {own}, xargs {theirs.seconds:.2f} s"
+        common.say(f"{line}; {common.noise(quiet, mine, theirs)}")
         if night:
             whole.pairs.append((mine.seconds, theirs.seconds))
             cpu.pairs.append((mine.cpu, theirs.cpu))
@@ -135,7 +135,7 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
     system = [seconds / len(trees) * 1000 for seconds in sides.system[1:]]
     commits = [seconds / len(trees) * 1000 for seconds in sides.commits[1:]]
     both = [sum(pair) for pair in zip(user, system, strict=True)]
-    ours = [one - two for one, two in zip(both, commits, strict=True)]
+    ours = [both_seconds - commit_seconds for both_seconds, commit_seconds in zip(both, commits, strict=True)]
     more = [(mine - theirs) / len(trees) * 1000 for mine, theirs in cpu.pairs]
     return {
         "nights": options.nights,

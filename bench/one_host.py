@@ -66,8 +66,8 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
         place.settle()
         quiet = common.wait_for_quiet(options)
         mine, theirs = common.alternate(night, sides.run_ours, sides.run_bare)
-        told = f"night {night}: ours {mine.seconds:.3f} s (inside {sides.inside[-1]:.3f}), bare {theirs.seconds:.3f} s"
-        common.say(f"{told}; {common.noise(quiet, mine, theirs)}")
+        line = f"night {night}: ours {mine.seconds:.3f} s (inside {sides.inside[-1]:.3f}), bare {theirs.seconds:.3f} s"
+        common.say(f"{line}; {common.noise(quiet, mine, theirs)}")
         if night:
             inside.pairs.append((sides.inside[-1], theirs.seconds))
             whole.pairs.append((mine.seconds, theirs.seconds))

@@ -31,14 +31,14 @@ _FAULTS = ("read-only", "silent", "failing")  # what failed is not mounted anew
 
 def pages(folder: Path) -> dict[str, object]:
     """Every page that the first one leads to, with each fault, and the first one afterwards."""
-    told: dict[str, object] = {}
+    results: dict[str, object] = {}
     wrong: list[str] = []
     with ExitStack() as stack:
         image, point, inject = folder / "image", folder / "mount", folder / "inject"
         with image.open("wb") as file:
             file.truncate(2 << 30)
         point.mkdir()
-        errors = (f"error-{way}{what}" for way in ("pread", "pwrite") for what in ("=EIO", "-rate=100%"))
+        errors = (f"error-{way}{how_often}" for way in ("pread", "pwrite") for how_often in ("=EIO", "-rate=100%"))
         loop = btrfs.attach(nbd.filtered(stack, image, "error", *errors, f"error-file={inject}"))
         stack.callback(work, "losetup", "--detach", loop)
         work("mkfs.btrfs", "-q", loop)
@@ -47,16 +47,16 @@ def pages(folder: Path) -> dict[str, object]:
         with suppress(RequestRefused), dashboard.real_shop(point) as web:  # its end asks the service, whose disk has failed
             assert web.nights
             paths = [*_paths(web), "/files/shop", "/files/lab", f"/files/shop/versions?path={web.nights.source}/prices.txt"]
-            told["well"] = _looked(web, paths, wrong, "well")
+            results["well"] = _looked(web, paths, wrong, "well")
             for fault in _FAULTS:
                 with _with_fault(fault, web.nights, point, inject):
-                    told[fault] = _looked(web, paths, wrong, fault)
+                    results[fault] = _looked(web, paths, wrong, fault)
                 begun = time.monotonic()
                 status = web.ask("GET", "/", Cookie=web.cookie).status
-                told[f"after {fault}"] = [status, round(time.monotonic() - begun, 1)]
-            for name, said in (("dashboard", web.said), ("root service", web.service.said if web.service else "")):
-                wrong += [f"{name}: {said[said.index('Traceback') :][:600]}"] if "Traceback" in said else []
-    return {**told, "wrong": wrong}
+                results[f"after {fault}"] = [status, round(time.monotonic() - begun, 1)]
+            for name, log in (("dashboard", web.said), ("root service", web.service.said if web.service else "")):
+                wrong += [f"{name}: {log[log.index('Traceback') :][:600]}"] if "Traceback" in log else []
+    return {**results, "wrong": wrong}
 
 
 @contextmanager
@@ -80,14 +80,14 @@ def _with_fault(fault: str, nights: Nights, point: Path, inject: Path) -> Iterat
 
 def _paths(web: dashboard.Dashboard) -> list[str]:
     """Pages that the first one leads to, and those that these lead to."""
-    found: dict[str, None] = {"/": None}
+    links: dict[str, None] = {"/": None}
     for _ in range(2):
-        for path in list(found):
+        for path in list(links):
             text = web.ask("GET", path, Cookie=web.cookie).text
-            found |= dict.fromkeys(link.replace("&amp;", "&") for link in _LINK.findall(text) if "/static" not in link)
-            if len(found) > _MOST:
-                return [path for path in found if "logout" not in path][:_MOST]
-    return [path for path in found if "logout" not in path]
+            links |= dict.fromkeys(link.replace("&amp;", "&") for link in _LINK.findall(text) if "/static" not in link)
+            if len(links) > _MOST:
+                return [path for path in links if "logout" not in path][:_MOST]
+    return [path for path in links if "logout" not in path]
 
 
 def _looked(web: dashboard.Dashboard, paths: list[str], wrong: list[str], fault: str) -> dict[str, object]:
@@ -111,9 +111,9 @@ def main() -> None:
     """Tries all, prints and ends with what came out."""
     options = common.plain_parser(__doc__.splitlines()[0]).parse_args()
     with common.own_folder(options) as folder:
-        told = pages(folder)
-    print(json.dumps(told, indent=1))
-    sys.exit(1 if told["wrong"] else 0)
+        shown_pages = pages(folder)
+    print(json.dumps(shown_pages, indent=1))
+    sys.exit(1 if shown_pages["wrong"] else 0)
 
 
 if __name__ == "__main__":

@@ -41,13 +41,13 @@ def main() -> None:
     options = _parser().parse_args()
     begun = time.monotonic()
     with own_folder(options):
-        found = _all_rounds(options)
-    found["seconds"] = round(time.monotonic() - begun)
+        all_rounds = _all_rounds(options)
+    all_rounds["seconds"] = round(time.monotonic() - begun)
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(all_rounds, indent=2))
     else:
-        _tell(found)
-    sys.exit(1 if found["defects"] else 0)
+        _tell(all_rounds)
+    sys.exit(1 if all_rounds["defects"] else 0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,23 +87,23 @@ class Sum:
         """Adds the rounds of the file."""
         if self.record and self.record.exists():
             for line in self.record.read_text().splitlines():
-                told = json.loads(line)
-                self._add((told["scenario"], told["seed"], told["disks"]), told)
+                result = json.loads(line)
+                self._add((result["scenario"], result["seed"], result["disks"]), result)
 
-    def add(self, which: tuple[str, int, str], told: dict[str, Any]) -> None:
+    def add(self, which: tuple[str, int, str], result: dict[str, Any]) -> None:
         """Adds a round, also to the file. One that broke is not written there, so that it is repeated."""
-        self._add(which, told)
-        if self.record and told["cuts"]:
+        self._add(which, result)
+        if self.record and result["cuts"]:
             name, seed, disks = which
             with self.record.open("a") as file:
-                file.write(json.dumps({"scenario": name, "seed": seed, "disks": disks, **told}) + "\n")
+                file.write(json.dumps({"scenario": name, "seed": seed, "disks": disks, **result}) + "\n")
 
-    def _add(self, which: tuple[str, int, str], told: dict[str, Any]) -> None:
+    def _add(self, which: tuple[str, int, str], result: dict[str, Any]) -> None:
         self.known.add(which)
-        self.scenarios[which[0]] += told["cuts"]
-        self.disks[which[2]] += told["cuts"]
-        self.moments.update(told["moments"])
-        self.defects += told["defects"]
+        self.scenarios[which[0]] += result["cuts"]
+        self.disks[which[2]] += result["cuts"]
+        self.moments.update(result["moments"])
+        self.defects += result["defects"]
 
     def told(self) -> dict[str, Any]:
         """All of it as JSON has it."""
@@ -115,7 +115,7 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
     done = Sum(options.record)
     done.read()
     begun = time.monotonic()
-    planned = (one for one in _rounds(options) if one[:3] not in done.known)
+    planned = (cut_round for cut_round in _rounds(options) if cut_round[:3] not in done.known)
     workers: SimpleQueue[Worker] = SimpleQueue()
     with ThreadPoolExecutor(options.jobs) as pool, ExitStack() as stack:  # in this order: an interrupted one stops its rounds
         for _ in range(options.jobs):
@@ -126,17 +126,17 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
             left = options.cuts - done.cuts - sum(wanted for *_, wanted in running.values())
             if left > 0 and not (options.until and time.monotonic() - begun > options.until):
                 name, seed, kind, wanted = next(planned)
-                one = (name, seed, kind, min(wanted, left))
-                running[pool.submit(_one_round, options, workers, *one)] = one
+                cut_round = (name, seed, kind, min(wanted, left))
+                running[pool.submit(_one_round, options, workers, *cut_round)] = cut_round
 
         for _ in range(options.jobs):
             start_one()
         while running:
             ended = next(as_completed(running))
             name, seed, kind, _ = running.pop(ended)
-            told = ended.result()
-            done.add((name, seed, kind), told)
-            for line in told["defects"]:
+            result = ended.result()
+            done.add((name, seed, kind), result)
+            for line in result["defects"]:
                 say(f"DEFECT {line}")
             say(f"{done.cuts} cuts, {len(done.defects)} defects, {time.monotonic() - begun:.0f} s: {name}, seed {seed}, {kind}")
             start_one()
@@ -167,11 +167,11 @@ def _one_round(
         workers.put(worker)
 
 
-def _tell(found: dict[str, Any]) -> None:
-    print(f"{found['cuts']} power cuts in {found['seconds']} s, {len(found['defects'])} defects")
+def _tell(result: dict[str, Any]) -> None:
+    print(f"{result['cuts']} power cuts in {result['seconds']} s, {len(result['defects'])} defects")
     for kind in ("scenarios", "disks", "moments"):
-        print("  " + ", ".join(f"{name} {count}" for name, count in found[kind].items()))
-    for line in found["defects"]:
+        print("  " + ", ".join(f"{name} {count}" for name, count in result[kind].items()))
+    for line in result["defects"]:
         print(f"  {line}")
 
 

@@ -103,12 +103,12 @@ def measure(options: argparse.Namespace, counted: Bed, plain: Bed, third: Path, 
     common.wait_for_quiet(options)
     deleted = common.alternate(0, lambda: deletion(counted), lambda: deletion(plain))
     seconds, cpu = common.Sides("with", "without"), common.Sides("with", "without")
-    seconds.pairs = [(one.seconds, two.seconds) for one, two in pairs]
-    cpu.pairs = [(one.cpu, two.cpu) for one, two in pairs]
+    seconds.pairs = [(with_quotas.seconds, without.seconds) for with_quotas, without in pairs]
+    cpu.pairs = [(with_quotas.cpu, without.cpu) for with_quotas, without in pairs]
     return {
         "a night, seconds": seconds.summary(None),
         "a night, CPU seconds": cpu.summary(None),
-        "deletion, seconds with and without": [round(one, 2) for one in deleted],
+        "deletion, seconds with and without": [round(seconds_taken, 2) for seconds_taken in deleted],
         **enabling(plain.disk, options.subvolumes),
         "a balance with gaps between two subvolumes' extents": balance(third),
     }

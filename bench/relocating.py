@@ -96,8 +96,8 @@ def by_usage_filter(mounted: Mounted, budgets: Sequence[int]) -> Iterator[tuple[
             groups = read_filesystem(fd, mounted.point).survey.groups
             share = highest_usage(groups.used, groups.length, budget - moved)
             moved += int(groups.used[groups.used * 100 < groups.length * np.uint64(share)].sum())
-            told = work("btrfs", "balance", "start", f"-dusage={share}", mounted.point, timeout=_LONG).stdout
-            steps += int(re.findall(r"relocate (\d+) out of", told)[0])
+            output = work("btrfs", "balance", "start", f"-dusage={share}", mounted.point, timeout=_LONG).stdout
+            steps += int(re.findall(r"relocate (\d+) out of", output)[0])
             mounted.sync()
             now = read_filesystem(fd, mounted.point).numbers()
             yield share, Reached(now, steps, moved, mounted.writes().bytes - before, time.monotonic() - begun)

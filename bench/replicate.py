@@ -79,10 +79,10 @@ def fetch(folder: Path, first: Path, setting: str) -> tuple[Timed, dict[str, Any
     work(*backupd, "init", top / "pool", cwd=TOP)
     work(*backupd, "status", check=False, cwd=TOP)  # makes the catalogue, once in the life of a pool
     done = timed((*backupd, "replicate", "--json"))
-    told = json.loads(done.stdout)[0]
-    assert told["planned"] == len(told["fetched"]) > 0
+    replication = json.loads(done.stdout)[0]
+    assert replication["planned"] == len(replication["fetched"]) > 0
     session.remove(top.parent)
-    return done, told
+    return done, replication
 
 
 def loop(folder: Path, first: Path) -> Timed:
@@ -147,8 +147,8 @@ def _plan_once(mine: Path, theirs: Path, pipes: Path) -> PlanSides:
     argv = (sys.executable, "-m", "backupd", "--config", str(theirs), "send-only")
     with Started(argv, pipes / "asked", pipes / "answered") as lists:
         plans = measure(mine, ("replicate", "--dry-run", "--json"))
-    said = json.loads(plans.output)[0]
-    if said["fetches"] or said["obstacles"] or not said["there"]:
+    plan = json.loads(plans.output)[0]
+    if plan["fetches"] or plan["obstacles"] or not plan["there"]:
         raise SystemExit(f"the two made pools do not agree: {plans.output[:2000]!r}")
     assert lists.measured
     return PlanSides(plans, lists.measured)
@@ -189,7 +189,7 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
             alone.pairs.append((mine.seconds, bare.seconds))
             four.pairs.append((faster.seconds, bare.seconds))
             own.append((mine.cpu - bare.cpu) / (options.hosts * options.nights) * 1000)
-    found: dict[str, object] = {
+    results: dict[str, object] = {
         "seconds, one host at a time": alone.summary(RATIO),
         "seconds, four hosts at a time": four.summary(None),
         "ms of CPU a backup more than the loop": {"ours": {**spread(own), "limit": OWN_CPU * 1000}},
@@ -198,18 +198,18 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> dict[str, object]
         say(f"making a pool of {options.plan_hosts} hosts with {options.plan_backups} backups each, twice")
         sides = plan_nothing(options, folder)
         planning, listing = [plan_sides.plans for plan_sides in sides], [plan_sides.lists for plan_sides in sides]
-        found["nothing is new: seconds of the whole plan"] = {
+        results["nothing is new: seconds of the whole plan"] = {
             "ours": {**spread([measured.seconds for measured in planning]), "limit": PLAN_SECONDS}
         }
-        found["nothing is new: MB of memory"] = {
+        results["nothing is new: MB of memory"] = {
             side: {**spread([measured.memory / 1e6 for measured in of_side]), "limit": PLAN_MEMORY}
             for side, of_side in (("the side that plans", planning), ("the side that lists", listing))
         }
-        found["nothing is new: seconds of CPU time"] = {
+        results["nothing is new: seconds of CPU time"] = {
             side: spread([measured.cpu for measured in of_side])
             for side, of_side in (("the side that plans", planning), ("the side that lists", listing))
         }
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -127,18 +127,18 @@ def measure(options: argparse.Namespace, place: Bed) -> dict[str, object]:
 
 
 def _nights(options: argparse.Namespace, sides: TwoDays, cache: str) -> Sides:
-    found = Sides("ours", "rsnapshot")
+    both_sides = Sides("ours", "rsnapshot")
     for night in range(options.nights + 1):
         time.sleep(1.1)  # rsnapshot's rsync compares whole seconds: of the same one it would miss a change that keeps the size
         sides.tree.change(options.changed)
         sides.place.settle()
         quiet = common.wait_for_quiet(options)
         mine, theirs = common.alternate(night, sides.run_ours, sides.run_rsnapshot)
-        told = f"{cache} night {night}: ours {mine.seconds:.2f} s, rsnapshot {theirs.seconds:.2f} s"
-        common.say(f"{told}; {common.noise(quiet, mine, theirs)}")
+        line = f"{cache} night {night}: ours {mine.seconds:.2f} s, rsnapshot {theirs.seconds:.2f} s"
+        common.say(f"{line}; {common.noise(quiet, mine, theirs)}")
         if night:
-            found.pairs.append((mine.seconds, theirs.seconds))
-    return found
+            both_sides.pairs.append((mine.seconds, theirs.seconds))
+    return both_sides
 
 
 def main() -> None:

@@ -43,12 +43,15 @@ def _measure(place: Bed, rounds: int, quiet: bool) -> dict[str, dict[str, dict[s
     others = {name: timed(ours(place, name)) for name in ("trend", "day", "forecast")}
     if not quiet:
         say("others were working on this machine: the figures are too high")
-    cpu = {"sample": {**spread([one.cpu for one in measurements]), "limit": LIMIT}}
+    cpu = {"sample": {**spread([measurement.cpu for measurement in measurements]), "limit": LIMIT}}
     return {"seconds of CPU time": cpu, "seconds": _others(measurements, others)}
 
 
-def _others(found: Sequence[Timed], others: dict[str, Timed]) -> dict[str, dict[str, float]]:
-    return {"sample": spread([one.seconds for one in found]), **{name: spread([one.seconds]) for name, one in others.items()}}
+def _others(samples: Sequence[Timed], others: dict[str, Timed]) -> dict[str, dict[str, float]]:
+    return {
+        "sample": spread([timed_command.seconds for timed_command in samples]),
+        **{name: spread([timed_command.seconds]) for name, timed_command in others.items()},
+    }
 
 
 def main() -> None:

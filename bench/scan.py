@@ -106,25 +106,25 @@ def measure(options: argparse.Namespace, point: Path, loop: Path) -> dict[str, A
         raise SystemExit(f"{SCRIPT} is missing: apt-get install python3-btrfs")
     for number in range(options.repeats + 1):
         quiet = wait_for_quiet(options)
-        for side, found in sides.items():
-            found.append(_side(side, point))
+        for side, runs_of_side in sides.items():
+            runs_of_side.append(_side(side, point))
         rows.append(_loop(loop, point))
         whole["table"].append(_whole(*_OURS, str(point)))
         whole["json"].append(_whole(*_OURS, str(point), "--json"))
         whole["example"].append(_whole(str(SCRIPT), str(point)))
         say(f"{number}: {'quiet' if quiet else 'not quiet'}")
-    sides = {side: found[1:] for side, found in sides.items()}
-    rows, whole = rows[1:], {side: found[1:] for side, found in whole.items()}
-    same = {key: [each["found"] for each in found] for key, found in sides.items()}
-    if any(one[0] != two[0] for one, two in zip(same["scoring"], same["example"], strict=True)):
+    sides = {side: rounds[1:] for side, rounds in sides.items()}
+    rows, whole = rows[1:], {side: rounds[1:] for side, rounds in whole.items()}
+    same = {key: [each["found"] for each in rounds] for key, rounds in sides.items()}
+    if any(first[0] != second[0] for first, second in zip(same["scoring"], same["example"], strict=True)):
         raise SystemExit(f"both sides saw other block groups: {same}")
     return {**_facts(same, rows), **_figures(sides, rows, whole)}
 
 
 def _side(side: str, point: Path) -> dict[str, Any]:
     """The third of three times in one process, for both."""
-    told: dict[str, Any] = json.loads(timed((sys.executable, *_SIDE, side, str(point), "3")).stdout)
-    return {**told, "wall": told["wall"][-1], "cpu": told["cpu"][-1]}
+    result: dict[str, Any] = json.loads(timed((sys.executable, *_SIDE, side, str(point), "3")).stdout)
+    return {**result, "wall": result["wall"][-1], "cpu": result["cpu"][-1]}
 
 
 def _loop(loop: Path, point: Path) -> list[float]:
@@ -136,12 +136,12 @@ def _whole(*words: str) -> tuple[float, float]:
     return done.seconds, done.cpu
 
 
-def _facts(found: dict[str, list[list[int]]], rows: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _facts(block_groups: dict[str, list[list[int]]], rows: Sequence[Sequence[float]]) -> dict[str, Any]:
     chunks, items, groups = (int(number) for number in rows[-1][4:])
     return {
         "chunks": chunks,
         "free space items, extents and bitmaps": items - chunks,
-        "free extents": found["reading"][-1][1],
+        "free extents": block_groups["reading"][-1][1],
         "data block groups": groups,
     }
 
@@ -154,7 +154,7 @@ def _figures(
     for at, kind in enumerate(("wall", "cpu")):
         read, scored, theirs, loop = ([each[kind] for each in sides[side]] for side in ("reading", "scoring", "script", "example"))
         items = [row[2 if kind == "wall" else 0] for row in rows]
-        with_groups = [one + row[3 if kind == "wall" else 1] for one, row in zip(items, rows, strict=True)]
+        with_groups = [extents + row[3 if kind == "wall" else 1] for extents, row in zip(items, rows, strict=True)]
         table, listed, example = ([each[at] for each in whole[side]] for side in ("table", "json", "example"))
         figures[f"{kind}: milliseconds in the process"] = {
             "C: chunks and free space": _ms(items),
@@ -188,7 +188,7 @@ def _ms(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _ratios(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
-    ratios = spread([one / two for one, two in zip(first, second, strict=True)])
+    ratios = spread([numerator / denominator for numerator, denominator in zip(first, second, strict=True)])
     return {**ratios, "of_medians": statistics.median(first) / statistics.median(second)}
 
 

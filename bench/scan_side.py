@@ -65,12 +65,14 @@ def example(point: str) -> Side:
                 if group.used_pct >= 90:
                     continue
                 half_width, shift = (math.log2(group.length) - 11) / 2, (math.log2(group.length) + 11) / 2
-                found, total = 0, 0.0
+                number_found, total = 0, 0.0
                 for extent in filesystem.free_space_extents(group.vaddr, group.vaddr + group.length - 1):
-                    found += 1
+                    number_found += 1
                     total += 1 - abs((math.log2(extent.length) - shift) / half_width)
-                fragments += found
-                print("vaddr", chunk.vaddr, chunk.length, "used_pct", group.used_pct, "fragments", found, "score", int(total))
+                fragments += number_found
+                print(
+                    "vaddr", chunk.vaddr, chunk.length, "used_pct", group.used_pct, "fragments", number_found, "score", int(total)
+                )
         return [count, fragments, used]
 
     return score
@@ -104,14 +106,14 @@ SIDES: dict[str, Callable[[str], Side]] = {"reading": reading, "scoring": scorin
 def main(side: str, point: str, repeats: int) -> None:
     """Runs it so many times and prints."""
     run = SIDES[side](point)
-    wall, cpu, found = [], [], None
+    wall, cpu, result = [], [], None
     for _ in range(repeats):
         begun, used = time.perf_counter(), time.process_time()
-        found = run()
+        result = run()
         wall.append(time.perf_counter() - begun)
         cpu.append(time.process_time() - used)
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"wall": wall, "cpu": cpu, "rss": rss, "found": found}))
+    print(json.dumps({"wall": wall, "cpu": cpu, "rss": rss, "found": result}))
 
 
 if __name__ == "__main__":

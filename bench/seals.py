@@ -32,9 +32,13 @@ def main() -> None:
         with opened(top) as fd:
             for _ in range(5):
                 begun = time.process_time()
-                found = len(last_changes(fd))
+                subvolumes = len(last_changes(fd))
                 seconds.append(time.process_time() - begun)
-    print(json.dumps({"subvolumes": found, "cpu_seconds": round(min(seconds), 3), "all": [round(one, 3) for one in seconds]}))
+    print(
+        json.dumps(
+            {"subvolumes": subvolumes, "cpu_seconds": round(min(seconds), 3), "all": [round(duration, 3) for duration in seconds]}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -32,19 +32,19 @@ class Traced:
 @contextmanager
 def traced(device: str, folder: Path) -> Iterator[Traced]:
     """Traces the requests of a block device while the block runs. `folder` is for the mount that it takes."""
-    found = Traced()
+    requests = Traced()
     with ExitStack() as stack:
         try:
             tracing = stack.enter_context(_tracing(folder))
             instance = stack.enter_context(_instance(tracing, device))
         except OSError:
-            yield found
+            yield requests
             return
-        yield found
+        yield requests
         (instance / "tracing_on").write_text("0")
         if not _lost(instance):
             with (instance / "trace").open(encoding="utf-8", errors="replace") as lines:
-                found.places = places(_writes(lines))
+                requests.places = places(_writes(lines))
 
 
 def places(requests: Iterable[Request]) -> int:

@@ -56,7 +56,7 @@ def _measure(options: argparse.Namespace, point: Path) -> Mapping[str, object]:
         ],
         "ratios": {
             "room of all to one": {**spread([shared[-1] / used[0]]), "limit": LIMIT},
-            "time of sharing to not sharing": spread([one / seconds[-1] for one in seconds[1:-1]]),
+            "time of sharing to not sharing": spread([sharing / seconds[-1] for sharing in seconds[1:-1]]),
         },
         "quiet": all(quiet),
     }

@@ -51,8 +51,8 @@ def fetched_backups(pool: Path, evenings: Sequence[datetime]) -> Iterator[Backup
 
 def fill(catalogue: Catalogue, newest: dict[str, str], now: datetime, pid: int, pid_started: str | None, words: str = "") -> None:
     """Fills in all of it. `newest`: the newest complete backup of each host of this pool's own; `words` of the other side."""
-    fetched = {host: one for host in FETCHED if (one := newest.get(host))}
-    own = {host: one for host, one in newest.items() if host not in fetched}
+    fetched = {host: backup_name for host in FETCHED if (backup_name := newest.get(host))}
+    own = {host: backup for host, backup in newest.items() if host not in fetched}
     covered = dict(list(own.items())[: -max(1, len(own) // 20)])  # some lie nowhere else
     common = {"branch": fetched, "second": covered, "away": dict(list(covered.items())[::2])}
     catalogue.set_fact(COPIES, copies_text(KnownCopies(dict.fromkeys(fetched, "branch"), common)))
@@ -64,7 +64,7 @@ def fill(catalogue: Catalogue, newest: dict[str, str], now: datetime, pid: int, 
     began = updated - timedelta(minutes=18)
     note_running(catalogue, "away", RunningFetch(pid, pid_started, began, updated, 400, 113, 21 * _GIB, tuple(own)[:3], 60 * _GIB))
     catalogue.set_fact(OFFSITE_THERE + "far", json.dumps({"newest": dict(list(own.items())[::3]), "incomplete": []}))
-    catalogue.set_fact(COPIED + "far", copied_backups_text({host: [one] for host, one in list(own.items())[::3]}))
+    catalogue.set_fact(COPIED + "far", copied_backups_text({host: [backup] for host, backup in list(own.items())[::3]}))
     note_session(catalogue, "far", replace(done, behind=(), at=now - 30 * _HOUR, tried=now - 30 * _HOUR), OFFSITE)
     note_failure(catalogue, "far", now - 6 * _HOUR, words or "the repository refuses the password", OFFSITE)
     note_stored(catalogue, "far", 1900 * _GIB)
@@ -73,21 +73,22 @@ def fill(catalogue: Catalogue, newest: dict[str, str], now: datetime, pid: int, 
 
 def _prove(catalogue: Catalogue, own: dict[str, str], now: datetime, words: str) -> None:
     """Reads, compares, restores and boots some of the newest backups; one of 40 hosts has two damaged files."""
-    some, yesterday = list(own.items()), now - 20 * _HOUR
+    hosts, yesterday = list(own.items()), now - 20 * _HOUR
     catalogue.put_verifications(
         VerifiedBackup(host, name, yesterday - _HOUR, yesterday, 41_000, 40_100, yesterday if number % 3 else None)
-        for number, (host, name) in enumerate(some)
+        for number, (host, name) in enumerate(hosts)
         if number % 5
     )
     catalogue.put_comparisons(
-        ComparedBackup(host, name, yesterday, 400, 392, 8 - number % 2, number % 2) for number, (host, name) in enumerate(some[::4])
+        ComparedBackup(host, name, yesterday, 400, 392, 8 - number % 2, number % 2)
+        for number, (host, name) in enumerate(hosts[::4])
     )
     catalogue.put_damages(
         Damage(host, name, f"/srv/{words or 'photos'}/{file}.jpg", 4096 * file, 4096, "scrub", yesterday)
-        for host, name in some[5::40]
+        for host, name in hosts[5::40]
         for file in (1, 2)
     )
-    for number, (host, name) in enumerate(some[::7]):
+    for number, (host, name) in enumerate(hosts[::7]):
         outcome = DrillOutcome.FAILED if number == 2 else DrillOutcome.PROVEN
         text = (words or "2 files are other ones than in the backup") if outcome == DrillOutcome.FAILED else ""
         at = now - timedelta(days=number % 30, hours=3)

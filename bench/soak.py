@@ -65,12 +65,12 @@ class Soak:
                 if self.calm > CALM:
                     break
             faults = () if late else planned
-            begun, known = time.monotonic(), len(self.wrong)
+            begun, faults_before = time.monotonic(), len(self.wrong)
             reading = self._night(number, faults)
             reading["seconds"] = time.monotonic() - begun
             where = f"night {number} ({', '.join(reading['faults']) or 'no fault'})"
-            self.wrong[known:] = [f"{where}: {line}" for line in self.wrong[known:]]
-            reading["wrong"] = len(self.wrong) - known
+            self.wrong[faults_before:] = [f"{where}: {line}" for line in self.wrong[faults_before:]]
+            reading["wrong"] = len(self.wrong) - faults_before
             self.nights.append(reading)
             yield reading
 
@@ -112,7 +112,7 @@ class Soak:
         score = self._command(reading, "score", None, {}, "score", "--record", "--json", program="balancer")
         if score:
             groups = json.loads(score)["block_groups"]
-            reading |= {what: sum(group[what] for group in groups) for what in ("score", "fragments")}
+            reading |= {measure: sum(group[measure] for group in groups) for measure in ("score", "fragments")}
         for name in ("sample", "status"):
             self._command(reading, name, moment + timedelta(hours=8) if name == "status" else None, {}, name, "--json")
 
@@ -132,8 +132,13 @@ class Soak:
         dated = ("--now", format_time(now)) if now else ()
         argv, env = command_line(program, pool or self.site.first, *words, *dated, dies_at=dies_at)
         done = counted(argv, env)
-        what = {"seconds": done.figures[SECONDS], "cpu": done.figures[CPU], "memory": done.figures[MEMORY], "status": done.status}
-        reading["commands"][name] = what
+        figures = {
+            "seconds": done.figures[SECONDS],
+            "cpu": done.figures[CPU],
+            "memory": done.figures[MEMORY],
+            "status": done.status,
+        }
+        reading["commands"][name] = figures
         if fault and done.status >= 0:  # it had ended before it came to that checkpoint
             reading["faults"].remove(fault.kind)
         wanted = (0, 1) if kinds or name == "run again" else (0,)
@@ -157,12 +162,12 @@ class Soak:
 
     def settle(self) -> None:
         """The last graces end; then there is what the retention keeps, and nothing else, and all of it is as its sources were."""
-        known, moment = len(self.wrong), FIRST + timedelta(days=len(self.nights) - 1, hours=12)
+        faults_before, moment = len(self.wrong), FIRST + timedelta(days=len(self.nights) - 1, hours=12)
         for pool in (*self.site.pools, *self.site.pools):
             moment += timedelta(days=1)
             self._command({"faults": [], "commands": {}}, "expire", moment, {}, "expire", "--wait", "--json", pool=pool)
         self.wrong += self.look.in_the_end()
-        self.wrong[known:] = [f"in the end: {line}" for line in self.wrong[known:]]
+        self.wrong[faults_before:] = [f"in the end: {line}" for line in self.wrong[faults_before:]]
 
 
 def _not_complete(output: str) -> str:
@@ -171,8 +176,8 @@ def _not_complete(output: str) -> str:
         results = json.loads(output)
     except ValueError:
         return output[-600:]
-    some = [result for result in results if result.get("outcome") != "complete"] if isinstance(results, list) else results
-    return json.dumps(some)[-1500:]
+    failures = [result for result in results if result.get("outcome") != "complete"] if isinstance(results, list) else results
+    return json.dumps(failures)[-1500:]
 
 
 def told(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
@@ -197,7 +202,7 @@ def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     soak = Soak(site, plan(options.seed, options.nights, options.hosts, options.faults), options.minutes * 60)
     try:
         for reading in soak.run():
-            spent = ", ".join(f"{name} {one['seconds']:.1f}" for name, one in reading["commands"].items())
+            spent = ", ".join(f"{name} {command['seconds']:.1f}" for name, command in reading["commands"].items())
             say(f"night {reading['night']}: {', '.join(reading['faults']) or '-'}: {reading['seconds']:.0f} s: {spent}")
             for line in soak.wrong[len(soak.wrong) - reading["wrong"] :]:
                 say(f"  {line}")
@@ -225,12 +230,12 @@ def main() -> None:
     options = made.parse_args()
     say(f"seed {options.seed}")
     with own_folder(options) as folder:
-        found = soaked(options, folder)
+        result = soaked(options, folder)
     if options.out:
-        soak_picture.draw(found["nights"], options.out / "soak.svg")
-    print(json.dumps({key: value for key, value in found.items() if key != "nights"}, indent=2))
-    creeping = [name for name, one in found["verdicts"].items() if one["verdict"] == "creeps"]
-    sys.exit(1 if found["wrong"] or creeping else 0)
+        soak_picture.draw(result["nights"], options.out / "soak.svg")
+    print(json.dumps({key: value for key, value in result.items() if key != "nights"}, indent=2))
+    creeping = [name for name, trend in result["verdicts"].items() if trend["verdict"] == "creeps"]
+    sys.exit(1 if result["wrong"] or creeping else 0)
 
 
 if __name__ == "__main__":

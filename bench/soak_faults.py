@@ -53,7 +53,7 @@ def plan(seed: int, nights: int, hosts: int, most: int = 2) -> list[tuple[Fault,
     Each kind comes once before any comes again.
     """
     draw, deck = random.Random(f"{seed} faults"), list[str]()
-    found: list[tuple[Fault, ...]] = []
+    faults_by_night: list[tuple[Fault, ...]] = []
     for night in range(nights):
         drawn: list[str] = []
         for _ in range(draw.randint(0, most) if 0 < night < nights - CALM else 0):
@@ -61,8 +61,8 @@ def plan(seed: int, nights: int, hosts: int, most: int = 2) -> list[tuple[Fault,
             drawn.append(deck.pop())
         drawn = [SERVER_OFF] if SERVER_OFF in drawn else list(dict.fromkeys(drawn))
         hit = draw.sample(range(hosts), min(hosts, len(drawn)))
-        found.append(tuple(Fault(kind, host, draw.random()) for kind, host in zip(drawn, hit, strict=False)))
-    return found
+        faults_by_night.append(tuple(Fault(kind, host, draw.random()) for kind, host in zip(drawn, hit, strict=False)))
+    return faults_by_night
 
 
 @contextmanager

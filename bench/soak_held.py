@@ -48,7 +48,7 @@ class HeldExtents:
         """Returns the bytes of all extents of which a backup of one of these moments has a block."""
         noted, held = self._noted.get(host, []), set[int]()
         for moment in moments:
-            place = bisect_right(noted, moment, key=lambda one: one[0])
+            place = bisect_right(noted, moment, key=lambda note: note[0])
             held.update(*(noted[place - 1][1] if place else ()))
         return sum(self._sizes[number] for number in held)
 

@@ -25,24 +25,27 @@ class Look:
 
     def not_complete(self, hit: Container[str], evening: datetime) -> Iterator[str]:
         """Yields who of the hosts that no fault has hit has no complete backup since `evening`."""
-        found = self._site.complete(self._site.first)
+        complete = self._site.complete(self._site.first)
         for host in self._site.hosts.names:
-            if host not in hit and not any(finished >= evening for finished in found.get(host, {}).values()):
+            if host not in hit and not any(finished >= evening for finished in complete.get(host, {}).values()):
                 yield f"{host}, which no fault has hit, has no complete backup"
 
     def compared(self, which: int) -> Iterator[str]:
         """Yields which complete backups that are new in a pool are not as their source was, and what the pool has lost."""
-        seen, there = self._seen[which], self._site.complete(self._site.pools[which])
-        new = {host: {name: at for name, at in some.items() if name not in seen.get(host, ())} for host, some in there.items()}
+        seen, complete_now = self._seen[which], self._site.complete(self._site.pools[which])
+        new = {
+            host: {name: at for name, at in backups.items() if name not in seen.get(host, ())}
+            for host, backups in complete_now.items()
+        }
         yield from self._site.unlike_their_source(self._site.pools[which], new)
-        for host, some in there.items():
-            seen.setdefault(host, set()).update(some)
+        for host, backups in complete_now.items():
+            seen.setdefault(host, set()).update(backups)
         yield from self._lost(which)
 
     def _lost(self, which: int) -> Iterator[str]:
-        there = self._site.complete(self._site.pools[which])
+        complete_now = self._site.complete(self._site.pools[which])
         for host, seen in self._seen[which].items():
-            if lost := must_be_kept(list(seen)) - there.get(host, {}).keys():
+            if lost := must_be_kept(list(seen)) - complete_now.get(host, {}).keys():
                 yield f"lost in pool {which + 1}: {host} {sorted(lost)}"
 
     def held(self) -> int:
@@ -77,11 +80,11 @@ class Look:
 
     def in_the_end(self) -> Iterator[str]:
         """Yields what is wrong when all graces are over: there has to be what the retention keeps, and nothing else."""
-        there = [self._site.complete(pool) for pool in self._site.pools]
+        complete_now = [self._site.complete(pool) for pool in self._site.pools]
         for which, pool in enumerate(self._site.pools):
-            yield from self._site.unlike_their_source(pool, there[which])
+            yield from self._site.unlike_their_source(pool, complete_now[which])
             for host, seen in self._seen[which].items():
-                must, has = must_be_kept(list(seen)), there[which].get(host, {}).keys()
+                must, has = must_be_kept(list(seen)), complete_now[which].get(host, {}).keys()
                 if must != has:
                     yield f"pool {which + 1}, {host}: left {sorted(has - must)}, lost {sorted(must - has)}"
             work("btrfs", "filesystem", "sync", pool.top)
@@ -89,7 +92,7 @@ class Look:
             yield from (f"an orphan: {line}" for line in work("btrfs", "subvolume", "list", "-d", pool.top).stdout.splitlines())
             yield from (f"left: {path}" for name in (".working", ".receiving") for path in pool.pool.glob(f"hosts/*/{name}"))
         for host in self._site.copied:
-            if max(there[0].get(host, ()), default="") != max(there[1].get(host, ()), default=""):
+            if max(complete_now[0].get(host, ()), default="") != max(complete_now[1].get(host, ()), default=""):
                 yield f"the second pool does not have the newest backup of {host}"
         yield from self.left_behind()
 

@@ -84,17 +84,17 @@ def _command(nights: Nights, name: str, figure: str) -> list[float | None]:
     return [command[figure] if command and command["status"] >= 0 else None for command in done]
 
 
-def _sizes(nights: Nights, pool: str, what: str) -> list[float | None]:
+def _sizes(nights: Nights, pool: str, key: str) -> list[float | None]:
     places = [night if pool == "pool" else night.get("second", {}) for night in nights]
-    return [_of(place, what, _MIB) for place in places]
+    return [_of(place, key, _MIB) for place in places]
 
 
-def _all(nights: Nights, what: str) -> list[float | None]:
-    return [_of(night, what) for night in nights]
+def _all(nights: Nights, key: str) -> list[float | None]:
+    return [_of(night, key) for night in nights]
 
 
-def _of(place: Mapping[str, Any], what: str, unit: int = 1) -> float | None:
-    return place[what] / unit if what in place else None
+def _of(place: Mapping[str, Any], key: str, unit: int = 1) -> float | None:
+    return place[key] / unit if key in place else None
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ class Truth:
 
     def note(self, host: str, moment: datetime, tree: cut_truth.Tree) -> None:
         """From `moment` on they are that; what is as it was before takes no memory."""
-        known = self._trees.setdefault(host, [])
-        before = known[-1][1] if known else {}
-        known.append((moment, {name: before[name] if before.get(name) == is_ else is_ for name, is_ in tree.items()}))
+        trees = self._trees.setdefault(host, [])
+        before = trees[-1][1] if trees else {}
+        trees.append((moment, {name: before[name] if before.get(name) == is_ else is_ for name, is_ in tree.items()}))
 
     def at(self, host: str, moment: datetime) -> cut_truth.Tree:
         """What they were at that moment."""
@@ -159,18 +159,18 @@ class Site:
 
     def complete(self, pool: Nights) -> dict[str, dict[str, datetime]]:
         """When the complete backups of each host in a pool were finished, by name, as their own records have it."""
-        found: dict[str, dict[str, datetime]] = {}
+        times_by_host: dict[str, dict[str, datetime]] = {}
         for host, name, record in cut_truth.backups(pool.pool):
             if record["state"] == "complete":
-                found.setdefault(host, {})[name] = datetime.fromisoformat(record["finished"])
-        return found
+                times_by_host.setdefault(host, {})[name] = datetime.fromisoformat(record["finished"])
+        return times_by_host
 
     def unlike_their_source(self, pool: Nights, backups: Mapping[str, Mapping[str, datetime]]) -> Iterator[str]:
         """Yields a line for each of these backups that is not what its source was when it was finished."""
         for host, moments in backups.items():
             for name, moment in moments.items():
-                there = cut_truth.tree(pool.data(host, self.hosts.source(host), name))
-                if wrong := cut_truth.unlike(self.hosts.truth.at(host, moment), there):
+                copied_tree = cut_truth.tree(pool.data(host, self.hosts.source(host), name))
+                if wrong := cut_truth.unlike(self.hosts.truth.at(host, moment), copied_tree):
                     yield f"{host}/{name} is called complete and differs from its source: {wrong[:3]}"
 
 

@@ -45,11 +45,11 @@ class Trend:
 
 def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Trend | None:
     """The trend of a figure over nights in their order; None: that of a night is not known. None if there are too few."""
-    known = [(night, value) for night, value in enumerate(readings) if value is not None]
-    middle = median(value for _, value in known) if known else 0.0
-    if len(known) < _FEWEST or not middle:
+    measured_nights = [(night, value) for night, value in enumerate(readings) if value is not None]
+    middle = median(value for _, value in measured_nights) if measured_nights else 0.0
+    if len(measured_nights) < _FEWEST or not middle:
         return None
-    nights, values = (np.array(some, dtype=float) for some in zip(*known, strict=True))
+    nights, values = (np.array(column, dtype=float) for column in zip(*measured_nights, strict=True))
     (slope,) = _slopes(nights, values[None, :])
     fitted = slope * nights + np.median(values - slope * nights)
     draw = random.Random(seed)
@@ -61,17 +61,17 @@ def trend(readings: Sequence[float | None], limit: float, seed: int = 1) -> Tren
 
 def _slopes(nights: Floats, many: Floats) -> Floats:
     """The slope of each row, by Theil and Sen: the median of the slopes of all pairs, which single odd nights do not move."""
-    one, other = np.triu_indices(len(nights), 1)
-    return np.asarray(np.median((many[:, other] - many[:, one]) / (nights[other] - nights[one]), axis=1))
+    first, second = np.triu_indices(len(nights), 1)
+    return np.asarray(np.median((many[:, second] - many[:, first]) / (nights[second] - nights[first]), axis=1))
 
 
 def _blocks(count: int, draw: random.Random) -> list[int]:
     """`count` numbers below `count`, in runs of BLOCK."""
-    found: list[int] = []
-    while len(found) < count:
+    chosen_nights: list[int] = []
+    while len(chosen_nights) < count:
         start = draw.randrange(count - BLOCK + 1)
-        found += range(start, start + BLOCK)
-    return found[:count]
+        chosen_nights += range(start, start + BLOCK)
+    return chosen_nights[:count]
 
 
 LIMITS = {"memory": 0.1, "cpu": 0.2, "score": 0.5, "fragments": 0.5, "allocated": 0.2, "used": 0.1, "backups": 0.1}
@@ -84,32 +84,32 @@ _POOL = ("score", "fragments", "allocated", "backups")
 def judged(nights: Sequence[Mapping[str, Any]], commands: Sequence[str], hosts: int) -> dict[str, dict[str, Any]]:
     """The trends of all figures over the nights after HORIZON. A command counts only where it came to its end."""
     late = [night for night in nights if night["night"] > HORIZON]
-    found: dict[str, Trend | None] = {}
+    trends: dict[str, Trend | None] = {}
     for name in commands:
-        for what in ("memory", "cpu"):
-            found[f"{name}: {what}"] = trend([_of(night, name, what) for night in late], LIMITS[what])
-    for what in _POOL:
-        found[what] = trend([night.get(what) for night in late], LIMITS[what])
+        for key in ("memory", "cpu"):
+            trends[f"{name}: {key}"] = trend([_of(night, name, key) for night in late], LIMITS[key])
+    for key in _POOL:
+        trends[key] = trend([night.get(key) for night in late], LIMITS[key])
     used = [night["used"] / night["held"] if "held" in night else None for night in late]
-    found["used for each byte that the kept backups hold"] = trend(used, LIMITS["used"])
+    trends["used for each byte that the kept backups hold"] = trend(used, LIMITS["used"])
     sizes = [night["catalogue"] for night in late if "catalogue" in night]
     allowed = HISTORY * hosts * PER / median(sizes) if sizes else 0.0
-    found["catalogue"] = trend([night.get("catalogue") for night in late], allowed)
-    return {name: {**asdict(one), "verdict": one.verdict} for name, one in found.items() if one}
+    trends["catalogue"] = trend([night.get("catalogue") for night in late], allowed)
+    return {name: {**asdict(trend), "verdict": trend.verdict} for name, trend in trends.items() if trend}
 
 
 def bounds(nights: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The least share of the pool that was unallocated, and the highest score, in each half of the nights."""
-    known = [night for night in nights if "score" in night]
-    halves = {"first half": known[: len(known) // 2], "second half": known[len(known) // 2 :]}
-    found: dict[str, float] = {}
-    for name, some in halves.items():
-        if some:
-            found[f"least unallocated, {name}"] = min(1 - night["allocated"] / night["size"] for night in some)
-            found[f"highest score, {name}"] = max(night["score"] for night in some)
-    return found
+    scored_nights = [night for night in nights if "score" in night]
+    halves = {"first half": scored_nights[: len(scored_nights) // 2], "second half": scored_nights[len(scored_nights) // 2 :]}
+    medians: dict[str, float] = {}
+    for name, half in halves.items():
+        if half:
+            medians[f"least unallocated, {name}"] = min(1 - night["allocated"] / night["size"] for night in half)
+            medians[f"highest score, {name}"] = max(night["score"] for night in half)
+    return medians
 
 
-def _of(night: Mapping[str, Any], command: str, what: str) -> float | None:
+def _of(night: Mapping[str, Any], command: str, key: str) -> float | None:
     done = night["commands"].get(command)
-    return done[what] if done and done["status"] == 0 else None
+    return done[key] if done and done["status"] == 0 else None

@@ -55,19 +55,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     sides = [TOP, *([wanted.against.resolve()] if wanted.against else [])]
-    found: dict[str, list[float]] = {}
+    times_by_command: dict[str, list[float]] = {}
     with TemporaryDirectory() as folder:
         for name, words in PROGRAMS.items():
             lines = [line(side, words) for side in sides]
-            for one in lines:
-                cpu(one, folder)  # once before: bytecode is compiled, the catalogue is made
-            times = [[cpu(one, folder) for one in lines] for _ in range(wanted.times)]
-            found[name] = [median(side) * 1000 for side in zip(*times, strict=True)]
+            for command_line in lines:
+                cpu(command_line, folder)  # once before: bytecode is compiled, the catalogue is made
+            times = [[cpu(command_line, folder) for command_line in lines] for _ in range(wanted.times)]
+            times_by_command[name] = [median(side) * 1000 for side in zip(*times, strict=True)]
             if not wanted.json:
-                ours, *others = found[name]
+                ours, *others = times_by_command[name]
                 print(f"{name:30} {ours:7.1f} ms" + "".join(f"   other {other:7.1f} ms   {ours / other:.2f}" for other in others))
     if wanted.json:
-        print(json.dumps(found))
+        print(json.dumps(times_by_command))
 
 
 if __name__ == "__main__":

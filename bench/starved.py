@@ -70,34 +70,34 @@ class Trials:
         begun = time.monotonic()
         process = self.started("run", "--all", "--json", before=before)
         stdout, stderr = process.communicate(timeout=300)
-        found = Counter(result["outcome"] for result in json.loads(stdout or "[]"))
+        outcomes = Counter(result["outcome"] for result in json.loads(stdout or "[]"))
         at_once = re.search(r"(\d+) of \d+ hosts at a time", stderr)
         self.told[name] = {
-            **found,
+            **outcomes,
             "at a time": int(at_once[1]) if at_once else self.options.hosts,
             "seconds": round(time.monotonic() - begun, 1),
         }
-        wrong = [f"{name}: {found}"] if found["complete"] != self.options.hosts else []
+        wrong = [f"{name}: {outcomes}"] if outcomes["complete"] != self.options.hosts else []
         wrong += [f"{name}: a traceback"] if "Traceback" in stderr else []
         left = [*map(str, transferring(self.nights)), *writable_finals(self.nights), *disagreements(self.nights)]
-        return [*wrong, *(f"{name}: left: {one}" for one in left)]
+        return [*wrong, *(f"{name}: left: {remainder}" for remainder in left)]
 
     def files(self) -> list[str]:
         """Few open files."""
         limits = (256, 128, 64, 32)
-        return [one for limit in limits for one in self.night(f"{limit} open files", "prlimit", f"--nofile={limit}")]
+        return [fault for limit in limits for fault in self.night(f"{limit} open files", "prlimit", f"--nofile={limit}")]
 
     def processes(self) -> list[str]:
         """Few processes."""
-        found = []
+        faults = []
         for limit in (100, 40, 20, 10, 6):
             with cgroups.limited("pids", limit) as group:
-                found += self.night(f"{limit} processes", *cgroups.words_within(group))
-        return found
+                faults += self.night(f"{limit} processes", *cgroups.words_within(group))
+        return faults
 
     def silence(self) -> list[str]:
         """A pool, a catalogue and a source that never answer, and every command that looks."""
-        found: list[str] = []
+        faults: list[str] = []
         source = self.nights.top / "silent"
         for name, place in (("pool", self.nights.pool), ("state", self.nights.state), ("source", source)):
             if name == "source":
@@ -109,21 +109,21 @@ class Trials:
                     running.append(self.started(*words))
                     try:
                         if "Traceback" in running[-1].communicate(timeout=BOUND)[1]:
-                            found.append(f"{name} silent, {words[0]}: a traceback")
+                            faults.append(f"{name} silent, {words[0]}: a traceback")
                     except subprocess.TimeoutExpired:
                         running[-1].kill()
-                        found.append(f"{name} silent, {words[0]}: no answer in {BOUND:.0f} s")
+                        faults.append(f"{name} silent, {words[0]}: no answer in {BOUND:.0f} s")
                     slowest = max(slowest, time.monotonic() - begun)
             for process in running:
                 process.wait()
             self.told[f"{name} silent"] = {"commands": len(LOOKS), "seconds of the slowest": round(slowest, 1)}
         del self.nights.tables["host"]["silent"]
         self.nights.write()
-        return found
+        return faults
 
     def catalogue(self) -> list[str]:
         """Every page of the catalogue zero, with flipped bits, and noise; each with every command and a night of one host."""
-        good, noise, found, tried = self.nights.state / "catalogue.sqlite", random.Random(7), list[str](), 0
+        good, noise, faults, tried = self.nights.state / "catalogue.sqlite", random.Random(7), list[str](), 0
         shutil.copytree(self.nights.state, self.nights.top / "intact")
         data = good.read_bytes()
         pages = range(len(data) // PAGE)[: self.options.pages]
@@ -135,11 +135,11 @@ class Trials:
                 for words in (("status",), ("list", "--all"), ("log",), ("check",), ("run", "web000")):
                     done, tried = self.nights.backupd(*words, check=False), tried + 1
                     if "Traceback" in done.stderr or "internal error" in done.stdout or done.returncode not in range(5):
-                        found.append(f"page {page} {how.__name__[1:]}, {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
+                        faults.append(f"page {page} {how.__name__[1:]}, {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
         if self.nights.backupd("rebuild", check=False).returncode:
-            found.append("rebuild failed afterwards")
-        self.told["catalogue"] = {"pages": len(pages), "commands": tried, "wrong": len(found)}
-        return found
+            faults.append("rebuild failed afterwards")
+        self.told["catalogue"] = {"pages": len(pages), "commands": tried, "wrong": len(faults)}
+        return faults
 
     @staticmethod
     def _zero(data: bytes, at: int, _: random.Random) -> bytes:
@@ -147,10 +147,10 @@ class Trials:
 
     @staticmethod
     def _flipped(data: bytes, at: int, noise: random.Random) -> bytes:
-        found = bytearray(data)
+        content = bytearray(data)
         for _ in range(20):
-            found[at + noise.randrange(PAGE)] ^= 1 << noise.randrange(8)
-        return bytes(found)
+            content[at + noise.randrange(PAGE)] ^= 1 << noise.randrange(8)
+        return bytes(content)
 
     @staticmethod
     def _noise(data: bytes, at: int, noise: random.Random) -> bytes:
@@ -200,7 +200,7 @@ def main() -> None:
     with common.own_folder(options):
         bench = Trials(Nights(btrfs.make("2G", options="noatime")), options)
         each: list[Callable[[], list[str]]] = [getattr(bench, name) for name in trials if name in options.only]
-        wrong = [one for trial in each for one in trial()]
+        wrong = [fault for trial in each for fault in trial()]
         print(json.dumps({**bench.told, "wrong": wrong}, indent=2))
     sys.exit(1 if wrong else 0)
 

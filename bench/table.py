@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 
-def lines_of(told: Mapping[str, Any]) -> Iterator[str]:
+def lines_of(result: Mapping[str, Any]) -> Iterator[str]:
     """The table of one bench, with its title and what it was measured on."""
-    facts = told["machine"]
-    yield f".. {told['bench']}; python {told['command']}"
+    facts = result["machine"]
+    yield f".. {result['bench']}; python {result['command']}"
     yield "   " + ", ".join(f"{key} {value}" for key, value in facts.items())
     yield ""
     yield ".. csv-table::"
     yield "   :header: , ours, the other, ratio, agreed"
     yield ""
-    for name, measure in told.items():
+    for name, measure in result.items():
         if isinstance(measure, Mapping) and "ratio" in measure:
             first, second, ratio = measure.values()
             limit = ratio["limit"]
             yield _row(name, _spread(first), _spread(second), _spread(ratio), f"at most {limit}" if limit else "")
-    for name, measure in told.get("own CPU, ms per host", {}).items():
+    for name, measure in result.get("own CPU, ms per host", {}).items():
         yield _row(
             f"own CPU per host: {name}", f"{_spread(measure)} ms", "", "", f"{limit} ms" if (limit := measure.get("limit")) else ""
         )

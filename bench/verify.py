@@ -81,9 +81,9 @@ def _measure_all(options: argparse.Namespace, point: Path) -> Mapping[str, objec
 
 
 def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
-    times = {name: [one.seconds for one in runs] for name, runs in done.items()}
-    used = {name: [one.cpu for one in runs] for name, runs in done.items()}
-    best = [min(one, other) for one, other in zip(times["b2sum"], times["cat"], strict=True)]
+    times = {name: [run.seconds for run in runs] for name, runs in done.items()}
+    used = {name: [run.cpu for run in runs] for name, runs in done.items()}
+    best = [min(sums, cat) for sums, cat in zip(times["b2sum"], times["cat"], strict=True)]
     ratios = {"to the faster of b2sum and cat": {**spread(_over(times["verify, compares"], best)), "limit": LIMIT}}
     for name in ("cat, each CPU", "btrfs scrub", *({_IN_C} & times.keys())):
         ratios[f"to {name}"] = spread(_over(times["verify, compares"], times[name]))
@@ -96,8 +96,8 @@ def _told(done: Mapping[str, list[Timed]], quiet: bool) -> Mapping[str, object]:
     for name in missing:
         say(f"{name} is not installed, so nothing is compared with it: apt-get install {_PEERS[name]}")
     return {
-        "seconds": {name: spread(found) for name, found in times.items()},
-        "CPU seconds": {name: spread(found) for name, found in used.items()},
+        "seconds": {name: spread(seconds) for name, seconds in times.items()},
+        "CPU seconds": {name: spread(seconds) for name, seconds in used.items()},
         "ratios": ratios,
         "missing peers": missing,
         "quiet": quiet,
@@ -115,19 +115,19 @@ def _in_c(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
 
 def _others(point: Path, data: Path) -> dict[str, tuple[str, ...]]:
     made: Mapping[str, Callable[[str], tuple[str, ...]]] = {"restic": _restic, "borg": _borg}
-    found = {}
+    medians = {}
     for name in _PEERS:
         make = made[name]
         if shutil.which(name):
             say(f"making the repository of {name}")
-            found[name] = make(str(point / name))
+            medians[name] = make(str(point / name))
             backup = (
                 ("restic", "-q", "-r", str(point / name), "backup")
                 if name == "restic"
                 else ("borg", "create", f"{point / name}::one")
             )
             work(*backup, data)
-    return found
+    return medians
 
 
 def _restic(repository: str) -> tuple[str, ...]:
@@ -140,8 +140,8 @@ def _borg(repository: str) -> tuple[str, ...]:
     return ("borg", "check", "--verify-data", repository)
 
 
-def _over(one: list[float], other: list[float]) -> list[float]:
-    return [first / second for first, second in zip(one, other, strict=True)]
+def _over(numerators: list[float], denominators: list[float]) -> list[float]:
+    return [first / second for first, second in zip(numerators, denominators, strict=True)]
 
 
 def _cold(command: tuple[str, ...], point: Path) -> Timed:

@@ -142,7 +142,9 @@ def load(web: Dashboard, path: str, clients: int, seconds: float) -> dict[str, A
     for thread in threads:
         thread.join()
     took, used = time.perf_counter() - begun, cpu_of(web) - used
-    together = Answers([one for some in answers for one in some.seconds], [one for some in answers for one in some.wrong])
+    together = Answers(
+        [item for client in answers for item in client.seconds], [item for client in answers for item in client.wrong]
+    )
     cpu = used / max(len(together.seconds), 1)
     return {"requests_per_second": len(together.seconds) / took, "cpu": cpu, **_summary(together, together.seconds)}
 
@@ -185,15 +187,15 @@ def _summary(answers: Answers, seconds: Sequence[float]) -> dict[str, Any]:
 
 def cpu_of(web: Dashboard) -> float:
     """Seconds of CPU that the process has used, all its threads together: a figure that a busy machine hardly changes."""
-    found = Path(f"/proc/{web.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(found[11]) + int(found[12])) / os.sysconf("SC_CLK_TCK")
+    fields = Path(f"/proc/{web.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(web: Dashboard) -> dict[str, int]:
     """Bytes that the process has in memory now, and had at the most."""
     lines = Path(f"/proc/{web.pid}/status").read_text(encoding="utf-8").splitlines()
-    found = dict(line.split(":", 1) for line in lines)
-    return {"now": int(found["VmRSS"].split()[0]) << 10, "most": int(found["VmHWM"].split()[0]) << 10}
+    values = dict(line.split(":", 1) for line in lines)
+    return {"now": int(values["VmRSS"].split()[0]) << 10, "most": int(values["VmHWM"].split()[0]) << 10}
 
 
 def report(options: argparse.Namespace, measured: dict[str, Any]) -> None:
@@ -205,20 +207,23 @@ def report(options: argparse.Namespace, measured: dict[str, Any]) -> None:
         return
     print(f"btrkeep-web, {options.hosts} hosts with {options.backups} backups; {machine}\n")
     print(f"{'one client':22} {'first':>8} {'p50':>8} {'p99':>8}   ms")
-    for name, one in measured["alone"].items():
-        if not one["requests"]:
-            print(f"{name:22} {one['wrong']}")
+    for name, figures in measured["alone"].items():
+        if not figures["requests"]:
+            print(f"{name:22} {figures['wrong']}")
             continue
-        print(f"{name:22} {_ms(one['first'])} {_ms(one['p50'])} {_ms(one['p99'])}" + ("  TOO SLOW" if one["p50"] > LIMIT else ""))
+        print(
+            f"{name:22} {_ms(figures['first'])} {_ms(figures['p50'])} {_ms(figures['p99'])}"
+            + ("  TOO SLOW" if figures["p50"] > LIMIT else "")
+        )
     print(f"\n{f'{options.clients} clients':22} {'a second':>8} {'p50':>8} {'p99':>8} {'CPU each':>8}   ms")
-    for name, one in measured["loaded"].items():
-        if not one["requests"]:
-            print(f"{name:22} {one['wrong']}")
+    for name, figures in measured["loaded"].items():
+        if not figures["requests"]:
+            print(f"{name:22} {figures['wrong']}")
             continue
-        times = " ".join(_ms(one[what]) for what in ("p50", "p99", "cpu"))
-        print(f"{name:22} {one['requests_per_second']:8.0f} {times}  {one['wrong'] or ''}")
-    for when, one in measured["memory"].items():
-        print(f"memory {when}: {one['now'] >> 20} MiB now, {one['most'] >> 20} MiB at the most")
+        times = " ".join(_ms(figures[measure]) for measure in ("p50", "p99", "cpu"))
+        print(f"{name:22} {figures['requests_per_second']:8.0f} {times}  {figures['wrong'] or ''}")
+    for when, figures in measured["memory"].items():
+        print(f"memory {when}: {figures['now'] >> 20} MiB now, {figures['most'] >> 20} MiB at the most")
 
 
 def _ms(seconds: float) -> str:

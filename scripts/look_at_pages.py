@@ -47,8 +47,8 @@ class Browser:
 
 def heading(page: str) -> str:
     """The text of the first heading."""
-    found = re.search(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
-    return words(found[1]) if found else ""
+    heading = re.search(r"<h1[^>]*>(.*?)</h1>", page, re.DOTALL)
+    return words(heading[1]) if heading else ""
 
 
 def words(html: str) -> str:
@@ -61,7 +61,7 @@ def main(address: str, name: str, host: str, wanted: Sequence[str]) -> int:
     browser, status = Browser(address), 0
     browser.log_in(name, sys.stdin.readline().rstrip("\n"))
     shows: dict[str, list[str]] = {}
-    for page, _, text in (one.partition("=") for one in wanted):
+    for page, _, text in (word.partition("=") for word in wanted):
         shows.setdefault(page, []).append(text)
     for path in (page.format(host=quote(host)) for page in PAGES):
         begun = time.perf_counter()

@@ -120,21 +120,21 @@ def _manual_key(key: ConfigKey) -> str:
 def roff(text: str) -> str:
     """reStructuredText of the table of keys as roff."""
     done, parts = 0, []
-    for found in _MARKUP.finditer(text):
-        parts += [_escaped(text[done : found.start()]), _marked(found)]
-        done = found.end()
+    for markup in _MARKUP.finditer(text):
+        parts += [_escaped(text[done : markup.start()]), _marked(markup)]
+        done = markup.end()
     return "".join([*parts, _escaped(text[done:])])
 
 
-def _marked(found: "re.Match[str]") -> str:
-    if found["code"]:
-        return _bold(found["code"])
-    if found["man"]:
-        name, _, number = found["man"].partition("(")
+def _marked(markup: "re.Match[str]") -> str:
+    if markup["code"]:
+        return _bold(markup["code"])
+    if markup["man"]:
+        name, _, number = markup["man"].partition("(")
         return f"{_bold(name)}({number}"
-    if found["page"]:
-        return f"\\fI{_escaped(str(INSTALLED / found['page']))}.html\\fP"
-    return f"{found['here'].upper()} below"
+    if markup["page"]:
+        return f"\\fI{_escaped(str(INSTALLED / markup['page']))}.html\\fP"
+    return f"{markup['here'].upper()} below"
 
 
 def _bold(text: str) -> str:

@@ -47,18 +47,18 @@ def main() -> int:
     words = parser.parse_args()
     words.folder.mkdir(parents=True, exist_ok=True)
     os.environ[session.MARK] = session.own_name()
-    found = 0
+    problems = 0
     try:
         nights = made(btrfs.make(size="2G"))
         names = {"host": LONG, "source": nights.source, "top": nights.top, "pool": nights.pool, "first": nights.names(LONG)[0]}
-        lines = [f"backupd --config {nights.config} {one}" for one in COMMANDS] + list(OTHERS)
+        lines = [f"backupd --config {nights.config} {words}" for words in COMMANDS] + list(OTHERS)
         with chromium() as browser:
             for line in (line.format(**names) for line in lines if words.only in line):
                 for columns in COLUMNS:
-                    found += draw(browser, line, columns, words.folder, nights)
+                    problems += draw(browser, line, columns, words.folder, nights)
     finally:
         session.end_session(session.own_name())
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 def made(top: Path) -> Nights:
@@ -95,8 +95,8 @@ def draw(browser: Browser, line: str, columns: int, folder: Path, nights: Nights
         page.set_content(console.export_html(code_format=frame.format(columns=columns) + "outline:1px solid #888'>{code}</pre>"))
         page.screenshot(path=folder / f"{short}-{columns}.png", full_page=True)
     wide = [line for line in text.plain.splitlines() if len(line) > columns]
-    for one in wide:
-        print(f"{columns:>4} {short:<40} {len(one)}: {one}")
+    for wide_line in wide:
+        print(f"{columns:>4} {short:<40} {len(wide_line)}: {wide_line}")
     return len(wide)
 
 

@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--only", default="")
     words = parser.parse_args()
     os.environ[session.MARK] = session.own_name()
-    found = 0
+    problems = 0
     try:
         with chromium() as browser:
             for hosts in words.hosts.split(","):
@@ -79,10 +79,10 @@ def main() -> int:
                     place.mkdir(parents=True, exist_ok=True)
                     for look in words.looks.split(","):
                         for width in map(int, words.widths.split(",")):
-                            found += draw(browser, web, chosen, place, look, width)
+                            problems += draw(browser, web, chosen, place, look, width)
     finally:
         session.end_session(session.own_name())
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def site_of(hosts: str) -> Iterator[tuple[Dashboard, dict[str, str]]]:
 
 def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, look: str, width: int) -> int:
     """A picture for each page; how many problems were found."""
-    found = 0
+    problems = 0
     size = {"width": width, "height": 900}
     with visit(browser, web.url, viewport=size, color_scheme=look, reduced_motion="reduce", has_touch=width < 500) as (page, _):
         for name, path in pages.items():
@@ -116,9 +116,9 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path, 
                 page.wait_for_load_state("networkidle")
             keep(page, folder / f"{name}-{width}-{look}.png")
             for problem in layout_problems(page):
-                found += 1
+                problems += 1
                 print(f"{folder.name:>5} {width:>5} {look:<5} {name:<12} {problem}")
-    return found
+    return problems
 
 
 def keep(page: Page, path: Path) -> None:

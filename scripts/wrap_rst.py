@@ -68,8 +68,8 @@ def _code(text: str) -> set[str]:
 def _wrap(item: list[str]) -> list[str]:
     if max(map(len, item)) <= WIDTH:
         return item
-    found = _ITEM.match(item[0]) or _OPTION.match(item[0])
-    return _lines(item, found[0] if found else " " * _indent(item[0]))
+    item_mark = _ITEM.match(item[0]) or _OPTION.match(item[0])
+    return _lines(item, item_mark[0] if item_mark else " " * _indent(item[0]))
 
 
 def _lines(item: list[str], begin: str) -> list[str]:
@@ -106,8 +106,8 @@ def _items(lines: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
         else:
             if item:
                 yield True, item
-            found = _ITEM.match(line)
-            item, hanging = [line], len(found[0]) if found else _indent(line)
+            item_mark = _ITEM.match(line)
+            item, hanging = [line], len(item_mark[0]) if item_mark else _indent(line)
         if border:
             in_table = not in_table or bool(number + 1 < len(lines) and lines[number + 1].strip())
         if literal < 0 and (_LITERAL.match(line) or (line.endswith("::") and not _DIRECTIVE.match(line))):

@@ -31,9 +31,9 @@ NAMES = re.compile(r"\buser nobody\b|class=\"[^\"]*\"|nobody-backs-up|\{%.*?%\}|
 def faults(text: str, *, is_message: bool = True) -> list[str]:
     plain = " ".join(NAMES.sub(" ", text).split())
     return [
-        f"{plain[max(0, found.start() - 60) : found.end() + 60]}: {advice}"
+        f"{plain[max(0, match.start() - 60) : match.end() + 60]}: {advice}"
         for rule, advice in (EVERYWHERE + IN_MESSAGES if is_message else EVERYWHERE)
-        if (found := rule.search(plain))
+        if (match := rule.search(plain))
     ]
 
 
@@ -75,11 +75,11 @@ def test_no_message_help_or_page_has_a_phrase_that_has_to_be_read_twice() -> Non
             texts = [(TOP / path).read_text(encoding="utf-8")]
         else:
             continue
-        found = [fault for text in texts for fault in faults(text, is_message=is_message)]
+        broken_rules = [fault for text in texts for fault in faults(text, is_message=is_message)]
         if is_message and path.suffix == ".py":
-            found += [f"{LONGEST} words at most: {each}" for text in texts for each in long_sentences(text)]
-        if found:
-            wrong[str(path)] = found
+            broken_rules += [f"{LONGEST} words at most: {each}" for text in texts for each in long_sentences(text)]
+        if broken_rules:
+            wrong[str(path)] = broken_rules
     assert wrong == {}
 
 

@@ -15,7 +15,8 @@ NAMES = defaultdict[str, set[str]](set)
 for _line in _LINES:
     if _line and not _line[0].startswith("#"):
         NAMES[_line[0]].add(_line[1])
-PRODUCT_MODULES = [path for path in tracked_files() if path.suffix == ".py" and path.parts[0] in PRODUCT]
+MODULES = [path for path in tracked_files() if path.suffix == ".py"]
+PRODUCT_MODULES = [path for path in MODULES if path.parts[0] in PRODUCT]
 
 
 def variables(source: str) -> Iterator[tuple[int, str]]:
@@ -45,8 +46,34 @@ def forbidden(paths: list[Path]) -> list[str]:
     ]
 
 
-def test_no_variable_of_the_product_has_a_name_that_says_nothing() -> None:
-    assert forbidden(PRODUCT_MODULES) == []
+def test_no_variable_has_a_name_that_says_nothing() -> None:
+    assert forbidden(MODULES) == []
+
+
+def test_no_variable_of_a_template_has_a_name_that_says_nothing() -> None:
+    """Those of {% for %}, {% set %} and {% macro %}."""
+    bound = re.compile(r"{%-? *(?:for ([\w, ]+) in |set (\w+)|macro (\w+\([^)]*\)))")
+    faults = [
+        f"{path}: {name}"
+        for path in tracked_files()
+        if path.suffix == ".html" and path.parts[0] in PRODUCT
+        for match in bound.findall((TOP / path).read_text(encoding="utf-8"))
+        for name in re.findall(r"\w+", " ".join(match))
+        if name in NAMES["variable"]
+    ]
+    assert faults == []
+
+
+def test_no_two_rooms_have_modules_of_one_name() -> None:
+    """A tab or a traceback has the name alone. tests/names.txt lists the conventions (cli.py) and the exceptions.
+
+    The module of a command has the command's name, also where another room has its work: cli/scrub.py and scrub.py.
+    """
+    rooms = defaultdict[str, list[Path]](list)
+    for path in PRODUCT_MODULES:
+        if not path.stem.startswith("__") and path.parent.name != "cli" and path.stem not in NAMES["module"]:
+            rooms[path.stem].append(path)
+    assert [sorted(map(str, paths)) for paths in rooms.values() if len(paths) > 1] == []
 
 
 def test_variables_are_found_wherever_they_are_bound() -> None:

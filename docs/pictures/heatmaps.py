@@ -27,21 +27,21 @@ SIZE = 9
 
 def days() -> list[FilesystemState]:
     """Four months; after two of them the pool gets a second device."""
-    pool, found = Pool((TIB + TIB // 2,), filled=0.95), []
+    pool, states = Pool((TIB + TIB // 2,), filled=0.95), []
     for number in range(DAYS):
         if number == GROWS:
             pool.grow(TIB // 2)
-        found.append(pool.state())
+        states.append(pool.state())
         pool.day()
-    return found
+    return states
 
 
 def drawn(state: FilesystemState, colour: str, folder: Path, sort: str = "physical") -> None:
     """One picture with its legend."""
     scheme = COLOUR_SCHEMES[colour]
-    found = overview(state, sort=sort, size=SIZE, colouring=scheme.paint, min_brightness=scheme.min_brightness)
-    image = image_of(found.runs, found.grid)
-    save(add_below(image, legend(state, found.grid, sort, scheme, image.width)), str(folder / f"heatmap-{colour}.png"))
+    drawing = overview(state, sort=sort, size=SIZE, colouring=scheme.paint, min_brightness=scheme.min_brightness)
+    image = image_of(drawing.runs, drawing.grid)
+    save(add_below(image, legend(state, drawing.grid, sort, scheme, image.width)), str(folder / f"heatmap-{colour}.png"))
 
 
 def changes(before: FilesystemState, after: FilesystemState, folder: Path) -> None:

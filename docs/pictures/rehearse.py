@@ -28,10 +28,12 @@ OPTIONS = ("--question", "holes", "--days", "5", "--age", "5", "--seeds", "5", "
 
 def rows(host: str, kind: tuple[object, ...]) -> list[Backup]:
     """A fortnight of backups, some nights busier than others."""
-    _, _, files, size, created, deleted, changed, literal, matched = (int(one) if isinstance(one, float) else one for one in kind)
+    _, _, files, size, created, deleted, changed, literal, matched = (
+        int(number) if isinstance(number, float) else number for number in kind
+    )
     assert isinstance(files, int) and isinstance(size, int) and isinstance(created, int) and isinstance(literal, int)  # noqa: PT018
     assert isinstance(deleted, int) and isinstance(changed, int) and isinstance(matched, int)  # noqa: PT018
-    found = []
+    rows = []
     for night in range(15):
         when, share = BEGIN + timedelta(days=night), (0.6, 1.3, 1.1, 1.0, 1.2, 1.4, 0.4)[night % 7]
         numbers = {
@@ -42,8 +44,8 @@ def rows(host: str, kind: tuple[object, ...]) -> list[Backup]:
         }
         new = round(literal * share) if night else files * size
         detail = {"paths": [{"path": "/srv", "numbers": numbers}]}
-        found.append(Backup(host, f"{night:02}", "", "complete", when, when, 60.0, files, files * size, new, None, detail=detail))
-    return found
+        rows.append(Backup(host, f"{night:02}", "", "complete", when, when, 60.0, files, files * size, new, None, detail=detail))
+    return rows
 
 
 def make_site(folder: Path) -> Path:

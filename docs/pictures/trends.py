@@ -49,7 +49,7 @@ def sample(taken: datetime, used: float, allocated: float, score: float, **more:
 
 def months() -> list[Sample]:
     """Half a year: waste grows until balance begins, then shrinks."""
-    chance, found = random.Random(7), []
+    chance, samples = random.Random(7), []
     waste, used, score = 2.6, 26.8, 61_000.0
     for day in range(181):
         moment = NOW - timedelta(days=180 - day)
@@ -58,13 +58,13 @@ def months() -> list[Sample]:
         waste = max(waste + (-0.085 if is_balanced else 0.055) * (1 if waste > 1.3 else 0.1) + chance.gauss(0, 0.03), 0.9)
         score = max(score + (-1900 if is_balanced else 900) * (1 if score > 22_000 else 0.05) + chance.gauss(0, 900), 15_000)
         if day not in (113, 114, 115, 116, 117, 118):
-            found.append(sample(moment, used, used + waste, score))
-    return found
+            samples.append(sample(moment, used, used + waste, score))
+    return samples
 
 
 def a_day() -> tuple[list[Sample], list[Job]]:
     """Noon to noon."""
-    chance, found = random.Random(3), []
+    chance, samples = random.Random(3), []
     begin = NOW.replace(hour=12) - timedelta(days=1)
 
     def at(hours: float) -> datetime:
@@ -87,8 +87,8 @@ def a_day() -> tuple[list[Sample], list[Job]]:
         elif 18.5 <= hours < 22.4:
             read, written = 14 * wave, 41 * wave * (1 if number % 9 else 0.3)
         moment = at(hours)
-        found.append(sample(moment, 27, 29, 0, seconds=300.0, read=read * MIB * 300, written=max(written, 0.2) * MIB * 300))
-    return found, jobs
+        samples.append(sample(moment, 27, 29, 0, seconds=300.0, read=read * MIB * 300, written=max(written, 0.2) * MIB * 300))
+    return samples, jobs
 
 
 def main(folder: Path) -> None:

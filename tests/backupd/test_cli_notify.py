@@ -37,7 +37,7 @@ def mailbox() -> Iterator[Mail]:
 
 
 @pytest.fixture
-def told(nights: Nights, server: Web) -> Nights:
+def site(nights: Nights, server: Web) -> Nights:
     """A site with one host, whose webhook is `server`."""
     (nights.source / "file").write_text("x")
     nights.host("web1", nights.source)
@@ -66,111 +66,111 @@ def alarm_rows(nights: Nights) -> list[tuple[Any, ...]]:
         return connection.execute("SELECT what, subject, told IS NOT NULL, recovered IS NOT NULL FROM alarm").fetchall()
 
 
-def test_a_failure_is_told_once_and_so_is_its_end(told: Nights, server: Web) -> None:
-    told.night("web1")
-    assert notify(told)["messages"] == []
-    breaks(told)
-    told.night("web1")
-    answer = notify(told)
+def test_a_failure_is_told_once_and_so_is_its_end(site: Nights, server: Web) -> None:
+    site.night("web1")
+    assert notify(site)["messages"] == []
+    breaks(site)
+    site.night("web1")
+    answer = notify(site)
     assert [(row["what"], row["subject"]) for row in answer["alarms"]] == [("failure", "host web1")]
     assert answer["services"] == [{"number": 1, "service": "JSON", "arrived": True, "reason": ""}]
     for _ in range(3):
-        assert notify(told)["messages"] == []
-    told.night("web1")  # and it fails once more
-    assert len(notify(told)["standing"]) == 1
-    told.host("web1", told.source)
-    told.night("web1")
-    assert [row["subject"] for row in notify(told)["recoveries"]] == ["host web1"]
-    assert notify(told)["messages"] == []
+        assert notify(site)["messages"] == []
+    site.night("web1")  # and it fails once more
+    assert len(notify(site)["standing"]) == 1
+    site.host("web1", site.source)
+    site.night("web1")
+    assert [row["subject"] for row in notify(site)["recoveries"]] == ["host web1"]
+    assert notify(site)["messages"] == []
     assert [message["type"] for message in server.json()] == ["failure", "success"]
     first, last = server.json()
     assert "/\u2039b\u203agone" in first["message"]
     assert last["title"].startswith("btrkeep main: resolved: web1: ")
 
 
-def test_what_could_not_be_sent_is_sent_by_a_later_look_and_the_log_says_it_once(told: Nights, server: Web) -> None:
-    breaks(told)
-    told.night("web1")
+def test_what_could_not_be_sent_is_sent_by_a_later_look_and_the_log_says_it_once(site: Nights, server: Web) -> None:
+    breaks(site)
+    site.night("web1")
     server.status = 500
-    complaints = [told.backupd("notify", check=False) for _ in range(2)]
+    complaints = [site.backupd("notify", check=False) for _ in range(2)]
     assert [done.returncode for done in complaints] == [1, 1]
     assert complaints[0].stderr == "WARNING: JSON (number 1 of notify.urls) does not work: it answers with status 500\n"
     assert complaints[1].stderr == ""
-    assert ("failure", "host web1", 0, 0) in alarm_rows(told)
+    assert ("failure", "host web1", 0, 0) in alarm_rows(site)
     server.status = 200
-    assert "JSON (number 1 of notify.urls) works again" in told.backupd("notify").stderr
-    assert ("failure", "host web1", 1, 0) in alarm_rows(told)
-    assert notify(told)["messages"] == []
+    assert "JSON (number 1 of notify.urls) works again" in site.backupd("notify").stderr
+    assert ("failure", "host web1", 1, 0) in alarm_rows(site)
+    assert notify(site)["messages"] == []
 
 
-def test_the_other_services_are_told_once_of_one_that_does_not_work(told: Nights, server: Web) -> None:
-    told.tables["notify"]["urls"] = [*told.tables["notify"]["urls"], "slack://nothing"]
-    told.write()
-    breaks(told)
-    told.night("web1")
-    told.backupd("notify", check=False)
+def test_the_other_services_are_told_once_of_one_that_does_not_work(site: Nights, server: Web) -> None:
+    site.tables["notify"]["urls"] = [*site.tables["notify"]["urls"], "slack://nothing"]
+    site.write()
+    breaks(site)
+    site.night("web1")
+    site.backupd("notify", check=False)
     first, second = server.json()
     assert "web1" in first["message"]
     assert second["title"].startswith("btrkeep main: slack (number 2 of notify.urls) does not work: ")
     assert "`backupd notify --test`" in second["message"]
-    told.host("web1", told.source)
-    told.night("web1")
-    told.backupd("notify", check=False)
+    site.host("web1", site.source)
+    site.night("web1")
+    site.backupd("notify", check=False)
     assert [message["type"] for message in server.json()] == ["failure", "warning", "success"]
 
 
-def test_a_service_that_is_no_longer_configured_is_no_alarm(told: Nights, server: Web) -> None:
-    urls = told.tables["notify"]["urls"]
-    told.tables["notify"]["urls"] = [*urls, f"json://127.0.0.1:{server.port}/", "slack://nothing"]
-    told.write()
-    breaks(told)
-    told.night("web1")
-    notify(told)
-    assert ("service", "slack (number 3 of notify.urls)", 1, 0) in alarm_rows(told)
-    notify(told)
-    assert ("service", "slack (number 3 of notify.urls)", 1, 0) in alarm_rows(told)  # nothing was sent since
-    told.tables["notify"]["urls"] = urls
-    told.write()
-    notify(told)
-    assert [row for row in alarm_rows(told) if row[0] == "service"] == []
+def test_a_service_that_is_no_longer_configured_is_no_alarm(site: Nights, server: Web) -> None:
+    urls = site.tables["notify"]["urls"]
+    site.tables["notify"]["urls"] = [*urls, f"json://127.0.0.1:{server.port}/", "slack://nothing"]
+    site.write()
+    breaks(site)
+    site.night("web1")
+    notify(site)
+    assert ("service", "slack (number 3 of notify.urls)", 1, 0) in alarm_rows(site)
+    notify(site)
+    assert ("service", "slack (number 3 of notify.urls)", 1, 0) in alarm_rows(site)  # nothing was sent since
+    site.tables["notify"]["urls"] = urls
+    site.write()
+    notify(site)
+    assert [row for row in alarm_rows(site) if row[0] == "service"] == []
 
 
-def test_a_dry_run_sends_and_remembers_nothing(told: Nights, server: Web) -> None:
-    breaks(told)
-    told.night("web1")
-    answer = notify(told, "--dry-run")
+def test_a_dry_run_sends_and_remembers_nothing(site: Nights, server: Web) -> None:
+    breaks(site)
+    site.night("web1")
+    answer = notify(site, "--dry-run")
     assert (len(answer["alarms"]), answer["services"], answer["dry_run"]) == (1, [], True)
-    assert "the backup failed" in told.backupd("notify", "--dry-run").stdout
-    assert (server.got, alarm_rows(told)) == ([], [])
-    assert len(notify(told)["alarms"]) == 1
+    assert "the backup failed" in site.backupd("notify", "--dry-run").stdout
+    assert (server.got, alarm_rows(site)) == ([], [])
+    assert len(notify(site)["alarms"]) == 1
 
 
-def test_the_digest_comes_once_a_day_and_whenever_it_is_asked_for(told: Nights, mailbox: Mail) -> None:
-    told.night("web1")
+def test_the_digest_comes_once_a_day_and_whenever_it_is_asked_for(site: Nights, mailbox: Mail) -> None:
+    site.night("web1")
     url = f"mailto://127.0.0.1:{mailbox.port}?from=backup@example.org&to=admin@example.org"
-    told.settings("notify", urls=[url], digest="00:00")
-    assert [notify(told)["digest"] for _ in range(2)] == [True, False]
-    assert notify(told, "--digest")["digest"]
+    site.settings("notify", urls=[url], digest="00:00")
+    assert [notify(site)["digest"] for _ in range(2)] == [True, False]
+    assert notify(site, "--digest")["digest"]
     assert [message["Subject"] for message in mailbox.got] == ["btrkeep main: 1 of 1 hosts ok"] * 2
     lines = mailbox.got[0].get_content().splitlines()
     assert lines[0] == "1 host: 1 ok."
     assert "- backups: 1 complete; 1 B of new data" in lines
 
 
-def test_a_pool_that_is_gone_is_told_and_what_is_not_known_is_not_taken_for_well(told: Nights, server: Web) -> None:
-    told.settings("notify", used_limit="0%")
-    assert [row["what"] for row in notify(told)["alarms"]] == ["room"]
-    told.settings("pool", path=str(told.top / "elsewhere"))
-    assert [(row["what"], row["subject"]) for row in notify(told)["alarms"]] == [("failure", "pool")]
-    told.settings("pool", path=str(told.pool))
-    assert [(row["what"], row["subject"]) for row in notify(told)["recoveries"]] == [("failure", "pool")]
+def test_a_pool_that_is_gone_is_told_and_what_is_not_known_is_not_taken_for_well(site: Nights, server: Web) -> None:
+    site.settings("notify", used_limit="0%")
+    assert [row["what"] for row in notify(site)["alarms"]] == ["room"]
+    site.settings("pool", path=str(site.top / "elsewhere"))
+    assert [(row["what"], row["subject"]) for row in notify(site)["alarms"]] == [("failure", "pool")]
+    site.settings("pool", path=str(site.pool))
+    assert [(row["what"], row["subject"]) for row in notify(site)["recoveries"]] == [("failure", "pool")]
     assert len(server.got) == 3
 
 
-def test_the_test_says_which_work_and_which_do_not(told: Nights, server: Web) -> None:
-    urls = [*told.tables["notify"]["urls"], "slack://hunter2", "mailto://u:hunter2@127.0.0.1:1?from=a@b.de"]
-    told.settings("notify", urls=urls)
-    done = told.backupd("-vv", "notify", "--test", check=False)
+def test_the_test_says_which_work_and_which_do_not(site: Nights, server: Web) -> None:
+    urls = [*site.tables["notify"]["urls"], "slack://hunter2", "mailto://u:hunter2@127.0.0.1:1?from=a@b.de"]
+    site.settings("notify", urls=urls)
+    done = site.backupd("-vv", "notify", "--test", check=False)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "JSON (number 1 of notify.urls): works",
@@ -179,7 +179,7 @@ def test_the_test_says_which_work_and_which_do_not(told: Nights, server: Web) ->
     ]
     assert "hunter2" not in done.stdout + done.stderr
     assert server.json()[0]["title"] == "btrkeep main: a test"
-    assert not told.state.exists()
+    assert not site.state.exists()
 
 
 def systemd(nights: Nights, state: str, lines: str = "") -> dict[str, str]:
@@ -196,12 +196,12 @@ FAILED = "ActiveState=failed\nResult=exit-code\nExecMainStatus=4"
 UNIT = "btrkeep-backup@main.service"
 
 
-def test_a_unit_that_failed_is_told_with_its_last_lines_and_its_end_by_a_later_look(told: Nights, server: Web) -> None:
-    env = systemd(told, FAILED, "error: pool gone \x1b[2J\n<script>")
+def test_a_unit_that_failed_is_told_with_its_last_lines_and_its_end_by_a_later_look(site: Nights, server: Web) -> None:
+    env = systemd(site, FAILED, "error: pool gone \x1b[2J\n<script>")
     for _ in range(2):  # systemd reports it every night
-        told.backupd("notify", "--failed", UNIT, env=env)
-    told.backupd("notify", env=env)
-    told.backupd("notify", env=systemd(told, "ActiveState=activating\nResult=success\nExecMainStatus=0"))
+        site.backupd("notify", "--failed", UNIT, env=env)
+    site.backupd("notify", env=env)
+    site.backupd("notify", env=systemd(site, "ActiveState=activating\nResult=success\nExecMainStatus=0"))
     assert len(server.got) == 1
     (message,) = server.json()
     assert message["title"] == f"btrkeep main: {UNIT} failed"
@@ -212,122 +212,122 @@ def test_a_unit_that_failed_is_told_with_its_last_lines_and_its_end_by_a_later_l
         "    error: pool gone \\x1b[2J",
         "    \u2039script\u203a",
     ]
-    told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED.replace("=4", "=1")))
+    site.backupd("notify", "--failed", UNIT, env=systemd(site, FAILED.replace("=4", "=1")))
     assert len(server.got) == 1
-    told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED.replace("=4", "=203")))
+    site.backupd("notify", "--failed", UNIT, env=systemd(site, FAILED.replace("=4", "=203")))
     assert "exit status 203" in server.json()[-1]["message"]  # worse than what people know of
-    told.backupd("notify", env=systemd(told, "ActiveState=inactive\nResult=success\nExecMainStatus=0"))
+    site.backupd("notify", env=systemd(site, "ActiveState=inactive\nResult=success\nExecMainStatus=0"))
     assert [message["type"] for message in server.json()] == ["failure", "failure", "success"]
-    called = (told.top / "systemd" / "calls").read_text()
+    called = (site.top / "systemd" / "calls").read_text()
     assert f"journalctl --unit={UNIT} --lines=15 --output=cat --no-pager --quiet\n" in called
 
 
-def test_a_unit_is_told_of_without_systemd_and_with_a_damaged_catalogue(told: Nights, server: Web) -> None:
-    told.backupd("status")
-    (told.state / "catalogue.sqlite").write_bytes(b"nonsense" * 4096)
-    empty = told.top / "empty"
+def test_a_unit_is_told_of_without_systemd_and_with_a_damaged_catalogue(site: Nights, server: Web) -> None:
+    site.backupd("status")
+    (site.state / "catalogue.sqlite").write_bytes(b"nonsense" * 4096)
+    empty = site.top / "empty"
     empty.mkdir()
-    done = told.backupd("notify", "--failed", UNIT, env={"PATH": str(empty)})
+    done = site.backupd("notify", "--failed", UNIT, env={"PATH": str(empty)})
     assert "is damaged" in done.stderr
     assert "journalctl is not installed" in server.json()[0]["message"]
 
 
-def test_a_look_without_any_capability_takes_no_pool_for_gone(told: Nights, server: Web) -> None:
-    told.night("web1")
-    bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", readable().python, "-m", "backupd", "--config", told.config)
+def test_a_look_without_any_capability_takes_no_pool_for_gone(site: Nights, server: Web) -> None:
+    site.night("web1")
+    bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", readable().python, "-m", "backupd", "--config", site.config)
     assert work(*bare, "notify", cwd=readable().top).stdout == "nothing new; 0 open alarms\n"
     assert 'btrkeep_pool_usable{pool="main"} 1.0' in work(*bare, "metrics", cwd=readable().top).stdout
     assert server.got == []
 
 
 @pytest.mark.parametrize("words", [("--failed", "--help"), ("--failed", "a b"), ("--failed", "x.service", "--digest")])
-def test_words_that_are_no_unit_or_do_not_go_together_are_refused(told: Nights, words: tuple[str, ...]) -> None:
-    assert told.backupd("notify", *words, check=False).returncode == 2
+def test_words_that_are_no_unit_or_do_not_go_together_are_refused(site: Nights, words: tuple[str, ...]) -> None:
+    assert site.backupd("notify", *words, check=False).returncode == 2
 
 
-def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(told: Nights, server: Web) -> None:
-    urls = told.tables["notify"]["urls"]
-    breaks(told)
-    told.night("web1")
-    told.settings("notify", urls=[], used_limit="0%")
-    first, second = (told.backupd("notify").stdout.splitlines() for _ in range(2))
+def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(site: Nights, server: Web) -> None:
+    urls = site.tables["notify"]["urls"]
+    breaks(site)
+    site.night("web1")
+    site.settings("notify", urls=[], used_limit="0%")
+    first, second = (site.backupd("notify").stdout.splitlines() for _ in range(2))
     assert [line.split(":")[0] for line in first] == ["alarm", "alarm", "recorded, but not sent"]
     assert second == ["nothing new; 2 open alarms"]
-    assert told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED)).returncode == 0
+    assert site.backupd("notify", "--failed", UNIT, env=systemd(site, FAILED)).returncode == 0
     kept = [("failure", "host web1", 0, 0), ("failure", f"unit {UNIT}", 0, 0), ("room", "used", 0, 0)]
-    assert sorted(row for row in alarm_rows(told) if row[0] != "silent") == kept  # web1 is waited for besides
-    metrics = told.backupd("metrics").stdout
+    assert sorted(row for row in alarm_rows(site) if row[0] != "silent") == kept  # web1 is waited for besides
+    metrics = site.backupd("metrics").stdout
     assert 'btrkeep_alarms{event="failure",pool="main"} 2.0' in metrics
     assert 'btrkeep_alarms{event="room",pool="main"} 1.0' in metrics
-    told.settings("notify", urls=[], used_limit="100%")
-    notify(told)  # what is over before anybody could hear of it is forgotten
-    told.settings("notify", urls=urls)
-    told.backupd("notify", env=systemd(told, FAILED))
+    site.settings("notify", urls=[], used_limit="100%")
+    notify(site)  # what is over before anybody could hear of it is forgotten
+    site.settings("notify", urls=urls)
+    site.backupd("notify", env=systemd(site, FAILED))
     assert [message["title"] for message in server.json()] == ["btrkeep main: 2 alarms"]
-    rows = sorted(row for row in alarm_rows(told) if row[0] != "silent")
+    rows = sorted(row for row in alarm_rows(site) if row[0] != "silent")
     assert rows == [(name, subject, 1, 0) for name, subject, *_ in kept[:2]]
-    assert told.backupd("notify", env=systemd(told, FAILED)).stdout == "nothing new; 2 open alarms\n"
+    assert site.backupd("notify", env=systemd(site, FAILED)).stdout == "nothing new; 2 open alarms\n"
     assert len(server.got) == 1
 
 
-def test_what_people_know_stays_true_while_there_are_no_urls(told: Nights, server: Web) -> None:
-    urls = told.tables["notify"]["urls"]
-    told.settings("notify", used_limit="0%")
-    assert len(notify(told)["alarms"]) == 1
-    told.settings("notify", urls=[], used_limit="100%")
-    notify(told)
-    assert ("room", "used", 1, 1) in alarm_rows(told), "they still believe that it is full"
-    told.settings("notify", urls=urls)
-    assert [row["subject"] for row in notify(told)["recoveries"]] == ["used"]
+def test_what_people_know_stays_true_while_there_are_no_urls(site: Nights, server: Web) -> None:
+    urls = site.tables["notify"]["urls"]
+    site.settings("notify", used_limit="0%")
+    assert len(notify(site)["alarms"]) == 1
+    site.settings("notify", urls=[], used_limit="100%")
+    notify(site)
+    assert ("room", "used", 1, 1) in alarm_rows(site), "they still believe that it is full"
+    site.settings("notify", urls=urls)
+    assert [row["subject"] for row in notify(site)["recoveries"]] == ["used"]
     assert [message["type"] for message in server.json()] == ["warning", "success"]
 
 
-def test_without_urls_there_is_no_digest_no_test_and_a_unit_says_nothing_in_its_journal(told: Nights) -> None:
-    told.settings("notify", urls=[], digest="00:00")
+def test_without_urls_there_is_no_digest_no_test_and_a_unit_says_nothing_in_its_journal(site: Nights) -> None:
+    site.settings("notify", urls=[], digest="00:00")
     for words in ("--test", "--digest"):
-        assert told.backupd("notify", words, check=False).returncode == 2
-    place = told.state.parent / "notify.sock"
+        assert site.backupd("notify", words, check=False).returncode == 2
+    place = site.state.parent / "notify.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd_listens:
         systemd_listens.bind(str(place))
-        done = told.backupd("notify", env={"NOTIFY_SOCKET": str(place)})
+        done = site.backupd("notify", env={"NOTIFY_SOCKET": str(place)})
         assert (done.stdout, done.stderr) == ("", "")
         assert systemd_listens.recv(1000) == b"STATUS=nothing new; 0 open alarms"
-    assert 'btrkeep_alarms{event="room",pool="main"} 0.0' in told.backupd("metrics").stdout
+    assert 'btrkeep_alarms{event="room",pool="main"} 0.0' in site.backupd("metrics").stdout
 
 
-def test_alarms_are_zero_only_once_somebody_has_looked(told: Nights) -> None:
-    told.settings("notify", urls=[])
-    before = told.backupd("metrics").stdout
+def test_alarms_are_zero_only_once_somebody_has_looked(site: Nights) -> None:
+    site.settings("notify", urls=[])
+    before = site.backupd("metrics").stdout
     assert "btrkeep_alarms{" not in before
     assert "btrkeep_alarms_timestamp_seconds{" not in before
-    notify(told)
-    assert "btrkeep_alarms_timestamp_seconds{" in told.backupd("metrics").stdout
-    assert 'btrkeep_alarms{event="silent",pool="main"} 0.0' in told.backupd("metrics").stdout, "web1 is only waited for"
+    notify(site)
+    assert "btrkeep_alarms_timestamp_seconds{" in site.backupd("metrics").stdout
+    assert 'btrkeep_alarms{event="silent",pool="main"} 0.0' in site.backupd("metrics").stdout, "web1 is only waited for"
 
 
-def test_the_alarms_of_another_pools_catalogue_are_left_alone(told: Nights, server: Web) -> None:
-    breaks(told)
-    told.night("web1")
-    notify(told)
-    with closing(sqlite3.connect(told.state / "catalogue.sqlite")) as connection, connection:
+def test_the_alarms_of_another_pools_catalogue_are_left_alone(site: Nights, server: Web) -> None:
+    breaks(site)
+    site.night("web1")
+    notify(site)
+    with closing(sqlite3.connect(site.state / "catalogue.sqlite")) as connection, connection:
         connection.execute("INSERT OR REPLACE INTO about (name, value) VALUES ('pool_id', 'another')")
-    rows = alarm_rows(told)
-    told.host("web1", told.source)
-    done = told.backupd("notify", check=False)
+    rows = alarm_rows(site)
+    site.host("web1", site.source)
+    done = site.backupd("notify", check=False)
     assert (done.returncode, "belongs to another pool (another)" in done.stderr) == (1, True)
-    told.backupd("notify", "--failed", UNIT, env=systemd(told, FAILED))
-    assert alarm_rows(told) == rows
+    site.backupd("notify", "--failed", UNIT, env=systemd(site, FAILED))
+    assert alarm_rows(site) == rows
     assert server.json()[-1]["title"].endswith(f"{UNIT} failed")
 
 
-def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_that_nobody_understands(told: Nights) -> None:
+def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_that_nobody_understands(site: Nights) -> None:
     def found() -> list[tuple[str, str]]:
-        done = told.backupd("check", "--json", check=False)
+        done = site.backupd("check", "--json", check=False)
         assert "hunter2" not in done.stdout + done.stderr
         return [(row["level"], row["hint"] or row["message"]) for row in json.loads(done.stdout) if row["subject"] == "notify"]
 
-    drop_in = told.config.with_suffix(".d") / "notify.toml"
-    told.config.chmod(0o600)
+    drop_in = site.config.with_suffix(".d") / "notify.toml"
+    site.config.chmod(0o600)
     assert found() == [("ok", "1 URL; `backupd notify --test` tries them")]
     drop_in.parent.mkdir()
     drop_in.write_text('[notify]\nping = "https://hc-ping.com/hunter2"\n')
@@ -336,8 +336,8 @@ def test_check_warns_of_a_file_with_secrets_that_others_may_read_and_of_urls_tha
     drop_in.write_text('[notify]\nsilent = "2d"\nurls = ["slack://hunter2"]\n')
     drop_in.chmod(0o600)
     assert [level for level, _ in found()] == ["error"]
-    del told.tables["notify"]
-    told.write()
+    del site.tables["notify"]
+    site.write()
     drop_in.unlink()
     assert [level for level, _ in found()] == ["note"]
 
@@ -348,71 +348,71 @@ def pinged(nights: Nights, server: Web, *words: str) -> list[str]:
     return server.paths
 
 
-def test_a_night_that_met_its_goal_is_reported(told: Nights, server: Web) -> None:
-    assert pinged(told, server) == ["/ping/uuid/start", "/ping/uuid"]
+def test_a_night_that_met_its_goal_is_reported(site: Nights, server: Web) -> None:
+    assert pinged(site, server) == ["/ping/uuid/start", "/ping/uuid"]
     assert server.got[1][2] == b"1 of 1 hosts are ok, the goal is 100%"
-    assert pinged(told, server)[2:] == ["/ping/uuid/start", "/ping/uuid"]  # nothing was due: all are well
+    assert pinged(site, server)[2:] == ["/ping/uuid/start", "/ping/uuid"]  # nothing was due: all are well
 
 
-def test_a_night_that_did_not_says_who_is_not_well(told: Nights, server: Web) -> None:
-    breaks(told)
-    assert pinged(told, server) == ["/ping/uuid/start", "/ping/uuid/fail"]
+def test_a_night_that_did_not_says_who_is_not_well(site: Nights, server: Web) -> None:
+    breaks(site)
+    assert pinged(site, server) == ["/ping/uuid/start", "/ping/uuid/fail"]
     assert b"web1: never: " in server.got[1][2]
-    told.settings("notify", ping_goal="0%")
-    assert pinged(told, server)[2:] == ["/ping/uuid/start", "/ping/uuid"]
+    site.settings("notify", ping_goal="0%")
+    assert pinged(site, server)[2:] == ["/ping/uuid/start", "/ping/uuid"]
 
 
 @pytest.mark.parametrize("words", [("web1",), ("--dry-run",)])
-def test_runs_that_are_no_night_report_nothing(told: Nights, server: Web, words: tuple[str, ...]) -> None:
-    assert pinged(told, server, *words) == []
+def test_runs_that_are_no_night_report_nothing(site: Nights, server: Web, words: tuple[str, ...]) -> None:
+    assert pinged(site, server, *words) == []
 
 
-def test_a_night_whose_lock_is_held_or_whose_pool_is_full_is_no_success(told: Nights, server: Web) -> None:
-    told.settings("pool", min_free="100%")
-    assert pinged(told, server) == ["/ping/uuid/start", "/ping/uuid/fail"]
+def test_a_night_whose_lock_is_held_or_whose_pool_is_full_is_no_success(site: Nights, server: Web) -> None:
+    site.settings("pool", min_free="100%")
+    assert pinged(site, server) == ["/ping/uuid/start", "/ping/uuid/fail"]
     assert b"the night ended early: the pool has too little free space" in server.got[1][2]
 
 
-def test_a_service_that_hangs_or_is_away_does_not_change_the_night(told: Nights, server: Web) -> None:
+def test_a_service_that_hangs_or_is_away_does_not_change_the_night(site: Nights, server: Web) -> None:
     server.hang = Event()
-    told.settings("notify", ping=f"http://127.0.0.1:{server.port}/hunter2")
-    done = told.backupd("run")
+    site.settings("notify", ping=f"http://127.0.0.1:{server.port}/hunter2")
+    done = site.backupd("run")
     assert done.returncode == 0
-    assert told.names("web1")
+    assert site.names("web1")
     assert "no answer in time" in done.stderr
     assert "hunter2" not in done.stderr
-    told.settings("notify", ping="http://127.0.0.1:1/hunter2")
-    away = told.backupd("run")
+    site.settings("notify", ping="http://127.0.0.1:1/hunter2")
+    away = site.backupd("run")
     assert "WARNING: the ping /start to 127.0.0.1 failed: Connection refused" in away.stderr
 
 
-def test_two_that_look_at_once_tell_it_once(told: Nights, server: Web, backupd_running: Any) -> None:
-    breaks(told)
-    told.night("web1")
-    both = [backupd_running("--config", told.config, "notify") for _ in range(2)]
+def test_two_that_look_at_once_tell_it_once(site: Nights, server: Web, backupd_running: Any) -> None:
+    breaks(site)
+    site.night("web1")
+    both = [backupd_running("--config", site.config, "notify") for _ in range(2)]
     for process in both:
         process.communicate(timeout=60)
     assert [process.returncode for process in both] == [0, 0]
     assert len(server.got) == 1
 
 
-def test_alarms_are_not_sent_again_because_the_catalogue_was_locked_while_they_were_sent(told: Nights, server: Web) -> None:
+def test_alarms_are_not_sent_again_because_the_catalogue_was_locked_while_they_were_sent(site: Nights, server: Web) -> None:
     """Another service does not work: that is recorded, too, and its failure came before the alarms were remembered."""
-    told.night("web1")
-    told.tables["notify"]["urls"].append("json://127.0.0.1:1/")
-    breaks(told)
-    told.night("web1")
+    site.night("web1")
+    site.tables["notify"]["urls"].append("json://127.0.0.1:1/")
+    breaks(site)
+    site.night("web1")
     server.hang = Event()
     impatient = str(TOP / "tests/beds/impatient.py")
-    words = [sys.executable, "-P", impatient, "--config", str(told.config), "notify", "--json"]
+    words = [sys.executable, "-P", impatient, "--config", str(site.config), "notify", "--json"]
     with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(TOP)}, stdout=subprocess.PIPE, text=True) as process:
         wait_for(lambda: bool(server.got))
-        with closing(sqlite3.connect(told.state / "catalogue.sqlite", isolation_level=None)) as other:
+        with closing(sqlite3.connect(site.state / "catalogue.sqlite", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             server.hang.set()
             out = process.communicate(timeout=60)[0]
         assert process.returncode == 1
     sent = [alarm["subject"] for alarm in json.loads(out)["alarms"]]
     assert "web1" in str(sent)
-    assert notify(told)["alarms"] == []
-    assert notify(told)["alarms"] == []
+    assert notify(site)["alarms"] == []
+    assert notify(site)["alarms"] == []

@@ -22,7 +22,7 @@ DAYS = 45
 
 
 @pytest.fixture(scope="module")
-def told(_shared_mount: Path) -> Iterator[Nights]:
+def site(_shared_mount: Path) -> Iterator[Nights]:
     """web1 has a backup a day, web2 one a week, left is not configured, none has nothing. Tests put back what they change."""
     top = Path(tempfile.mkdtemp(prefix="explain-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
@@ -38,12 +38,12 @@ def told(_shared_mount: Path) -> Iterator[Nights]:
     top.parent.rmdir()
 
 
-def explained(told: Nights, *words: str, now: str = NOW) -> list[dict[str, Any]]:
-    return json.loads(told.backupd("retention", "explain", *words, "--json", "--now", now).stdout)
+def explained(site: Nights, *words: str, now: str = NOW) -> list[dict[str, Any]]:
+    return json.loads(site.backupd("retention", "explain", *words, "--json", "--now", now).stdout)
 
 
-def said(told: Nights, *words: str, now: str = NOW) -> str:
-    return told.backupd("retention", "explain", *words, "--now", now).stdout
+def output_of(site: Nights, *words: str, now: str = NOW) -> str:
+    return site.backupd("retention", "explain", *words, "--now", now).stdout
 
 
 def by_hand(complete: list[datetime], daily: int, weekly: int, monthly: int, at_least: int = 3) -> set[str]:
@@ -61,9 +61,9 @@ def complete_ones() -> list[datetime]:
     return [started for number, started in enumerate(every(1, DAYS, LAST)) if number not in (20, 44)]
 
 
-def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_time(told: Nights) -> None:
-    rows = explained(told, "web1")
-    assert [row["name"] for row in rows] == told.names("web1")
+def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_time(site: Nights) -> None:
+    rows = explained(site, "web1")
+    assert [row["name"] for row in rows] == site.names("web1")
     assert all(list(row) == ["host", "name", "keep", "reasons", "rules", "expires"] and row["host"] == "web1" for row in rows)
     wanted = by_hand(complete_ones(), 7, 4, 2) | {name_of(LAST)}  # the newest is suspect, with nothing newer than it
     assert {row["name"] for row in rows if row["keep"]} == wanted
@@ -85,30 +85,30 @@ def test_every_backup_is_there_with_its_reasons_and_those_that_go_with_their_tim
     for row in rows:
         assert (row["expires"] is None) == row["keep"]
         assert row["keep"] or row["expires"] in ("2026-11-21T12:00:00Z", "2026-11-21T12:00:01Z")
-    assert by_name[told.names("web1")[20]]["reasons"] == ["suspect: two newer complete backups"]
-    assert by_name[told.names("web1")[20]]["rules"] == ["replaced"]
+    assert by_name[site.names("web1")[20]]["reasons"] == ["suspect: two newer complete backups"]
+    assert by_name[site.names("web1")[20]]["rules"] == ["replaced"]
     assert by_name["2026-11-19T030000Z"]["rules"] == ["daily", "newest-complete", "min_keep", "before-suspect"]
 
 
-def test_the_table_says_the_same_in_words(told: Nights) -> None:
-    lines = said(told, "web1").splitlines()
+def test_the_table_says_the_same_in_words(site: Nights) -> None:
+    lines = output_of(site, "web1").splitlines()
     assert lines[0] == "web1: daily 7, weekly 4, monthly 2; min_keep 3, grace 1d"
     rows = {words[0]: words for line in lines if (words := line.split(None, 3)) and words[0][:2] == "20" and len(words[0]) == 18}
-    for row in explained(told, "web1"):
+    for row in explained(site, "web1"):
         name, state, verified, why = rows[row["name"]]
         assert verified == "never"
-        assert state == ("suspect" if name in (told.names("web1")[20], name_of(LAST)) else "complete")
+        assert state == ("suspect" if name in (site.names("web1")[20], name_of(LAST)) else "complete")
         reasons = ", ".join(row["reasons"])
         assert why == reasons if row["keep"] else why[:9] == "expires 2" and why.endswith(f"Z: {reasons}")
-    kept = sum(row["keep"] for row in explained(told, "web1"))
+    kept = sum(row["keep"] for row in explained(site, "web1"))
     assert lines[-1] == f"{kept} kept, {DAYS - kept} to delete"
 
 
-def test_the_strip_has_a_letter_for_each_day(told: Nights) -> None:
-    lines = said(told, "web1").splitlines()
+def test_the_strip_has_a_letter_for_each_day(site: Nights) -> None:
+    lines = output_of(site, "web1").splitlines()
     (october,) = [line for line in lines if line.startswith("2026-10  ")]
     (november,) = [line for line in lines if line.startswith("2026-11  ")]
-    kept = {row["name"]: row for row in explained(told, "web1") if row["keep"]}
+    kept = {row["name"]: row for row in explained(site, "web1") if row["keep"]}
     for number, letter in enumerate(november[9:29], start=1):
         answer = kept.get(f"2026-11-{number:02}T030000Z", {"rules": []})
         words = set(answer["rules"])
@@ -124,34 +124,34 @@ def fits(shown: str, columns: int) -> bool:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_it_fits_the_terminal_and_is_coloured_only_there(told: Nights, columns: int) -> None:
-    words: list[str | Path] = ["--config", told.config, "retention", "explain", "web1", "--now", NOW]
+def test_it_fits_the_terminal_and_is_coloured_only_there(site: Nights, columns: int) -> None:
+    words: list[str | Path] = ["--config", site.config, "retention", "explain", "web1", "--now", NOW]
     plain = on_a_terminal(words, columns, env={"NO_COLOR": "1"})
     assert fits(plain, columns)
     assert "2026-11  " in plain
     assert plain.isascii()
     assert "\x1b[38;5;" in on_a_terminal(words, columns)
-    assert "\x1b" not in plain + said(told, "web1")
+    assert "\x1b" not in plain + output_of(site, "web1")
     everybody = on_a_terminal(words[:-3] + words[-2:], columns, env={"NO_COLOR": "1"})
     assert fits(everybody, columns)
 
 
-def test_in_a_locale_without_utf_8_it_is_the_same(told: Nights) -> None:
+def test_in_a_locale_without_utf_8_it_is_the_same(site: Nights) -> None:
     words = ["retention", "explain", "web1", "--now", NOW]
     assert (
-        told.backupd(*words, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
-        .stdout.replace(f" --config {told.config}", "")
+        site.backupd(*words, env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+        .stdout.replace(f" --config {site.config}", "")
         .splitlines()[:4]
-        == said(told, "web1").splitlines()[:4]
+        == output_of(site, "web1").splitlines()[:4]
     )
 
 
-def test_without_a_host_there_is_a_line_for_each_and_the_sum(told: Nights) -> None:
-    lines = said(told).splitlines()
+def test_without_a_host_there_is_a_line_for_each_and_the_sum(site: Nights) -> None:
+    lines = output_of(site).splitlines()
     assert lines[0].split() == ["HOST", "KEPT", "TO", "DELETE", "OLDEST", "KEPT", "NOTE"]
     rows = {line.split()[0]: line for line in lines[1:-1]}
     assert list(rows) == ["left", "web1", "web2"]
-    everything = explained(told)
+    everything = explained(site)
     assert {row["host"] for row in everything} == set(rows)
     for host, line in rows.items():
         keeps = [row["name"] for row in everything if row["host"] == host and row["keep"]]
@@ -163,29 +163,29 @@ def test_without_a_host_there_is_a_line_for_each_and_the_sum(told: Nights) -> No
     assert "left out" not in rows["web2"]
     kept = sum(row["keep"] for row in everything)
     assert lines[-1] == f"3 hosts: {kept} kept, {len(everything) - kept} to delete"
-    assert everything[20 : 20 + DAYS] == explained(told, "web1") or [
+    assert everything[20 : 20 + DAYS] == explained(site, "web1") or [
         {**row, "expires": None} for row in everything[20 : 20 + DAYS]
-    ] == [{**row, "expires": None} for row in explained(told, "web1")]
+    ] == [{**row, "expires": None} for row in explained(site, "web1")]
 
 
-def test_another_policy_is_compared_with_todays(told: Nights) -> None:
+def test_another_policy_is_compared_with_todays(site: Nights) -> None:
     rules = "daily=14,weekly=0,min_keep=1"
     wanted = by_hand(complete_ones(), 14, 0, 2, at_least=1) | {name_of(LAST)}
-    assert {row["name"] for row in explained(told, "web1", "--policy", rules) if row["keep"]} == wanted
-    today = sum(not row["keep"] for row in explained(told, "web1"))
+    assert {row["name"] for row in explained(site, "web1", "--policy", rules) if row["keep"]} == wanted
+    today = sum(not row["keep"] for row in explained(site, "web1"))
     change = today - (DAYS - len(wanted))
-    lines = said(told, "web1", "--policy", rules).splitlines()
+    lines = output_of(site, "web1", "--policy", rules).splitlines()
     assert lines[0] == "web1, with the policy daily 14, monthly 2; min_keep 1, grace 1d"
     now = f"with the present policy {today}: {change} fewer"
     assert lines[-1] == f"{len(wanted)} kept, {DAYS - len(wanted)} would be deleted; {now}"
-    last = said(told, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
-    goes = [host for host in ("left", "web1", "web2") for name in told.names(host)]
+    last = output_of(site, "--policy", "daily=1,weekly=0,monthly=0,min_keep=1").splitlines()[-1]
+    goes = [host for host in ("left", "web1", "web2") for name in site.names(host)]
     gone = (DAYS - 2) + 4 + 19  # newest of each; of web1 the suspect one besides
-    by_policy = today + sum(not row["keep"] for row in explained(told, "web2"))
+    by_policy = today + sum(not row["keep"] for row in explained(site, "web2"))
     now = f"with the present policy {by_policy}: {gone - by_policy} more"
     assert last == f"3 hosts: {len(goes) - gone} kept, {gone} would be deleted; {now}"
-    assert said(told, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": the same number")
-    done = told.backupd("retention", "explain", "--policy", "daily=1", "--json", "--now", NOW)
+    assert output_of(site, "web2", "--policy", "daily=7").splitlines()[-1].endswith(": the same number")
+    done = site.backupd("retention", "explain", "--policy", "daily=1", "--json", "--now", NOW)
     assert done.stderr.startswith("note: ")
     assert len(json.loads(done.stdout)) == len(goes)
 
@@ -202,8 +202,8 @@ def test_another_policy_is_compared_with_todays(told: Nights) -> None:
         ("daily=\x1b[2J", r"\x1b[2J"),
     ],
 )
-def test_a_policy_that_is_none_is_an_error_of_one_line(told: Nights, rules: str, error: str) -> None:
-    done = told.backupd("retention", "explain", "--policy", rules, check=False)
+def test_a_policy_that_is_none_is_an_error_of_one_line(site: Nights, rules: str, error: str) -> None:
+    done = site.backupd("retention", "explain", "--policy", rules, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     message, hint = done.stderr.splitlines()
     assert message.startswith("error: --policy: ")
@@ -211,91 +211,93 @@ def test_a_policy_that_is_none_is_an_error_of_one_line(told: Nights, rules: str,
     assert hint.startswith("hint: ")
 
 
-def test_at_another_moment_only_what_was_there_by_then_counts(told: Nights) -> None:
+def test_at_another_moment_only_what_was_there_by_then_counts(site: Nights) -> None:
     then = moment("2026-11-10 12:00")
-    rows = explained(told, "web1", "--at", "2026-11-10T12:00:00Z")
+    rows = explained(site, "web1", "--at", "2026-11-10T12:00:00Z")
     moments = [started for started in every(1, DAYS, LAST) if started <= then]
     assert [row["name"] for row in rows] == [name_of(started) for started in moments]
     complete = [started for started in complete_ones() if started <= then]
     assert {row["name"] for row in rows if row["keep"]} == by_hand(complete, 7, 4, 2)
-    later = explained(told, "web1", "--at", "2027-11-10T12:00:00Z")  # a host that falls silent keeps what it has
-    assert [row["keep"] for row in later] == [row["keep"] for row in explained(told, "web1")]
-    assert said(told, "--at", "2027-11-10T12:00:00Z").splitlines()[-1] == ("as of 2027-11-10T12:00:00Z, with the present backups")
+    later = explained(site, "web1", "--at", "2027-11-10T12:00:00Z")  # a host that falls silent keeps what it has
+    assert [row["keep"] for row in later] == [row["keep"] for row in explained(site, "web1")]
+    assert output_of(site, "--at", "2027-11-10T12:00:00Z").splitlines()[-1] == (
+        "as of 2027-11-10T12:00:00Z, with the present backups"
+    )
 
 
-def test_the_end_of_a_hold_is_seen_ahead(told: Nights) -> None:
-    name = next(row["name"] for row in explained(told, "web1") if not row["keep"])
+def test_the_end_of_a_hold_is_seen_ahead(site: Nights) -> None:
+    name = next(row["name"] for row in explained(site, "web1") if not row["keep"])
     until, at = "2026-12-24T00:00:00Z", "2026-11-20T00:00:00Z"
-    write_down(told, "web1", backups={name: {"hold": {"at": at, "until": until, "why": "the audit"}}})
-    held = explained(told, "web1")[1]
+    write_down(site, "web1", backups={name: {"hold": {"at": at, "until": until, "why": "the audit"}}})
+    held = explained(site, "web1")[1]
     assert (held["name"], held["keep"], held["reasons"]) == (name, True, [f"held until {until}: the audit"])
-    assert explained(told, "web1", "--at", "2026-12-23T23:59:59Z")[1]["keep"]
-    assert not explained(told, "web1", "--at", until)[1]["keep"]
-    lines = said(told, "web1").splitlines()
+    assert explained(site, "web1", "--at", "2026-12-23T23:59:59Z")[1]["keep"]
+    assert not explained(site, "web1", "--at", until)[1]["keep"]
+    lines = output_of(site, "web1").splitlines()
     assert any(line.startswith("2026-10") and "H" in line for line in lines)
-    (told.pool / "hosts" / "web1" / "notes.json").unlink()
+    (site.pool / "hosts" / "web1" / "notes.json").unlink()
 
 
-def test_the_grace_of_a_marked_backup_goes_on_from_its_mark(told: Nights) -> None:
-    name = next(row["name"] for row in explained(told, "web1") if not row["keep"])
-    write_down(told, "web1", backups={name: {"expired": {"at": "2026-11-20T05:00:00Z", "why": "no rule keeps it"}}})
+def test_the_grace_of_a_marked_backup_goes_on_from_its_mark(site: Nights) -> None:
+    name = next(row["name"] for row in explained(site, "web1") if not row["keep"])
+    write_down(site, "web1", backups={name: {"expired": {"at": "2026-11-20T05:00:00Z", "why": "no rule keeps it"}}})
     for words in (["web1"], []):
-        (answer,) = [row for row in explained(told, *words) if row["name"] == name and row["host"] == "web1"]
+        (answer,) = [row for row in explained(site, *words) if row["name"] == name and row["host"] == "web1"]
         assert (answer["keep"], answer["expires"]) == (False, "2026-11-21T05:00:00Z")
-    assert f"{name}  expired " in said(told, "web1")
-    (answer,) = [row for row in explained(told, "web1", "--at", "2026-11-20T04:00:00Z") if row["name"] == name]
+    assert f"{name}  expired " in output_of(site, "web1")
+    (answer,) = [row for row in explained(site, "web1", "--at", "2026-11-20T04:00:00Z") if row["name"] == name]
     assert answer["expires"] == "2026-11-21T04:00:00Z"  # it was not marked by then
-    (told.pool / "hosts" / "web1" / "notes.json").unlink()
+    (site.pool / "hosts" / "web1" / "notes.json").unlink()
 
 
-def test_a_forgotten_host_goes_as_a_whole(told: Nights) -> None:
-    write_down(told, "left", forgotten={"at": "2026-11-20T05:00:00Z"})
-    assert {(row["keep"], *row["reasons"]) for row in explained(told, "left")} == {(False, "host forgotten")}
-    assert "left" in said(told).splitlines()[1]
-    assert said(told).splitlines()[1].endswith("forgotten since 2026-11-20T05:00:00Z")
-    (told.pool / "hosts" / "left" / "notes.json").unlink()
+def test_a_forgotten_host_goes_as_a_whole(site: Nights) -> None:
+    write_down(site, "left", forgotten={"at": "2026-11-20T05:00:00Z"})
+    assert {(row["keep"], *row["reasons"]) for row in explained(site, "left")} == {(False, "host forgotten")}
+    assert "left" in output_of(site).splitlines()[1]
+    assert output_of(site).splitlines()[1].endswith("forgotten since 2026-11-20T05:00:00Z")
+    (site.pool / "hosts" / "left" / "notes.json").unlink()
 
 
-def test_a_host_without_a_policy_keeps_everything_and_it_is_said(told: Nights) -> None:
-    assert said(told, "left").splitlines()[0] == "left: no retention policy, so everything is kept"
-    assert all(row["keep"] and "no retention policy" in row["reasons"] for row in explained(told, "left"))
+def test_a_host_without_a_policy_keeps_everything_and_it_is_said(site: Nights) -> None:
+    assert output_of(site, "left").splitlines()[0] == "left: no retention policy, so everything is kept"
+    assert all(row["keep"] and "no retention policy" in row["reasons"] for row in explained(site, "left"))
 
 
-def test_notes_that_cannot_be_read_leave_that_host_out_and_are_told(told: Nights) -> None:
-    path = told.pool / "hosts" / "web1" / "notes.json"
+def test_notes_that_cannot_be_read_leave_that_host_out_and_are_told(site: Nights) -> None:
+    path = site.pool / "hosts" / "web1" / "notes.json"
     path.write_text("{")
     for words in ([], ["--json"]):
-        done = told.backupd("retention", "explain", *words, "--now", NOW, check=False)
+        done = site.backupd("retention", "explain", *words, "--now", NOW, check=False)
         assert done.returncode == 1
         assert f"error: web1 is skipped: {path} cannot be read" in done.stderr
         assert "web2" in done.stdout
         assert "web1" not in done.stdout
-    done = told.backupd("retention", "explain", "web1", "--now", NOW, check=False)
+    done = site.backupd("retention", "explain", "web1", "--now", NOW, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: {path} cannot be read")
     path.unlink()
 
 
-def test_a_host_that_has_nothing_or_is_unknown(told: Nights) -> None:
-    assert said(told, "none").splitlines()[-1] == "no backups yet"
-    assert explained(told, "none") == []
-    done = told.backupd("retention", "explain", "wbe1", check=False)
+def test_a_host_that_has_nothing_or_is_unknown(site: Nights) -> None:
+    assert output_of(site, "none").splitlines()[-1] == "no backups yet"
+    assert explained(site, "none") == []
+    done = site.backupd("retention", "explain", "wbe1", check=False)
     assert (done.returncode, done.stderr.splitlines()) == (2, ["error: there is no host wbe1", "hint: did you mean web1?"])
 
 
-def test_without_a_word_the_help_of_the_group_is_shown(told: Nights) -> None:
-    done = told.backupd("retention", check=False)
+def test_without_a_word_the_help_of_the_group_is_shown(site: Nights) -> None:
+    done = site.backupd("retention", check=False)
     assert done.returncode == 2
     assert "explain" in done.stdout + done.stderr
 
 
-def test_looking_changes_nothing(told: Nights) -> None:
+def test_looking_changes_nothing(site: Nights) -> None:
     def state() -> list[str]:
-        return work("find", told.pool, told.state / "catalogue.sqlite", "-printf", "%p %s %T@ %C@\n").stdout.splitlines()
+        return work("find", site.pool, site.state / "catalogue.sqlite", "-printf", "%p %s %T@ %C@\n").stdout.splitlines()
 
     before = state()
-    said(told, "web1", "--policy", "daily=1")
-    said(told)
+    output_of(site, "web1", "--policy", "daily=1")
+    output_of(site)
     assert state() == before  # the files of locks among it, which have their times
 
 

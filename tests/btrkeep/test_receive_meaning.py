@@ -25,10 +25,10 @@ from btrkeep.decisions.replication import HINTS, ReceiveCause, receive_cause
         ([], "unknown"),
     ],
 )
-def test_a_message_says_what_to_do_next(said: list[str], cause: str) -> None:
-    assert receive_cause(said, is_read_only=True) == cause
+def test_a_message_says_what_to_do_next(lines: list[str], cause: str) -> None:
+    assert receive_cause(lines, is_read_only=True) == cause
     if cause != "read-only":
-        assert receive_cause(said, is_read_only=False) == cause
+        assert receive_cause(lines, is_read_only=False) == cause
 
 
 def test_a_file_that_cannot_be_written_in_a_pool_that_can_lies_outside_of_the_backup() -> None:

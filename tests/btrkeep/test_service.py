@@ -10,7 +10,7 @@ from tests.beds.notified import Said, notified
 
 
 @pytest.fixture(params=["/path", "@abstract"])
-def said(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
+def sent(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
     """What has come since it was asked last."""
     name = str(tmp_path / "notify") if request.param == "/path" else f"@btrkeep-{tmp_path.name}-{id(tmp_path)}"
     monkeypatch.setenv("NOTIFY_SOCKET", name)
@@ -18,13 +18,13 @@ def said(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         yield output
 
 
-def test_a_line_is_sent_as_one_status(said: Said) -> None:
+def test_a_line_is_sent_as_one_status(sent: Said) -> None:
     assert is_service()
     Status().say("3 of 12 hosts\ndone: ä")
-    assert said() == ["STATUS=3 of 12 hosts done: ä"]
+    assert sent() == ["STATUS=3 of 12 hosts done: ä"]
 
 
-def test_the_same_line_is_sent_once_and_progress_once_a_second(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_line_is_sent_once_and_progress_once_a_second(sent: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("btrkeep.process.progress.time.monotonic", lambda: now[0])
     status = Status()
@@ -33,7 +33,7 @@ def test_the_same_line_is_sent_once_and_progress_once_a_second(said: Said, monke
     for count in range(10):
         now[0] += 0.25
         status.go_on(lambda count=count: f"{count}")  # type: ignore[misc]
-    assert said() == ["STATUS=begun", "STATUS=3", "STATUS=7"]
+    assert sent() == ["STATUS=begun", "STATUS=3", "STATUS=7"]
 
 
 def test_without_systemd_nothing_is_sent_and_nothing_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,6 +45,6 @@ def test_without_systemd_nothing_is_sent_and_nothing_raised(monkeypatch: pytest.
         assert not tell("STATUS=x"), nobody
 
 
-def test_text_that_is_no_utf8_is_sent_all_the_same(said: Said) -> None:
+def test_text_that_is_no_utf8_is_sent_all_the_same(sent: Said) -> None:
     assert tell("STATUS=\udcff")
-    assert said() == ["STATUS=\\udcff"]
+    assert sent() == ["STATUS=\\udcff"]

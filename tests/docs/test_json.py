@@ -68,7 +68,7 @@ def test_shapes_that_differ_are_told_apart() -> None:
 
 
 @pytest.fixture
-def told(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, Any]:
+def answers(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, Any]:
     """What each command said of a host that lost much, and then is slow."""
     nights = Nights(shared_btrfs)
     www = nights.source / "www"
@@ -178,9 +178,9 @@ def status_while_running(nights: Nights, www: Path, backupd_running: Callable[..
     raise AssertionError(running.communicate())
 
 
-def test_every_example_is_of_the_shape_of_real_output(page: Read, told: dict[str, Any]) -> None:
-    assert told["run"][0]["outcome"] == "suspect"
-    for row, real in told.items():
+def test_every_example_is_of_the_shape_of_real_output(page: Read, answers: dict[str, Any]) -> None:
+    assert answers["run"][0]["outcome"] == "suspect"
+    for row, real in answers.items():
         title = row if row.endswith(".json") else f"backupd {row}"
         section = page("json").section(title)
         example = json.loads(section.blocks("json")[0])

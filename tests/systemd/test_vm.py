@@ -26,21 +26,21 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return _said(tmp_path_factory, "main.sh", 1, "2026-11-20T21:00:00")
+def console(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _console(tmp_path_factory, "main.sh", 1, "2026-11-20T21:00:00")
 
 
 @pytest.fixture(scope="module")
-def said_of_little_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return _said(tmp_path_factory, "little.sh", 2, "2026-11-20T10:00:00")
+def console_of_little_memory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _console(tmp_path_factory, "little.sh", 2, "2026-11-20T10:00:00")
 
 
 @pytest.fixture(scope="module")
-def said_of_sleep(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return _said(tmp_path_factory, "suspend.sh", 1, "2026-11-20T22:00:00", suspends=True)
+def console_of_sleep(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _console(tmp_path_factory, "suspend.sh", 1, "2026-11-20T22:00:00", suspends=True)
 
 
-def _said(factory: pytest.TempPathFactory, script: str, disks: int, clock: str, *, suspends: bool = False) -> str:
+def _console(factory: pytest.TempPathFactory, script: str, disks: int, clock: str, *, suspends: bool = False) -> str:
     """What that script says in a machine with so many disks, which one of the workers boots."""
     folder = made_once(factory, f"machine-{script}", "said", lambda folder: _carry_out(folder, script, disks, clock, suspends))
     return (folder / "said").read_text()
@@ -81,40 +81,40 @@ def _wake_each_time(machine: vm.Vm) -> None:
         woken += 1
 
 
-def test_a_clock_that_leaps_over_a_night_starts_its_jobs_once_and_in_order(said: str) -> None:
-    assert re.findall(r"^(\w+) waits$", said, re.MULTILINE) == ["backup", "expire", "balance", "heatmap"]
-    times = {job: (int(start), int(end)) for job, start, end in re.findall(r"^(\w+) success (\d+) (\d+) $", said, re.MULTILINE)}
+def test_a_clock_that_leaps_over_a_night_starts_its_jobs_once_and_in_order(console: str) -> None:
+    assert re.findall(r"^(\w+) waits$", console, re.MULTILINE) == ["backup", "expire", "balance", "heatmap"]
+    times = {job: (int(start), int(end)) for job, start, end in re.findall(r"^(\w+) success (\d+) (\d+) $", console, re.MULTILINE)}
     assert list(times) == ["backup", "expire", "balance"]
     assert times["backup"][1] <= times["expire"][0]
     assert times["expire"][1] <= times["balance"][0]
-    assert "heatmap waits for 18:00" in said
+    assert "heatmap waits for 18:00" in console
 
 
-def test_a_hook_reads_no_disk_and_all_kinds_of_nodes_are_backed_up(said: str) -> None:
-    assert "the hook reads no disk\nthe hook reads zeros\n" in said
-    nodes = re.findall(r"^node \S+/(\w+) (\S+) (\w+)", said, re.MULTILINE)
+def test_a_hook_reads_no_disk_and_all_kinds_of_nodes_are_backed_up(console: str) -> None:
+    assert "the hook reads no disk\nthe hook reads zeros\n" in console
+    nodes = re.findall(r"^node \S+/(\w+) (\S+) (\w+)", console, re.MULTILINE)
     assert nodes == [("unknown", "1ff:7", "character"), ("disk", "fe:0", "block")]
 
 
-def test_a_job_stays_within_its_memory_or_is_ended(said: str) -> None:
-    assert "heatmap success, limit 1073741824\n" in said
-    assert "with little memory oom-kill\n" in said
+def test_a_job_stays_within_its_memory_or_is_ended(console: str) -> None:
+    assert "heatmap success, limit 1073741824\n" in console
+    assert "with little memory oom-kill\n" in console
 
 
-def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(said: str) -> None:
+def test_the_rsync_that_takes_too_much_is_ended_alone_and_the_night_goes_on(console: str) -> None:
     """The kernel ends a receiver, and systemd would end the unit with it; the next run, with enough memory, is complete."""
-    assert re.search(r"^with a long list exit-code, kills [1-9]", said, re.MULTILINE)
-    states = re.findall(r"^(little|enough) (\w+) (\S+) (\d)$", said, re.MULTILINE)
+    assert re.search(r"^with a long list exit-code, kills [1-9]", console, re.MULTILINE)
+    states = re.findall(r"^(little|enough) (\w+) (\S+) (\d)$", console, re.MULTILINE)
     assert states[1:3] == [("little", "small", "ok", "1"), ("little", "smaller", "ok", "1")]
     assert states[0] != ("little", "large", "ok", "1")
     assert states[3:] == [("enough", "large", "ok", "1"), ("enough", "small", "ok", "2"), ("enough", "smaller", "ok", "2")]
-    assert "the long list is whole\n" in said
+    assert "the long list is whole\n" in console
 
 
 @pytest.mark.takes(480)
-def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(said_of_little_memory: str) -> None:
+def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(console_of_little_memory: str) -> None:
     """A run, an import, a verify, a replicate and an expire, each with four limits that come near to what it takes."""
-    output = said_of_little_memory
+    output = console_of_little_memory
     tried = re.findall(r"^(\w+) within (\d+): status (\d+), ended (\d+)$", output, re.MULTILINE)
     commands = ["run", "import", "verify", "replicate", "expire"]
     assert list(dict.fromkeys(name for name, _, _, _ in tried)) == commands, output
@@ -127,9 +127,9 @@ def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(sa
 
 
 @pytest.mark.takes(150)
-def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_wakes(said_of_sleep: str) -> None:
+def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_wakes(console_of_sleep: str) -> None:
     """Suspended to memory, with the clock of its board ahead when it wakes; within the window the transfer goes on."""
-    output = said_of_sleep
+    output = console_of_sleep
     slept = re.findall(r"^slept (\d+) awake (\d+) at (\S+ \d\d)$", output, re.MULTILINE)
     assert [(int(seconds) // 3600, int(awake) < 60, at) for seconds, awake, at in slept] == [
         (0, True, "2026-11-20 22"),

@@ -39,30 +39,34 @@ def rows(web: Dashboard, query: str, *values: Any) -> list[Any]:
 
 
 def test_the_document_and_the_routes_are_the_same(site: Dashboard) -> None:
-    said = {(method.upper(), path) for path, methods in document(site)["paths"].items() for method in methods}
+    in_document = {(method.upper(), path) for path, methods in document(site)["paths"].items() for method in methods}
     from web.app import create_app
     from web.settings import Settings
 
     app = create_app(Settings("main", site.state, site.data.parent / "routes", site.data.parent / "none"))
-    known = {
+    in_flask = {
         (method, rule.rule.removeprefix(ROOT).replace("<", "{").replace(">", "}"))
         for rule in app.url_map.iter_rules()
         if rule.endpoint.startswith("api.") and rule.endpoint != "api.openapi"
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
-    assert said == known == {(one.method, path_of(one)) for one in ENDPOINTS}
+    assert in_document == in_flask == {(endpoint.method, path_of(endpoint)) for endpoint in ENDPOINTS}
 
 
 def test_the_document_is_one_of_openapi_3_1(site: Dashboard) -> None:
-    found = document(site)
-    assert found["openapi"] == "3.1.0"
-    for schema in found["components"]["schemas"].values():
+    api_document = document(site)
+    assert api_document["openapi"] == "3.1.0"
+    for schema in api_document["components"]["schemas"].values():
         jsonschema_rs.meta.validate({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
-    names = [method["operationId"] for methods in found["paths"].values() for method in methods.values()]
+    names = [method["operationId"] for methods in api_document["paths"].values() for method in methods.values()]
     assert len(names) == len(set(names))
 
 
-SIMPLE = sorted(path_of(one) for one in ENDPOINTS if one.method == "GET" and "<" not in one.path and not one.needs_root_service)
+SIMPLE = sorted(
+    path_of(endpoint)
+    for endpoint in ENDPOINTS
+    if endpoint.method == "GET" and "<" not in endpoint.path and not endpoint.needs_root_service
+)
 
 
 @pytest.mark.parametrize("path", SIMPLE)
@@ -72,15 +76,15 @@ def test_what_is_answered_is_what_the_document_says(site: Dashboard, path: str) 
 
 def see_schema(web: Dashboard, path: str, answer: Any, method: str = "get") -> None:
     """An answer has what the document says, and nothing more."""
-    found = document(web)
-    schema = found["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
-    strict = _strict({**schema, "components": found["components"]})
+    api_document = document(web)
+    schema = api_document["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
+    strict = _strict({**schema, "components": api_document["components"]})
     jsonschema_rs.Draft202012Validator(strict, validate_formats=True).validate(answer)
 
 
 def _strict(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_strict(one) for one in schema]
+        return [_strict(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     inner = {key: _strict(value) for key, value in schema.items()}
@@ -104,23 +108,23 @@ def test_each_field_of_an_answer_has_its_unit_and_the_meaning_of_null_in_the_doc
 def test_hosts_are_those_of_the_catalogue(site: Dashboard) -> None:
     first, second = told(site, "/hosts"), told(site, "/hosts?page=2")
     assert site.made
-    assert [one["host"] for one in (*first["rows"], *second["rows"])] == sorted((*site.made.hosts, *site.made.fetched))
-    for one in first["rows"][:20]:
+    assert [row["host"] for row in (*first["rows"], *second["rows"])] == sorted((*site.made.hosts, *site.made.fetched))
+    for row in first["rows"][:20]:
         [[count, size]] = rows(
             site,
             "SELECT (SELECT count(*) FROM backup WHERE host = ?1 AND name != ''), "
             "(SELECT bytes FROM backup WHERE host = ?1 AND state = 'complete' ORDER BY started DESC LIMIT 1)",
-            one["host"],
+            row["host"],
         )
-        assert (one["backups"], one["size"]) == (count, size), one["host"]
+        assert (row["backups"], row["size"]) == (count, size), row["host"]
 
 
 def test_a_search_finds_what_a_filter_leaves_and_sorts_it(site: Dashboard) -> None:
-    found = told(site, "/hosts?q=web+example&sort=-size&state=ok")
-    sizes = [one["size"] for one in found["rows"]]
+    answer = told(site, "/hosts?q=web+example&sort=-size&state=ok")
+    sizes = [row["size"] for row in answer["rows"]]
     assert len(sizes) > 5
     assert sizes == sorted(sizes, reverse=True)
-    assert all(one["host"].startswith("web") and one["state"] == "ok" for one in found["rows"])
+    assert all(row["host"].startswith("web") and row["state"] == "ok" for row in answer["rows"])
 
 
 @pytest.mark.parametrize(
@@ -139,9 +143,9 @@ def test_a_search_finds_what_a_filter_leaves_and_sorts_it(site: Dashboard) -> No
 def test_a_parameter_that_does_not_fit_is_named(site: Dashboard, query: str, words: str) -> None:
     answer = site.get(f"{ROOT}/hosts?{query}")
     assert answer.status == 400
-    said = json.loads(answer.body)
-    assert set(said) == {"error", "hint"}
-    assert words in f"{said['error']} {said['hint']}"
+    answer_fields = json.loads(answer.body)
+    assert set(answer_fields) == {"error", "hint"}
+    assert words in f"{answer_fields['error']} {answer_fields['hint']}"
 
 
 def test_nobody_is_told_anything_without_a_token(site: Dashboard) -> None:
@@ -169,7 +173,7 @@ def test_a_customer_sees_his_hosts_and_no_trace_of_others(site: Dashboard) -> No
 
 
 def test_a_viewer_changes_nothing(shop: Dashboard) -> None:
-    [backup] = [one["name"] for one in told(shop, "/hosts/shop/backups")["backups"]][:1]
+    [backup] = [backup["name"] for backup in told(shop, "/hosts/shop/backups")["backups"]][:1]
     for path in (f"/hosts/shop/backups/{backup}/hold", f"/hosts/shop/backups/{backup}/release", "/hosts/shop/run"):
         assert post(shop, path, {"why": "x"} if path.endswith("hold") else None, VIEWER).status == 403
 
@@ -231,19 +235,22 @@ def test_a_body_that_does_not_fit_is_refused(shop: Dashboard, body: str, kind: s
 def test_a_folder_is_listed_as_find_does(shop: Dashboard) -> None:
     assert shop.nights
     folder = os_bytes(shop.nights.source) + b"/names"
-    found = told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}&sort=size")
+    listing = told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}&sort=size")
     real = os_bytes(shop.nights.data("shop", shop.nights.source / "names"))
     process = subprocess.run(["find", real, "-mindepth", "1", "-printf", "%f\\0%s\\0%i\\0"], capture_output=True, check=True)
     parts = process.stdout.split(b"\0")[:-1]
     names = {parts[at]: (int(parts[at + 1]), int(parts[at + 2])) for at in range(0, len(parts), 3)}
-    assert {one["name"].encode("utf-8", "surrogateescape"): (one["size"], one["inode"]) for one in found["entries"]} == names
-    odd = [one for one in found["entries"] if "name_encoded" in one]
-    assert {unquote_to_bytes(one["name_encoded"]) for one in odd} == {name for name in names if not is_utf8(name)} != set()
-    for one in odd:
+    assert {
+        entry["name"].encode("utf-8", "surrogateescape"): (entry["size"], entry["inode"]) for entry in listing["entries"]
+    } == names
+    odd = [entry for entry in listing["entries"] if "name_encoded" in entry]
+    assert {unquote_to_bytes(entry["name_encoded"]) for entry in odd} == {name for name in names if not is_utf8(name)} != set()
+    for entry in odd:
         assert (
-            told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}/{one['name_encoded']}")["entry"]["inode"] == one["inode"]
+            told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}/{entry['name_encoded']}")["entry"]["inode"]
+            == entry["inode"]
         )
-    see_schema(shop, "/hosts/{host}/files", found)
+    see_schema(shop, "/hosts/{host}/files", listing)
 
 
 def is_utf8(name: bytes) -> bool:
@@ -284,12 +291,12 @@ def test_versions_and_differences_of_a_file(shop: Dashboard) -> None:
     assert shop.nights
     first, *_, last = shop.nights.names("shop")
     path = f"{shop.nights.source}/prices.txt"
-    found = told(shop, f"/hosts/shop/versions?path={path}")
-    assert [one["first"] for one in found["versions"]] == shop.nights.names("shop")
-    see_schema(shop, "/hosts/{host}/versions", found)
+    history = told(shop, f"/hosts/shop/versions?path={path}")
+    assert [version["first"] for version in history["versions"]] == shop.nights.names("shop")
+    see_schema(shop, "/hosts/{host}/versions", history)
     compared = told(shop, f"/hosts/shop/compare?path={path}&before={first}&after={last}")
     see_schema(shop, "/hosts/{host}/compare", compared)
-    assert [one["text"] for one in compared["text"] if one["what"] == "added"] == ["black tea 4.80"]
+    assert [line["text"] for line in compared["text"] if line["what"] == "added"] == ["black tea 4.80"]
 
 
 def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> None:
@@ -297,16 +304,16 @@ def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> Non
     assert done.status == 200, done.text
     see_schema(shop, "/hosts/{host}/run", json.loads(done.body), "post")
     job = json.loads(done.body)["job"]
-    found = ended(shop, job)
-    assert (found["state"], found["exit"], found["host"]) == ("done", 0, "lab")
-    see_schema(shop, "/tasks/{task}", found)
+    ended_task = ended(shop, job)
+    assert (ended_task["state"], ended_task["exit"], ended_task["host"]) == ("done", 0, "lab")
+    see_schema(shop, "/tasks/{task}", ended_task)
     listed = told(shop, "/tasks", CUSTOMER)["tasks"]
-    assert job in [one["job"] for one in listed]
+    assert job in [task["job"] for task in listed]
     see_schema(shop, "/tasks", told(shop, "/tasks"))
-    every = [one["job"] for one in told(shop, "/tasks")["tasks"]]
+    every = [task["job"] for task in told(shop, "/tasks")["tasks"]]
     page, pages = told(shop, "/tasks?limit=1"), list[str]()
     while True:
-        pages += [one["job"] for one in page["tasks"]]
+        pages += [task["job"] for task in page["tasks"]]
         if page["next"] is None:
             break
         assert page["next"] == pages[-1]
@@ -317,10 +324,10 @@ def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> Non
 def ended(web: Dashboard, job: str) -> Any:
     """The task, when it is over."""
     end = time.monotonic() + 30
-    while (found := told(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
+    while (task := told(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
         assert time.monotonic() < end
         time.sleep(0.2)
-    return found
+    return task
 
 
 def test_a_restore_is_previewed_and_done(shop: Dashboard) -> None:
@@ -356,16 +363,19 @@ def test_the_root_service_is_not_there_and_that_is_said(site: Dashboard) -> None
 
 def test_the_page_of_the_documentation_has_every_operation() -> None:
     text = (TOP / "docs" / "api.rst").read_text(encoding="utf-8")
-    said = re.findall(r"``(GET|POST) (/\S*)``\n\s+- (.*)", text)
+    in_docs = re.findall(r"``(GET|POST) (/\S*)``\n\s+- (.*)", text)
     marks = {True: " (operators)", False: ""}
-    known = [(one.method, path_of(one), one.summary + (marks[one.operator] or " (all hosts)" * one.pool_wide)) for one in ENDPOINTS]
-    assert said == known
+    in_endpoints = [
+        (endpoint.method, path_of(endpoint), endpoint.summary + (marks[endpoint.operator] or " (all hosts)" * endpoint.pool_wide))
+        for endpoint in ENDPOINTS
+    ]
+    assert in_docs == in_endpoints
 
 
 def test_no_room_of_the_dashboard_is_forgotten() -> None:
     """A module with views or operations that nobody names would have none."""
     texts = {path: path.read_text(encoding="utf-8") for path in (TOP / "web").rglob("*.py")}
-    views = {found[1] for text in texts.values() if (found := re.search(r'^blueprint = Blueprint\("(\w+)"', text, re.MULTILINE))}
+    views = {match[1] for text in texts.values() if (match := re.search(r'^blueprint = Blueprint\("(\w+)"', text, re.MULTILINE))}
     assert views == {page.name for page in PAGES} | {"api"}
     of_rooms = [text.partition("\nENDPOINTS = (")[2] for path, text in texts.items() if path.name != "endpoints.py"]
     assert sum(len(re.findall(r"\b(?:Endpoint|_get|_post)\(", text)) for text in of_rooms) == len(ENDPOINTS)
