@@ -10,7 +10,7 @@ from pathlib import Path
 
 from balancer.survey import identity
 from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable
-from btrkeep.pool.balance import balance_now, exclusive_operation, missing_devices
+from btrkeep.pool.balance_ioctl import balance_now, exclusive_operation, missing_devices
 from btrkeep.pool.locks import BALANCE_LOCK, Holder, read_holder, take_lock
 from btrkeep.pool.marker import MARKER, is_on
 from btrkeep.pool.mounts import mount_of

@@ -24,7 +24,7 @@ from balancer.run_types import (
 )
 from balancer.stop_rules import Stop
 from btrkeep.pool.activity import written_bytes
-from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance
+from btrkeep.pool.balance_ioctl import balance_block_group, balance_now, cancel_balance
 from btrkeep.process.progress import ProgressSink
 from btrkeep.process.threads import running_threads
 from btrkeep.treescan.block_groups import looked_up

@@ -200,7 +200,7 @@ def _gate(made: Callable[[Path], object]) -> tuple["Gate", Path]:
     from tests.web.gate import CHEAP, add_user, dashboard
     from tests.web.gate import Gate as Browser
     from web.auth import passwords
-    from web.settings import Settings
+    from web.dashboard_settings import Settings
 
     folder = scratch_folder()
     made(folder / "state")

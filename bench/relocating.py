@@ -15,7 +15,7 @@ from balancer.cost_model import MeasuredBalance
 from balancer.run_types import RunSettings, SpaceNumbers
 from balancer.score import Array
 from bench.images import Mounted
-from btrkeep.pool.balance import balance_block_group
+from btrkeep.pool.balance_ioctl import balance_block_group
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.subvolume import commit
 from tests.beds import work

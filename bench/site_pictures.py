@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from heatmap.filesystem_state import DATA, METADATA, FilesystemState
-from heatmap.overview import VIRTUAL, overview, usage
 from heatmap.picture import image_of, name_parts, output_name, save
 from heatmap.recorded import automatic_name
 from heatmap.recorded import save as record
+from heatmap.whole_filesystem import VIRTUAL, overview, usage
 
 _GIB = 1 << 30
 _RAID1 = 16

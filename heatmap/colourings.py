@@ -18,7 +18,7 @@ from btrkeep.choices import COLOURS
 from btrkeep.errors import OperatorError
 from heatmap.filesystem_state import DATA, METADATA, PROFILE_MASK, PROFILES, SYSTEM, TYPE_MASK, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS
-from heatmap.overview import CellColours, Colouring, usage
+from heatmap.whole_filesystem import CellColours, Colouring, usage
 
 BLACK, GREY, WHITE = (0, 0, 0), (0x77, 0x77, 0x77), (0xFF, 0xFF, 0xFF)
 STEPS = 256

@@ -7,7 +7,7 @@ from heatmap.colourings import Colour, ColourKey, qualitative_colours
 from heatmap.diff import EMPTIER, FULLER, GONE, NEW, Changes, changes_between, more_used
 from heatmap.filesystem_state import Array, FilesystemState
 from heatmap.grid import Grid
-from heatmap.overview import PHYSICAL, CellColours, Drawing, common_scale, overview
+from heatmap.whole_filesystem import PHYSICAL, CellColours, Drawing, common_scale, overview
 
 _UNCHANGED: Colour = (0x3A, 0x3A, 0x3A)
 _FAINTEST = 0.35

@@ -18,8 +18,8 @@ from btrkeep.units import counted, format_size, local_time, printable
 from heatmap.colourings import Colour, ColourKey, ColourScheme
 from heatmap.filesystem_state import Array, FilesystemState
 from heatmap.grid import Grid
-from heatmap.overview import VIRTUAL
 from heatmap.state_reader import TREES, WHITE
+from heatmap.whole_filesystem import VIRTUAL
 
 GROUND, INK, FAINT = (0x18, 0x18, 0x18), (0xF2, 0xF2, 0xF2), (0xA8, 0xA8, 0xA8)
 _SMALLEST, _LARGEST, _PER_WIDTH = 11, 44, 62

@@ -28,7 +28,7 @@ from btrkeep.treescan.extents import SHARED, Extents, extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree
 from heatmap.filesystem_state import DATA, Array, FilesystemState
 from heatmap.grid import Canvas, choose
-from heatmap.overview import CellColours, Cells, Drawing
+from heatmap.whole_filesystem import CellColours, Cells, Drawing
 
 
 def read_state(

@@ -27,9 +27,9 @@ from heatmap.animation import Gif, Palette, Webp, ffmpeg_command
 from heatmap.colourings import ColourScheme
 from heatmap.filesystem_state import Array
 from heatmap.legend import strip
-from heatmap.overview import PHYSICAL, Scale, common_scale, overview
 from heatmap.picture import image_of
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
+from heatmap.whole_filesystem import PHYSICAL, Scale, common_scale, overview
 
 PICTURES = (".png", ".webp")
 _AUTOMATIC_NAME = re.compile(r"_at_(\d{1,11})$")  # as btrfs-heatmap names pictures

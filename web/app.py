@@ -17,13 +17,13 @@ from btrkeep import __version__
 from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview
 from web.auth import sessions
 from web.auth.sessions import cookie_key
+from web.dashboard_settings import Settings
 from web.files import page as files
 from web.hosts import page as hosts
 from web.jobs import page as jobs
 from web.pool import balance, expiry, heatmap
 from web.pool import page as pool
 from web.restore import page as restore
-from web.settings import Settings
 from web.source import Caches, close_source, is_public, logged_in_viewer, source
 from web.waitress_server import require_read
 

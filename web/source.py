@@ -17,8 +17,8 @@ from btrkeep.config.published import Published, published
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import parse_time, show_times_in
+from web.dashboard_settings import Settings
 from web.result_cache import ResultCache, catalogue_version
-from web.settings import Settings
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from flask import abort
 from waitress import channel, server, task
 
 from btrkeep.serving.viewer import Holder, Viewer, holders
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication

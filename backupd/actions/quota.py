@@ -14,7 +14,7 @@ from backupd.repo.pool_files import hosts_of
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import is_there
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.programs import ProgramFailed, run
 
@@ -24,7 +24,7 @@ _PROGRAMS = (6, 7)
 
 @dataclass(frozen=True, slots=True)
 class QuotaState:
-    """The state of simple quotas. `mode`: see btrkeep.pool.quota. `since`: when they were enabled, None if unknown.
+    """The state of simple quotas. `mode`: see btrkeep.pool.qgroups. `since`: when they were enabled, None if unknown.
 
     `ever_on`: the filesystem has the feature, which stays after they are disabled. `referenced_bytes` and `limits` are bytes by
     host.
@@ -39,12 +39,12 @@ class QuotaState:
 
 def read_state(config: Config, pool: Pool) -> QuotaState:
     """Raises OSError, OperatorError."""
-    mode = quota.mode(pool.filesystem)
+    mode = qgroups.mode(pool.filesystem)
     return QuotaState(
         mode=mode,
-        since=quota.since(pool) if mode == quota.SIMPLE else None,
-        ever_on=quota.was_ever_on(pool.filesystem),
-        referenced_bytes=quota.live_bytes(pool),
+        since=qgroups.since(pool) if mode == qgroups.SIMPLE else None,
+        ever_on=qgroups.was_ever_on(pool.filesystem),
+        referenced_bytes=qgroups.live_bytes(pool),
         limits={host.name: host.quota for host in config.every_host.values() if host.quota is not None},
     )
 
@@ -82,30 +82,30 @@ def programs() -> tuple[str, bool]:
 
 def require_enableable(pool: Pool) -> None:
     """Raises OperatorError if they cannot be switched on."""
-    if not quota.is_known_to_kernel():
+    if not qgroups.is_known_to_kernel():
         raise OperatorError(
             f"Linux {platform.release()} has no simple quotas", "they need Linux 6.7; all other functions work without them"
         )
-    if quota.mode(pool.filesystem) == quota.FULL:
+    if qgroups.mode(pool.filesystem) == qgroups.FULL:
         raise OperatorError("qgroups are switched on, which simple quotas would replace", _disabling(pool))
-    quota.require_numbers(pool)
+    qgroups.require_numbers(pool)
 
 
 def enable(pool: Pool, now: datetime) -> None:
     """Switches them on; data that runs write from now on is counted. Raises OperatorError, OSError."""
     require_enableable(pool)
-    quota.enable(pool, now)
+    qgroups.enable(pool, now)
     for host in hosts_of(pool):
         path = pool.host(host) / WORKING
         if is_there(path) and (subvolume := unfinished(path, host)) and not subvolume.read_only:
-            quota.join(pool, host, subvolume.id)
+            qgroups.join(pool, host, subvolume.id)
 
 
 def require_disableable(pool: Pool) -> None:
     """Raises OperatorError if the filesystem has groups of other programs, which would be lost too."""
-    if quota.mode(pool.filesystem) == quota.FULL:
+    if qgroups.mode(pool.filesystem) == qgroups.FULL:
         raise OperatorError("these are qgroups, not simple quotas", _disabling(pool))
-    if others := quota.strangers(pool):
+    if others := qgroups.strangers(pool):
         raise OperatorError(f"the filesystem has groups that do not belong to this pool: {', '.join(others[:3])}", _disabling(pool))
 
 

@@ -41,7 +41,7 @@ from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, clock_finding
 from btrkeep.decisions.schedule import ScheduleVerdict
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import HINT, answers
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
@@ -243,7 +243,7 @@ def _mount(path: Path) -> Iterator[Finding]:
 def _quotas(config: Config) -> Iterator[Finding]:
     quotas = sum(host.enabled and host.quota is not None for host in config.hosts.values())
     with suppress(PoolUnusable):  # of which _pool tells
-        if idle := idle_quotas(quotas, quota.mode(open_configured(config).filesystem), quota.is_known_to_kernel()):
+        if idle := idle_quotas(quotas, qgroups.mode(open_configured(config).filesystem), qgroups.is_known_to_kernel()):
             yield Finding("quotas", "warning", idle, "`backupd doctor` shows how to make them apply, and the cost")
 
 

@@ -26,10 +26,10 @@ from backupd.rsync.command import rsync_version
 from btrkeep.config import Config
 from btrkeep.decisions.findings import ROOM, UNALLOCATED, USED
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import Allocation, read_allocation, read_room
-from btrkeep.pool.balance import exclusive_operation, missing_devices
+from btrkeep.pool.balance_ioctl import exclusive_operation, missing_devices
 from btrkeep.pool.marker import Pool, filesystem_uuid
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.subvolume import opened
@@ -145,7 +145,7 @@ def read_filesystem(path: Path) -> FilesystemFacts:
         devices=tuple(device(name) for name in _present(folder / "devices")),
         missing=missing,
         errors=device_errors(allocation),
-        quota=quota.mode(uuid),
+        quota=qgroups.mode(uuid),
         reclaim=_reclaim(folder / "allocation" / "data"),
         exclusive_operation=exclusive_operation(path) if (folder / "exclusive_operation").exists() else None,
         room=read_room(path),

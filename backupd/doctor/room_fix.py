@@ -41,7 +41,7 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import read_allocation
-from btrkeep.pool.balance import balance_block_group, missing_devices
+from btrkeep.pool.balance_ioctl import balance_block_group, missing_devices
 from btrkeep.pool.locks import POOL_LOCKS, take_lock
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.pool.mounts import mount_of, open_btrfs

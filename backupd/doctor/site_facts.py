@@ -26,7 +26,7 @@ from btrkeep.decisions.pool_health import HealthLimits
 from btrkeep.decisions.schedule import NOTHING_MISSED
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import answers
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.locks import EXPIRE_LOCK, read_holder
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import is_machines
@@ -61,8 +61,8 @@ def read_site(config: Config, pool: Pool, now: datetime) -> SiteFacts:
         ),
         catalogue=catalogue,
         quotas=len(limited),
-        quota_since=quota.since(pool),
-        programs=programs() if limited or quota.was_ever_on(pool.filesystem) else ("", True),
+        quota_since=qgroups.since(pool),
+        programs=programs() if limited or qgroups.was_ever_on(pool.filesystem) else ("", True),
         clock_doubt=_clock_doubt(config.pool.state, pool, now) if catalogue.foreign == "" else None,
         confine=config.backup.confine,
         copies=tuple(check_copies(config, now)) if catalogue.foreign == "" else (),

@@ -30,7 +30,7 @@ from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.decisions.safety_limits import ClockPast, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.atomic import NO_ROOM
@@ -218,7 +218,7 @@ class ExpiryRunner:
     def _remove_groups(self) -> None:
         """Removes unused quota groups. A failure is ignored, because an empty group does no harm."""
         try:
-            quota.remove_unused(self.context.pool)
+            qgroups.remove_unused(self.context.pool)
         except OSError as error:
             self.context.problem(f"empty groups of simple quotas could not be removed: {error.strerror}")
 

@@ -15,7 +15,7 @@ from btrkeep.decisions.schedule import CALLERS_FACT, NOTHING_MISSED, ScheduleVer
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
 from btrkeep.pool.allocation import Allocation, read_allocation, read_room
-from btrkeep.pool.balance import missing_devices
+from btrkeep.pool.balance_ioctl import missing_devices
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.pool.space_by_profile import DEVICE_ERRORS, ChunkUse

@@ -46,7 +46,7 @@ from btrkeep.decisions.verification import (
     verification_counts,
 )
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.orphans import count_orphans
 from btrkeep.pool.space_by_profile import Room
@@ -284,7 +284,7 @@ def _with_pool(report: StatusReport, catalogue: Catalogue, *, live: bool) -> Sta
         score=catalogue.newest_score(pool.filesystem),
         balance=next((balance for balance in catalogue.balances(pool.filesystem, 2) if _has_ended(balance)), None),
         balance_totals=catalogue.balance_totals(pool.filesystem),
-        referenced_bytes=quota.live_bytes(pool),
+        referenced_bytes=qgroups.live_bytes(pool),
         repeated=repeated_failures(read_steps(catalogue, pool.filesystem), report.now),
     )
 

@@ -17,7 +17,7 @@ from btrkeep.decisions.pool_health import Redundancy, redundancy
 from btrkeep.decisions.scrub import DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.allocation import read_allocation
-from btrkeep.pool.balance import missing_devices
+from btrkeep.pool.balance_ioctl import missing_devices
 from btrkeep.pool.kernel_log import KernelLog, ScrubFaults, faults, filesystem_devices
 from btrkeep.pool.space_by_profile import ChunkUse
 from btrkeep.process.group import Group

@@ -44,7 +44,7 @@ from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
 from btrkeep.fs.file_data import copy_run, data_runs
 from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.syncfs import syncing
 from btrkeep.process.proc import login_name
@@ -134,7 +134,7 @@ def _make(context: ExpiryContext, plan: RepairPlan) -> str:
             context.pool, HostConfig(backup.host), FinalBackup(backup.path, *final_backup), start
         )
         try:
-            quota.join(context.pool, backup.host, prepared.id)
+            qgroups.join(context.pool, backup.host, prepared.id)
             with Tree(prepared.path) as tree:
                 for damaged in plan.repairs:
                     _replace(tree, damaged)

@@ -13,7 +13,7 @@ from btrkeep.clock import Clock
 from btrkeep.config import Config, point, publish
 from btrkeep.config.published import ALIVE
 from btrkeep.decisions.copy_status import COPIED, COPIES, KnownCopies, copies_of, copies_text
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool
 from btrkeep.units import printable
 
@@ -39,7 +39,7 @@ def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:
     """Publishes the number of bytes that each host wrote and that still exist, because the dashboard cannot read it. Raises
     OSError, CatalogueBusy.
     """
-    sizes = quota.live_bytes(pool)
+    sizes = qgroups.live_bytes(pool)
     text = json.dumps(sizes, separators=(",", ":"), sort_keys=True) if sizes else None
     if text != catalogue.get_fact(ALIVE):
         catalogue.set_fact(ALIVE, text)

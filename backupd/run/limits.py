@@ -27,7 +27,7 @@ from backupd.repo.holes import punch_written
 from backupd.rsync.messages import MessageClass, Messages
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.config import HostConfig
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.process.group import GroupCancellation
@@ -187,16 +187,16 @@ def _growth(working: Path, committed: bool) -> SubvolumeGrowth:
 
 def lift_left_quota(pool: Pool, host: str) -> None:
     """Removes a quota limit that a killed run left, before anything is written for the host. Raises OSError, OperatorError."""
-    if quota.mode(pool.filesystem) == quota.SIMPLE and pool.host(host).is_dir():
-        group = quota.group_of(pool, host)
-        if quota.limit_of(pool, group) is not None:
-            quota.limit(pool, group, None)
+    if qgroups.mode(pool.filesystem) == qgroups.SIMPLE and pool.host(host).is_dir():
+        group = qgroups.group_of(pool, host)
+        if qgroups.limit_of(pool, group) is not None:
+            qgroups.limit(pool, group, None)
 
 
 def join_quota(pool: Pool, host: str, subvolume_id: int) -> None:
     """Counts new data of the subvolume as the host's. Raises OSError, OperatorError."""
-    if quota.mode(pool.filesystem) == quota.SIMPLE:
-        quota.join(pool, host, subvolume_id)
+    if qgroups.mode(pool.filesystem) == qgroups.SIMPLE:
+        qgroups.join(pool, host, subvolume_id)
 
 
 class HostQuota:
@@ -204,8 +204,8 @@ class HostQuota:
 
     def __init__(self, pool: Pool, host: HostConfig) -> None:
         self._pool = pool
-        self._most = host.quota if quota.mode(pool.filesystem) == quota.SIMPLE else None
-        self._group = quota.group_of(pool, host.name) if self._most is not None else 0
+        self._most = host.quota if qgroups.mode(pool.filesystem) == qgroups.SIMPLE else None
+        self._group = qgroups.group_of(pool, host.name) if self._most is not None else 0
         if host.quota is not None and self._most is None:
             log.warning("%s: its quota has no effect, because simple quotas are not switched on (`backupd quota`)", host.name)
 
@@ -215,15 +215,15 @@ class HostQuota:
         if self._most is None:
             yield
             return
-        await asyncio.to_thread(quota.limit, self._pool, self._group, self._most)
+        await asyncio.to_thread(qgroups.limit, self._pool, self._group, self._most)
         try:
             yield
         finally:
-            await asyncio.to_thread(quota.limit, self._pool, self._group, None)
+            await asyncio.to_thread(qgroups.limit, self._pool, self._group, None)
 
     def exceeded(self, messages: Messages) -> Cause | None:
         """Returns the cause if rsync ended because the quota is used up."""
         if self._most is None or not messages.count(MessageClass.OVER_QUOTA):
             return None
-        referenced = quota.referenced(self._pool, self._group) or 0
+        referenced = qgroups.referenced(self._pool, self._group) or 0
         return Cause(CauseCode.QUOTA, facts={"found": referenced, "limit": self._most})

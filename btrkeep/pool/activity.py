@@ -13,7 +13,7 @@ from pathlib import Path
 from struct import Struct
 
 from btrkeep.descriptors import iowr
-from btrkeep.pool.balance import exclusive_operation
+from btrkeep.pool.balance_ioctl import exclusive_operation
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import PRESSURE, boot_id, pressure_totals

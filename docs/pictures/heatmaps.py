@@ -15,10 +15,10 @@ from heatmap.diff_picture import image_of as changes_image  # noqa: E402
 from heatmap.diff_picture import key, picture  # noqa: E402
 from heatmap.filesystem_state import FilesystemState  # noqa: E402
 from heatmap.legend import add_below, band, how, legend, title  # noqa: E402
-from heatmap.overview import overview  # noqa: E402
 from heatmap.picture import image_of, save  # noqa: E402
 from heatmap.recorded import save as record  # noqa: E402
 from heatmap.timelapse import timelapse  # noqa: E402
+from heatmap.whole_filesystem import overview  # noqa: E402
 from tests.heatmap.states import TIB, Pool  # noqa: E402
 
 DAYS, GROWS, APART = 120, 60, 7

@@ -17,9 +17,9 @@ from btrkeep.units import format_size, printable
 from heatmap.cli.request import STDOUT, PictureRequest
 from heatmap.filesystem_state import DATA, METADATA, PROFILES, SYSTEM, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS, Grid
-from heatmap.overview import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, save_pixel_map, usage
 from heatmap.picture import image_of, name_parts, output_name, save, show
 from heatmap.state_reader import by_tree, draw_extents, read_state
+from heatmap.whole_filesystem import PHYSICAL, VIRTUAL, CellColours, Colouring, Drawing, overview, save_pixel_map, usage
 
 
 def draw(request: PictureRequest) -> None:

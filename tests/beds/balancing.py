@@ -34,7 +34,7 @@ from balancer.run_types import (
     RunSettings,
     StepDone,
 )
-from btrkeep.pool.balance import exclusive_operation
+from btrkeep.pool.balance_ioctl import exclusive_operation
 from btrkeep.process.progress import Notice, Waiting
 from tests.beds import btrfs, session
 from tests.beds.cli import TOP

@@ -14,7 +14,7 @@ import pytest
 from balancer.choose import FLOORS
 from balancer.run_types import BalanceOutcome, RelocationObstacle, SpaceNumbers, StopReason
 from btrkeep.errors import PoolUnusable
-from btrkeep.pool.balance import balance_block_group, cancel_balance
+from btrkeep.pool.balance_ioctl import balance_block_group, cancel_balance
 from tests.balancer.program import histogram, theirs
 from tests.beds import btrfs, work
 from tests.beds.balancing import (

@@ -21,7 +21,7 @@ from balancer.balancing import Balancing
 from balancer.contention import backups_at_work, lock_folders
 from balancer.run_types import BalanceOutcome, RoomFloor, RunSettings, StopReason
 from btrkeep.errors import LockHeld
-from btrkeep.pool.balance import balance_block_group, exclusive_operation
+from btrkeep.pool.balance_ioctl import balance_block_group, exclusive_operation
 from btrkeep.pool.locks import take_lock
 from btrkeep.procfs import IoPressure
 from tests.beds import btrfs, work

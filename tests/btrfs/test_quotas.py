@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.catalogue import Catalogue
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import open_pool
 from tests.beds import work
 from tests.beds.nights import Nights
@@ -224,7 +224,7 @@ def test_nothing_is_switched_on_before_its_costs_are_said(nights: Nights) -> Non
         assert process.returncode == (0 if words else 2)
         assert work("btrfs", "qgroup", "show", nights.top, check=False).returncode != 0
     pool = open_pool(nights.pool)
-    quota.limit(pool, quota.group_number(5, 256), 1)  # as when simple quotas are switched off while a host's run has just begun
+    qgroups.limit(pool, qgroups.group_number(5, 256), 1)  # as when simple quotas are switched off while a host's run has just begun
     noise(nights.source / "web" / "much", 30)
     assert nights.run("web")["web"]["outcome"] == "complete", "a quota that cannot hold stops nobody"
     work("btrfs", "quota", "enable", nights.top)

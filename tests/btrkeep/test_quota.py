@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backupd.actions.quota import require_enableable
 from btrkeep.errors import OperatorError
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool
 
 POOL = Pool(Path("/nowhere"), "id", "00000000-0000-4000-8000-000000000000", rehearsal=False)
@@ -17,8 +17,8 @@ places = st.tuples(st.integers(5, (1 << 20) - 1), st.integers(256, (1 << 28) - 1
 
 @given(single=places, other=places)
 def test_no_two_folders_have_the_same_group_and_none_that_is_a_subvolumes(single: tuple[int, int], other: tuple[int, int]) -> None:
-    assert (quota.group_number(*single) == quota.group_number(*other)) == (single == other)
-    level, _, number = quota.group_name(quota.group_number(*single)).partition("/")
+    assert (qgroups.group_number(*single) == qgroups.group_number(*other)) == (single == other)
+    level, _, number = qgroups.group_name(qgroups.group_number(*single)).partition("/")
     assert level == "1"
     assert int(number) >= 5 << 28, "one that somebody numbers by hand is smaller"
 
@@ -26,12 +26,12 @@ def test_no_two_folders_have_the_same_group_and_none_that_is_a_subvolumes(single
 @pytest.mark.parametrize("place", [(1 << 20, 256), (5, 1 << 28)])
 def test_what_does_not_fit_is_refused_and_not_cut_off(place: tuple[int, int]) -> None:
     with pytest.raises(OperatorError):
-        quota.group_number(*place)
+        qgroups.group_number(*place)
 
 
 def test_a_kernel_that_knows_no_simple_quotas_is_not_asked_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "SYSFS", tmp_path)
+    monkeypatch.setattr(qgroups, "SYSFS", tmp_path)
     with pytest.raises(OperatorError, match="has no simple quotas"):
         require_enableable(POOL)
-    assert quota.live_bytes(POOL) == {}
-    assert quota.remove_unused(POOL) == 0
+    assert qgroups.live_bytes(POOL) == {}
+    assert qgroups.remove_unused(POOL) == 0

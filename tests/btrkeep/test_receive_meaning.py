@@ -6,7 +6,7 @@ from btrkeep.decisions.replication import HINTS, ReceiveCause, receive_cause
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("lines", "cause"),
     [
         (["At subvol x", "ERROR: writing to data/a failed: No space left on device"], "full"),
         (["ERROR: mkfile data/a failed: Disk quota exceeded"], "quota"),

@@ -16,8 +16,8 @@ import pytest
 from btrfs import ioctl
 
 from btrkeep.errors import OperatorError
-from btrkeep.pool import activity, balance, mounts, reserve, subvolume, temporary_devices
-from btrkeep.pool.balance import balance_block_group, balance_now, cancel_balance, exclusive_operation, missing_devices
+from btrkeep.pool import activity, balance_ioctl, mounts, reserve, subvolume, temporary_devices
+from btrkeep.pool.balance_ioctl import balance_block_group, balance_now, cancel_balance, exclusive_operation, missing_devices
 from btrkeep.pool.mounts import is_machines, machine_mount, remount, remount_flags, set_allocator
 from btrkeep.pool.reserve import give_back, with_reserve
 from btrkeep.pool.syncfs import Syncfs, SyncfsSet
@@ -218,16 +218,16 @@ def test_a_block_group_that_was_not_moved_is_an_error(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[..., int], number: int
 ) -> None:
     """As a success it would be counted as freed, and the balancer would go on for ever."""
-    monkeypatch.setattr(balance, "ioctl", answer)
+    monkeypatch.setattr(balance_ioctl, "ioctl", answer)
     with pytest.raises(OSError) as refused:
         balance_block_group(3, 1 << 30, 1)
     assert refused.value.errno == number
 
 
 def test_a_block_group_that_exists_no_longer_was_not_moved_and_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "ioctl", answering(expected=0, completed=0))
+    monkeypatch.setattr(balance_ioctl, "ioctl", answering(expected=0, completed=0))
     assert balance_block_group(3, 1 << 30, 1) == 0
-    monkeypatch.setattr(balance, "ioctl", answering())
+    monkeypatch.setattr(balance_ioctl, "ioctl", answering())
     assert balance_block_group(3, 1 << 30, 1) == 1
 
 
@@ -252,7 +252,7 @@ class Balancing:
 def test_only_our_own_balance_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one of an administrator may have run for days."""
     kernel = Balancing(1 << 30)
-    monkeypatch.setattr(balance, "ioctl", kernel)
+    monkeypatch.setattr(balance_ioctl, "ioctl", kernel)
     assert not cancel_balance(3, 2 << 30)
     assert kernel.cancelled == 0
     assert cancel_balance(3, 1 << 30)
@@ -261,20 +261,20 @@ def test_only_our_own_balance_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_balance_that_ends_while_it_is_cancelled_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "ioctl", Balancing(1 << 30, ends_meanwhile=True))
+    monkeypatch.setattr(balance_ioctl, "ioctl", Balancing(1 << 30, ends_meanwhile=True))
     assert not cancel_balance(3)
-    monkeypatch.setattr(balance, "ioctl", failing(errno.ENOTCONN))
+    monkeypatch.setattr(balance_ioctl, "ioctl", failing(errno.ENOTCONN))
     assert balance_now(3) is None
     assert not cancel_balance(3)
-    monkeypatch.setattr(balance, "ioctl", failing(errno.EPERM))
+    monkeypatch.setattr(balance_ioctl, "ioctl", failing(errno.EPERM))
     with pytest.raises(PermissionError):
         balance_now(3)
 
 
 def test_what_an_old_kernel_does_not_report_is_unknown_and_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of missing devices `()` would be all present. Of exclusive operations the start of a balance reports one."""
-    monkeypatch.setattr(balance, "_SYSFS", tmp_path)
-    monkeypatch.setattr(balance, "filesystem_uuid", lambda _path: "u")
+    monkeypatch.setattr(balance_ioctl, "_SYSFS", tmp_path)
+    monkeypatch.setattr(balance_ioctl, "filesystem_uuid", lambda _path: "u")
     assert missing_devices(tmp_path) is None
     assert exclusive_operation(tmp_path) == "none"
     for devid, is_missing in ((1, "0"), (3, "1"), (2, "1")):

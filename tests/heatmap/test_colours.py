@@ -24,7 +24,7 @@ from heatmap.colourings import (
     simulated,
 )
 from heatmap.filesystem_state import PROFILES
-from heatmap.overview import overview
+from heatmap.whole_filesystem import overview
 from tests.heatmap.states import GIB, Pool
 
 STATE = Pool((64 * GIB,)).state()

@@ -8,8 +8,8 @@ from PIL import Image, ImageChops
 
 from heatmap.colourings import COLOUR_SCHEMES, sequential_colours
 from heatmap.legend import GROUND, _type, _wrapped, add_below, extents_legend, legend, numbers, strip, title
-from heatmap.overview import overview
 from heatmap.state_reader import TREES
+from heatmap.whole_filesystem import overview
 from tests.heatmap.states import FSID, GIB, Pool
 
 STATE = Pool((64 * GIB, 32 * GIB)).state(label="a rather long label of a backup pool")

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from heatmap.filesystem_state import FilesystemState
-from heatmap.overview import CellColours, Drawing, overview, pixel_map, save_pixel_map
 from heatmap.picture import image_of, save
+from heatmap.whole_filesystem import CellColours, Drawing, overview, pixel_map, save_pixel_map
 from tests.heatmap.states import GIB, Pool, entries_at, step
 
 STATE = Pool((24 * GIB, 9 * GIB, 16 * GIB), filled=0.8, seed=3).state()

@@ -20,10 +20,10 @@ from btrkeep.errors import OperatorError
 from heatmap.animation import Palette, ffmpeg_command
 from heatmap.colourings import COLOUR_SCHEMES
 from heatmap.filesystem_state import FilesystemState
-from heatmap.overview import overview
 from heatmap.picture import image_of
 from heatmap.recorded import save
 from heatmap.timelapse import TimelapseSummary, frame_sequence, gather, timelapse
+from heatmap.whole_filesystem import overview
 from tests.beds import TOP, work
 from tests.heatmap.program import heatmap
 from tests.heatmap.states import FIRST_DAY, GIB, growing

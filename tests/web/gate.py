@@ -25,7 +25,7 @@ from tests.beds.logins import logins_at
 from web.app import create_app
 from web.auth import User
 from web.auth.store import Store
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 PASSWORD = "correct horse battery"
 CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

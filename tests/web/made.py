@@ -27,7 +27,7 @@ from tests.beds.session import start_time
 from tests.web.gate import CHEAP, dashboard
 from web.auth import User, passwords
 from web.auth.store import Store
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 FILESYSTEM = "0b1c2d3e-0000-4000-8000-000000000001"
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -41,7 +41,7 @@ def rows(web: Dashboard, query: str, *values: Any) -> list[Any]:
 def test_the_document_and_the_routes_are_the_same(site: Dashboard) -> None:
     in_document = {(method.upper(), path) for path, methods in document(site)["paths"].items() for method in methods}
     from web.app import create_app
-    from web.settings import Settings
+    from web.dashboard_settings import Settings
 
     app = create_app(Settings("main", site.state, site.data.parent / "routes", site.data.parent / "none"))
     in_flask = {

@@ -17,13 +17,13 @@ from btrkeep.serving.viewer import Viewer
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import DAY, EVENING, FILESYSTEM, NOW, backup, client, run, write
 from web.app import page_of
+from web.dashboard_settings import Settings
 from web.files.data import Which, one_before
 from web.files.page import backup_day, local_time
 from web.hosts.data import every_row
 from web.hosts.host import host_page
 from web.pool.data import USUAL, Trend, pool_now, shortest_span, trend
 from web.pool.page import Bar, bar_chart
-from web.settings import Settings
 from web.source import Caches, RequestContext
 
 BERLIN = ZoneInfo("Europe/Berlin")

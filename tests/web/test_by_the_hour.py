@@ -9,7 +9,7 @@ import pytest
 
 from tests.web.made import client, write
 from web.cli.serve import warm
-from web.settings import Settings
+from web.dashboard_settings import Settings
 from web.source import Caches, RequestContext
 
 

@@ -17,12 +17,12 @@ from waitress import channel
 from btrkeep.errors import OperatorError
 from btrkeep.serving.viewer import Places, Viewer
 from web.app import create_app
+from web.dashboard_settings import Settings
 from web.download import TooManyDownloads, disposition, name_of, place, sent
 from web.files.data import Which, beginning, browse, bytes_of, choices, nearest, text_of
 from web.files.differences import HistoryPage, NeighbouringBackups, PathInBackupRow, line_of, neighbouring_backups
 from web.files.page import PageLinks, is_escaped, quoted
 from web.request_values import path_of_request, paths_of_form
-from web.settings import Settings
 
 ALICE, BOB, CAROL = (Viewer(name, "viewer") for name in ("alice", "bob", "carol"))
 

@@ -29,7 +29,7 @@ from tests.web.gate import CHEAP, PASSWORD, made
 from web.auth import passwords
 from web.auth.store import Store
 from web.cli import group
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 ROOT = Path(__file__).parents[2]
 WEB = (sys.executable, "-m", "web")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.web.gate import CHEAP, PASSWORD, Gate, add_user, gate, made
 from web.auth import LoginSession, digest, passwords, service
 from web.auth.store import Store
+from web.dashboard_settings import Settings
 from web.request_values import is_within, within
-from web.settings import Settings
 
 pytestmark = pytest.mark.slow  # a dashboard of its own for each
 

@@ -16,7 +16,7 @@ from btrkeep.serving.protocol import RequestRefused
 from tests.web.gate import CHEAP, Gate, add_user, dashboard, gate, made
 from web.app import HEADERS, create_app
 from web.auth import passwords
-from web.settings import Settings
+from web.dashboard_settings import Settings
 from web.source import needs_all_hosts, operator_only, viewer
 
 pytestmark = pytest.mark.slow  # a dashboard of its own for each

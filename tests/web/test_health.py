@@ -19,7 +19,7 @@ from tests.beds.dashboard import OPERATOR, VIEWER, Dashboard, own_folder, servin
 from tests.beds.made_catalogue import made_catalogue
 from tests.web.made import EVENING, backup, client, write
 from web import health
-from web.settings import Settings
+from web.dashboard_settings import Settings
 from web.source import Caches, RequestContext
 
 

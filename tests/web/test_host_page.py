@@ -13,7 +13,7 @@ from btrkeep.config.values import parse_window
 from btrkeep.decisions.calendar_strip import GOES, HELD, KINDS
 from btrkeep.units import backup_name
 from tests.web.made import BERLIN, DAY, EVENING, NOW, backup, client, run, token, write
-from web.hosts.backups import Mark, calendar
+from web.hosts.backup_rows import Mark, calendar
 from web.source import RequestContext
 
 NIGHTS = [EVENING - number * DAY for number in range(20)]

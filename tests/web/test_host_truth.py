@@ -12,9 +12,9 @@ from btrkeep.units import format_time
 from tests.beds.history import every, make_histories, moment, write_down
 from tests.beds.nights import Nights
 from tests.web.made import client
+from web.dashboard_settings import Settings
 from web.hosts.data import Query, host_list
 from web.hosts.host import HostPage, host_page
-from web.settings import Settings
 from web.source import Caches, RequestContext
 
 pytestmark = [pytest.mark.btrfs]

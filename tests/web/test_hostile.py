@@ -12,7 +12,7 @@ from werkzeug.routing import Rule
 
 from tests.beds.dashboard import CUSTOMER, OPERATOR, PASSWORD, Answer, Dashboard, csrf_of
 from web.app import create_app
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 OPEN = {"/login", "/healthz", "/api/v1/openapi.json"}
 FORM = "application/x-www-form-urlencoded"

@@ -16,8 +16,8 @@ from btrkeep.catalogue import Catalogue, Damage, VerifiedBackup
 from btrkeep.config import HostConfig
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import DAY, EVENING, NOW, backup, client, run, write
+from web.dashboard_settings import Settings
 from web.hosts.data import Query, host_list
-from web.settings import Settings
 from web.source import Caches, RequestContext
 
 STATES = {"ok1": "ok", "ok2": "ok", "late1": "late", "failing1": "failing", "suspect1": "suspect", "never1": "never"}

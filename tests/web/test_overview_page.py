@@ -21,10 +21,10 @@ from btrkeep.decisions.findings import FACT, Finding, PoolVerdict, StoredVerdict
 from btrkeep.decisions.schedule import SCHEDULE_FACT, ScheduleVerdict, schedule_text
 from btrkeep.serving.viewer import Viewer
 from tests.web.made import BERLIN, DAY, EVENING, FILESYSTEM, HOUR, ME, MY_START, NOW, backup, client, run, write
+from web.dashboard_settings import Settings
 from web.health import metrics_text
 from web.hosts.data import Query, host_list
 from web.overview import overview
-from web.settings import Settings
 from web.source import Caches, RequestContext
 
 WINDOW = parse_window("22:00-06:00")

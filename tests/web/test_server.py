@@ -16,7 +16,7 @@ from werkzeug.exceptions import TooManyRequests
 from btrkeep.serving.viewer import Viewer
 from tests.beds.watch import wait_for
 from web import waitress_server as ours
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 ENDLESS = ("/endless", "/endless/stream")
 """Answers without an end: one that waitress's loop sends, and one that its thread sends itself, as a download."""

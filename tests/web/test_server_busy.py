@@ -16,7 +16,7 @@ from waitress import wasyncore
 
 from tests.beds.watch import wait_for
 from tests.web.gate import Gate, add_user, dashboard, made
-from web.settings import Settings
+from web.dashboard_settings import Settings
 from web.waitress_server import server_of
 
 

@@ -18,7 +18,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.viewer import read_viewer
 from web.auth import TOKEN_PREFIX
-from web.settings import Settings
+from web.dashboard_settings import Settings
 
 FILE = "cookie.key"
 _LENGTH = 32

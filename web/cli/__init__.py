@@ -14,7 +14,7 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.lazy import LazyCommand, LazyGroup, completion_command
 from btrkeep.cli.output import print_commands_as
 from btrkeep.process.progress import exit_on_sigterm
-from web.settings import GlobalOptions
+from web.dashboard_settings import GlobalOptions
 
 NAME = "btrkeep-web"
 COMMANDS = {

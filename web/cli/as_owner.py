@@ -19,7 +19,7 @@ import click
 from btrkeep.errors import OperatorError
 from btrkeep.trusted_path import WEB_USER
 from web.auth.store import Store
-from web.settings import DATA, LOGIN_USER, USERS, GlobalOptions
+from web.dashboard_settings import DATA, LOGIN_USER, USERS, GlobalOptions
 
 if TYPE_CHECKING:
     from btrkeep.config import Published

@@ -14,7 +14,7 @@ from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from web.auth.service import LoginService
 from web.auth.store import Store
 from web.cli.as_owner import become_owner, published_of
-from web.settings import GlobalOptions
+from web.dashboard_settings import GlobalOptions
 
 log = logging.getLogger("btrkeep.web")
 

@@ -16,8 +16,8 @@ from btrkeep.serving.protocol import socket_of
 from btrkeep.serving.viewer import Viewer
 from web.app import create_app
 from web.cli.as_owner import become_owner, published_of
+from web.dashboard_settings import GlobalOptions, Settings
 from web.overview import overview, space_chart
-from web.settings import GlobalOptions, Settings
 from web.source import context_of
 from web.waitress_server import server_of
 

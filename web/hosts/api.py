@@ -9,7 +9,7 @@ from pydantic import Field
 
 from btrkeep.serving.protocol import LONGEST_REASON
 from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, HostParameters, Moment, Name
-from web.hosts.backups import BackupRow
+from web.hosts.backup_rows import BackupRow
 from web.hosts.data import HostList, Query, host_list
 from web.hosts.host import HostPage, host_page
 from web.service_client import root_service

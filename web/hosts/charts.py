@@ -20,7 +20,7 @@ from btrkeep.backup_states import GOING
 from btrkeep.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
 from btrkeep.charts.svg import IN_PAGE, Sheet
 from btrkeep.units import counted, format_duration, format_size
-from web.hosts.backups import BackupRow
+from web.hosts.backup_rows import BackupRow
 from web.hosts.nights import KEPT, HostNight
 from web.log import LogRun
 

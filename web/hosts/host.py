@@ -26,7 +26,7 @@ from btrkeep.units import format_duration, format_time
 from web.alarms import OpenAlarm, open_alarms
 from web.copies import CopyElsewhere, also_on
 from web.hosts import data
-from web.hosts.backups import BackupRow, Calendar, Mark, backup_row, by_service, calendar, decided, strip_letter
+from web.hosts.backup_rows import BackupRow, Calendar, Mark, backup_row, by_service, calendar, decided, strip_letter
 from web.hosts.data import UNCONFIGURED, HostRow
 from web.hosts.nights import explained
 from web.log import LogRun, as_shown

@@ -20,9 +20,9 @@ from btrkeep.units import backup_name
 from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.filesystem_state import FilesystemState
 from heatmap.grid import OVERVIEW_GRANULARITY, Grid, choose
-from heatmap.overview import VIRTUAL, Drawing, common_scale, overview, pixel_map
 from heatmap.picture import image_of
 from heatmap.recorded import SUFFIX, StateHeader, Unreadable, load, read_header
+from heatmap.whole_filesystem import VIRTUAL, Drawing, common_scale, overview, pixel_map
 from web.result_cache import ResultCache
 
 FOLDER = "pictures"
@@ -193,7 +193,8 @@ class Painter:
         return self._made("png", self._key(gallery, recorded, wish), lambda: _png(self._drawn(gallery, recorded, wish)))
 
     def map(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
-        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/overview.py describes the format."""
+        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/whole_filesystem.py describes the format.
+        """
         return self._made("map", self._key(gallery, recorded, wish), lambda: self._map(gallery, recorded, wish))
 
     def key(self, recorded: RecordedState, wish: DrawingRequest) -> ColourKey:

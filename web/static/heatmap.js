@@ -1,6 +1,6 @@
 // What is under the pointer of a heatmap. The page says the same without: its table has every block group.
 //
-// The map of the picture (heatmap/overview.py) is fetched when the user points for the first time. With a mouse a click opens the
+// The map of the picture (heatmap/whole_filesystem.py) is fetched when the user points for the first time. With a mouse a click opens the
 // block group; a finger shows it first. Arrow keys move a square at a time, with Shift sixteen; Enter opens.
 "use strict";
 (() => {
@@ -115,7 +115,7 @@
     return `${value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)} ${units[unit]}`;
   }
 
-  // As heatmap/overview.py: the place along the curve of the pixel (x, y), counted from the left and from above.
+  // As heatmap/whole_filesystem.py: the place along the curve of the pixel (x, y), counted from the left and from above.
   function step(curve, order, x, y) {
     const edge = 2 ** order;
     if (curve !== "hilbert") return y * edge + (curve === "snake" && y % 2 ? edge - 1 - x : x);

@@ -12,10 +12,10 @@ from backupd.repo.pool_context import open_configured, require_writable
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.listings import Column, objects
 from btrkeep.cli.output import print_wrapped
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.units import format_share, format_size, local_time
 
-STATES = {quota.SIMPLE: "on", quota.FULL: "qgroups", quota.OFF: "off"}
+STATES = {qgroups.SIMPLE: "on", qgroups.FULL: "qgroups", qgroups.OFF: "off"}
 """The word for a mode in JSON."""
 
 
@@ -58,7 +58,7 @@ def enable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) 
     config = load_config(ctx)
     pool = open_configured(config)
     clock = clock_for(ctx, pool)
-    if quota.mode(pool.filesystem) == quota.SIMPLE:
+    if qgroups.mode(pool.filesystem) == qgroups.SIMPLE:
         return _tell(read_state(config, pool), as_json, dry_run, changed=False)
     require_enableable(pool)
     if not as_json or not yes:
@@ -84,20 +84,20 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
     """
     config = load_config(ctx)
     pool = open_configured(config)
-    if quota.mode(pool.filesystem) == quota.OFF:
+    if qgroups.mode(pool.filesystem) == qgroups.OFF:
         return _tell(read_state(config, pool), as_json, dry_run, changed=False)
     require_disableable(pool)
     if not dry_run:
         confirmed("all numbers are lost", config.name, yes, as_json)
         require_writable(pool)
         require_disableable(pool)  # the question may have waited for long
-        quota.disable(pool)
+        qgroups.disable(pool)
     return _tell(read_state(config, pool), as_json, dry_run, changed=True)
 
 
 def _tell(state: QuotaState, as_json: bool, dry_run: bool, *, changed: bool) -> int:
     answer = {"dry_run": dry_run, "changed": changed and not dry_run, **_answer(state)}
-    wanted = "on" if state.mode == quota.OFF else "off"
+    wanted = "on" if state.mode == qgroups.OFF else "off"
     would = f"would switch simple quotas {wanted}; nothing was changed"
     return print_answer(answer, [would if dry_run and changed else _state_words(state)], as_json=as_json)
 
@@ -120,10 +120,10 @@ def _columns(state: QuotaState) -> tuple[Column[str], ...]:
 
 
 def _state_words(state: QuotaState) -> str:
-    if state.mode == quota.SIMPLE:
+    if state.mode == qgroups.SIMPLE:
         since = f" since {local_time(state.since)}; data written before is not counted" if state.since else ""
         return f"simple quotas are on{since}"
-    if state.mode == quota.FULL:
+    if state.mode == qgroups.FULL:
         return "qgroups are switched on, not simple quotas: nothing is counted for hosts, and no quota applies"
     idle = ", so no quota applies" if state.limits else ""
     stays = "; older kernels still cannot mount the filesystem" if state.ever_on else ""

@@ -32,7 +32,7 @@ from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, in_doubt_words
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_duration, local_time, printable
 
@@ -182,7 +182,7 @@ def command(
         look.now, look.checked = context.moment, from_text(context.catalogue.get_fact(health.FACT))
         if chosen is not None:
             status = _only(status, chosen, states)
-        alive = quota.live_bytes(context.pool) if as_json and context.pool else {}
+        alive = qgroups.live_bytes(context.pool) if as_json and context.pool else {}
 
     def show() -> None:
         look.show()

@@ -17,7 +17,7 @@ from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.decisions.pool_health import note_redundancy
 from btrkeep.decisions.trend import metadata_share
 from btrkeep.errors import Exit, OperatorError, PoolUnusable
-from btrkeep.pool.balance import missing_devices
+from btrkeep.pool.balance_ioctl import missing_devices
 from btrkeep.pool.space_by_profile import DEVICE_ERRORS
 from btrkeep.units import counted, format_share, format_size, printable
 

@@ -22,7 +22,7 @@ from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import ParsedType
 from btrkeep.cli.listings import Column, objects
 from btrkeep.cli.output import print_wrapped
-from btrkeep.pool import quota
+from btrkeep.pool import qgroups
 from btrkeep.units import counted, format_duration, format_size, local_time, parse_duration, printable
 
 
@@ -64,8 +64,8 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
             use = by_sampling(context.pool, backups, seconds)
         else:
             use = by_extents(context.pool, backups, seconds)
-        alive = quota.live_bytes(context.pool).get(host) if host else None
-        since = quota.since(context.pool) if host else None
+        alive = qgroups.live_bytes(context.pool).get(host) if host else None
+        since = qgroups.since(context.pool) if host else None
 
     def show() -> None:
         _show(use, host)
