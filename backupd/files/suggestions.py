@@ -7,13 +7,11 @@ backup were the whole machine. It is only suggested; the user has to enter that 
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 from backupd.files.entry_words import shown
-from backupd.files.tree import NOT_THERE, Entry, Tree, components, joined, look
+from backupd.files.tree import NOT_THERE, Entry, Tree, components, deepest, joined
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.fs.openat import FOLDER
 from btrkeep.units import printable
 
 _MANY = 1_000  # names; to compare one with that many takes 10 ms, and 400 where they are made to be alike
@@ -129,27 +127,6 @@ def _hint(tree: Tree, last: Entry, paths: Sequence[bytes]) -> str:
         return f"{shown(last.path)} is empty"
     listed = ", ".join(as_typed(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return f"{shown(last.path)} has {listed}"
-
-
-def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
-    """Returns the deepest existing entry on the path, and how many of the names lead to it, in one walk down. Raises OSError if it
-    cannot be read.
-    """
-    last, depth, folder = tree.stat(b"/"), 0, tree.open_folder([])
-    try:
-        for name in names:
-            last, depth = look(folder, name, b""), depth + 1
-            if last.kind != "folder" or not tree.owns(last.device) or depth == len(names):
-                break
-            inner = os.open(name, FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-    except OSError as error:
-        if error.errno not in NOT_THERE:
-            raise
-    finally:
-        os.close(folder)
-    return replace(last, path=joined(list(names[:depth]))), depth
 
 
 def _is_there(tree: Tree, path: bytes) -> bool:

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
@@ -366,3 +366,24 @@ def open_seen_direct(name: bytes, folder: int) -> int:
 
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME | os.O_CLOEXEC
+
+
+def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
+    """Returns the deepest existing entry on the path, and how many of the names lead to it, in one walk down. Raises OSError if it
+    cannot be read.
+    """
+    last, depth, folder = tree.stat(b"/"), 0, tree.open_folder([])
+    try:
+        for name in names:
+            last, depth = look(folder, name, b""), depth + 1
+            if last.kind != "folder" or not tree.owns(last.device) or depth == len(names):
+                break
+            inner = os.open(name, FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except OSError as error:
+        if error.errno not in NOT_THERE:
+            raise
+    finally:
+        os.close(folder)
+    return replace(last, path=joined(list(names[:depth]))), depth

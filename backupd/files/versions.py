@@ -19,8 +19,7 @@ from datetime import datetime
 from backupd.files.attributes import attributes
 from backupd.files.backup_selector import Restorable
 from backupd.files.sameness import Pulse, TimeBudgetUsedUp, same_data, sha256, steady, untouched
-from backupd.files.suggestions import deepest
-from backupd.files.tree import NOT_THERE, Entry, Tree, components
+from backupd.files.tree import NOT_THERE, Entry, Tree, components, deepest
 from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
