@@ -176,7 +176,7 @@ class Scale:
 
 
 def common_scale(moments: Sequence[HasDevices]) -> Scale:
-    """The scale for all of these."""
+    """Returns the common scale of states of several times."""
     devids, which = np.unique(np.concatenate([moment.devid for moment in moments]), return_inverse=True)
     largest = np.zeros(len(devids), np.uint64)
     np.maximum.at(largest, which, np.concatenate([moment.total_bytes for moment in moments]))

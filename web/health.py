@@ -1,9 +1,8 @@
-"""/healthz and /metrics, for monitoring. The first is public and says nothing about the pool; the second requires a token.
-
-The families of `backupd metrics` that depend on the catalogue alone have the same names here; besides them are the numbers of this
-process, of its requests and of what it takes. Metrics that need access to the pool itself (whether it is mounted, how much still
-fits, missing devices) are not among them: the dashboard has no rights for that, and an unreliable number is worse than none. The
-state of the pool and the open alarms are those that `backupd notify` found; once they are an hour old they are left out.
+"""/healthz and /metrics, for monitoring. The first is public and shows nothing about the pool; the second requires a token. The
+families of `backupd metrics` that depend only on the catalogue have the same names here; in addition there are numbers of this
+process and its requests. Metrics that need access to the pool itself (whether it is mounted, how much still fits, missing devices)
+are left out: the dashboard does not have the rights for that, and an unreliable number is worse than none. The state of the pool
+and the open alarms are those that `backupd notify` found; they are left out if they are more than an hour old.
 """
 
 import resource

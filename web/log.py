@@ -31,7 +31,7 @@ class LogRun:
     """One attempt to back up one host, and rsync's output. Text from the host is unchanged: display it with `shown`."""
 
     id: int
-    """A run that began later has a higher one."""
+    """A run that started later has a higher one."""
     host: str
     """The host's name."""
     started: datetime

@@ -1,11 +1,12 @@
-"""Keeps backups by hand: holds against retention, expired ones taken back, suspect or altered ones accepted. Ends holds.
+"""Changes by hand which backups are kept: holds, expired backups that are kept again, suspect or altered ones that are accepted.
+Ends holds.
 
-All of it is stored in the host's notes.json, on disk before the catalogue's row follows; if a command is killed between the two,
-running it again finishes the job. Callers hold the host's lock.
+Everything is stored in the host's notes.json, which is on disk before the catalogue's row changes; if a command is killed between
+the two, running it again completes both. Callers hold the host's lock.
 
-NAME of a backup that a command changes is `latest`, a full name or the time in it, or a day, as for the commands that read backups.
-A command that may lead to a deletion takes a day only when it has one backup, and one that deletes takes none. Other beginnings of
-names may be a mistake, and name nothing here.
+For a command that changes a backup, NAME is `latest`, a full name or the time in it, or a day, as for the commands that read
+backups. A command that may lead to a deletion accepts a day only if it has one backup, and one that deletes accepts no day. A
+shorter start of a name may be a mistake, so it is not accepted.
 """
 
 import re

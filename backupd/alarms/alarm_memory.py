@@ -97,7 +97,7 @@ class AlarmMemory:
         return self.catalogue.get_fact(_DIGEST)
 
     def keep(self, rows: Sequence[StoredAlarm], digest: str | None) -> None:
-        """Remembers these rows, all that there are, and the time of the last digest."""
+        """Stores these rows, which are all, and the time of the last digest."""
 
         def change(catalogue: Catalogue) -> None:
             before = {row.key: row for row in catalogue.alarms() if row.what != SERVICE}

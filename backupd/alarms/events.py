@@ -305,8 +305,7 @@ def _unverified(report: StatusReport) -> Iterator[Alarm]:
 
 
 def _damages(report: StatusReport) -> Iterator[Alarm]:
-    """Finds hosts with damaged backups, including hosts that are no longer configured, whose backups are all that is left.
-
+    """Finds hosts with damaged backups, including hosts that are no longer configured, of which only the backups remain.
     Verification finds damage gradually, so the alarm is sent again when the number has doubled.
     """
     for host, (backups, files) in sorted(report.damaged.items()):

@@ -40,7 +40,7 @@ Used = tuple[int, int]
 
 
 class DedupeJob:
-    """A run that has begun. The caller has the lock `dedupe` of the pool."""
+    """A run that has started. The caller has the lock `dedupe` of the pool."""
 
     def __init__(self, catalogue: Catalogue, now: datetime) -> None:
         self._catalogue, self._now, self._begun, self._written = catalogue, now, time.monotonic(), time.monotonic()

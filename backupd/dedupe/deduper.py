@@ -1,13 +1,14 @@
-"""Finds equal files of backups by their content, and lets them share their data by FIDEDUPERANGE.
+"""Finds equal files of backups by their content, and makes them share their data by FIDEDUPERANGE.
 
-The first file with a content keeps its data, and every later one refers to it: in each of its snapshots, for data is freed when
-nothing refers to it any more. Contents are known from `checksums`, where `backupd verify` keeps them; what was never read is read.
+The first file with a content keeps its data, and every later one refers to it, in each of its snapshots, because data is freed only
+when nothing refers to it any more. Contents are known from `checksums`, which `backupd verify` writes; files that were never read
+are read.
 
-Nothing here changes what a backup holds, its read-only flag or its UUIDs. btrfs counts the subvolume as changed, though, so its
-seal gets another transaction at the next check (backupd/repo/seals.py). So it is with copies from other pools, too.
+Nothing here changes the files of a backup, its read-only flag or its UUIDs. But btrfs counts the subvolume as changed, so its seal
+gets another transaction at the next check (backupd/repo/seals.py). This also applies to copies from other pools.
 
-Only files whose size another file has, too, can be equal: no others are read. A pacer lets it wait for I/O pressure, and while
-backups are made, expired or balanced.
+Only files with the size of another file can be equal: no others are read. A pacer makes it wait for I/O pressure, and while backups
+are made, expired or balanced.
 """
 
 import errno

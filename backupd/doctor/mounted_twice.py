@@ -172,7 +172,7 @@ def _device(mount: Mount | None) -> tuple[str, str]:
 
 
 def _outermost(pairs: Sequence[MountedTwice]) -> list[MountedTwice]:
-    """Returns the pairs without those that lie in the second place of another pair."""
+    """Returns the pairs without those in the second place of another pair."""
     again = {pair.again for pair in pairs}
     return [pair for pair in pairs if not any(other != pair.again and below(pair.again, other) for other in again)]
 

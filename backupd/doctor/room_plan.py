@@ -110,7 +110,7 @@ class RoomReading:
 
 
 class Refusal(StrEnum):
-    """Why nothing is begun."""
+    """Why nothing is started."""
 
     READ_ONLY = "read-only"
     MISSING = "missing device"

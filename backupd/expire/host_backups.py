@@ -140,7 +140,7 @@ def _from_pool(folder: Path, name: str, notes: Notes, base: str | None, unread: 
 
 
 def _to_be_deleted(path: Path, notes: Notes) -> FinalBackup | None:
-    """Returns a backup of ours that an administrator asked to delete and whose record cannot be read; otherwise None."""
+    """Returns a backup made by btrkeep that an administrator asked to delete and whose record cannot be read; otherwise None."""
     return sealed_without_record(path, path.parent.name) if asked_of(notes, path.name) else None
 
 

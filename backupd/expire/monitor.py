@@ -54,7 +54,7 @@ class CleanerWatch:
     since: float | None = None
     """When that root was first observed."""
     from_before: bool = False
-    """True if it was already being dropped when the watch began."""
+    """True if its drop had already started before the first measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Dropping:
     seconds: float
     """For how long it was observed."""
     from_before: bool
-    """True if it was already being dropped when the watch began."""
+    """True if its drop had already started before the first measurement."""
     passed: int | None
     """How many of `branches` are dropped; None: unknown."""
     branches: int | None

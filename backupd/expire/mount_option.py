@@ -31,7 +31,7 @@ class SwitchedOption:
     set: str
     """The option that we set."""
     boot: str
-    """The id of the boot: after another one the record says nothing."""
+    """The id of the boot: after another boot the record is not valid."""
 
 
 def record_path(pool: Pool) -> Path:

@@ -160,7 +160,9 @@ class CleanerQueue:
         return users_by_id if all(users_by_id.values()) or self._gives_nothing() else {}
 
     def _gives_nothing(self) -> bool:
-        """Returns whether nothing has changed for so long that the cleaner can drop none: a large drop records its progress."""
+        """Returns True if nothing has changed for so long that the cleaner cannot be dropping anything: a large drop records its
+        progress.
+        """
         if self._standing() < self.patience:
             return False
         drops = frozenset(dead.drop for dead in dead_roots(self.path) if dead.drop)

@@ -157,7 +157,7 @@ def _is_ours(pool: Pool, host: str, name: str) -> bool:
 
 
 def check_trust(pool: Pool, catalogue: Catalogue, now: datetime) -> TrustCheck:
-    """Checks both, and records a change in the catalogue, for the dashboard."""
+    """Checks the clock and the catalogue, and records a change in the catalogue, for the dashboard."""
     clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
     trust_check = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
     with suppress(OperatorError):  # one that cannot be written says so where something has to be

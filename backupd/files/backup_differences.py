@@ -1,9 +1,9 @@
 """Lists the differences between two backups, below a path: names that were added, removed or changed.
 
-Both trees are walked at once, and their paths merged in order: memory is for the names of one folder on each level. Nothing can be
-left out: a folder's time says nothing of the folders below, and neither does its generation on disk, for a snapshot shares blocks
-of metadata between folders. What is cheap is the single name: an inode unchanged in between is neither opened nor
-compared any further.
+Both trees are walked at the same time, and their paths merged in order: memory is used for the names of one folder on each level.
+No folder can be skipped: its time does not depend on the folders below, and its generation on disk does not help either, because a
+snapshot shares blocks of metadata between folders. But a single name takes little time: an inode that is unchanged is neither
+opened nor compared further.
 """
 
 import os

@@ -42,7 +42,7 @@ class Restorable:
     state: str
     """complete, suspect, failed or expired."""
     started: datetime
-    """When its run began."""
+    """When its run started."""
     record: Record
     """Its backup.json."""
 
@@ -126,7 +126,7 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     if which == LATEST:
         raise UsageError(f"{host} has no complete backup", f"`backupd list {host}` shows its backups; name one of them")
     if at:
-        raise UsageError(f"{host} has no backup that had begun by {local_time(at)}", f"the oldest is {names[0]}")
+        raise UsageError(f"{host} has no backup that started before {local_time(at)}", f"the oldest is {names[0]}")
     if which == NEWEST or which in names:
         description = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
         raise UsageError(f"{host} has no backup {description}", f"`backupd check` and `backupd list {host}` may show why")

@@ -76,7 +76,7 @@ def sha256(tree: Tree, path: bytes, pulse: Pulse = steady) -> str:
 
 
 def read(tree: Tree, path: bytes, limit: int) -> bytes:
-    """The beginning of a plain file, `limit` bytes at the most."""
+    """Returns the first bytes of a regular file, at most `limit`."""
     with os.fdopen(tree.open_file(path), "rb", buffering=0) as file:
         data = b""
         while len(data) < limit and (piece := file.read(limit - len(data))):
@@ -85,7 +85,7 @@ def read(tree: Tree, path: bytes, limit: int) -> bytes:
 
 
 def pieces(tree: Tree, path: bytes, pulse: Pulse = steady) -> Iterator[bytes]:
-    """The data of a plain file, a mebibyte at a time."""
+    """Yields the data of a regular file, a mebibyte at a time."""
     with os.fdopen(tree.open_file(path), "rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             pulse()

@@ -289,7 +289,7 @@ class LocalRestore:
         self.result.counts[step.step].add_at(self.to, visit.place, step.why, size)
 
     def _makes_folder(self, visit: Visit, to: Destination) -> bool:
-        """Makes a folder in a new one; returns False if it has to be made by itself."""
+        """Makes a folder in a new one; returns False if it has to be made separately."""
         above = to.folder(visit.place[:-1])
         undeleted = Undeleted()
         made = make_folder(visit.folder, visit.name, visit.entry, above, undeleted, privileged=visit.privileged)

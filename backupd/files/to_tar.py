@@ -22,7 +22,7 @@ from btrkeep.units import printable
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _HINTS = {
     errno.EROFS: "write the tar to another filesystem",
-    errno.EFBIG: "write the tar to a filesystem that has no limit of that size (`ulimit -f`), or restore fewer paths at a time",
+    errno.EFBIG: "raise the limit of file sizes (`ulimit -f`), use another filesystem, or restore fewer paths at a time",
 }
 _DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or check `backupd damaged`"
 _PREFIX = b".btrkeep-tar-"  # not that of names in a destination, which a restore into the same folder deletes as leftovers

@@ -129,7 +129,7 @@ class PathHistory:
 
 
 def has_data(entry: Entry) -> bool:
-    """Returns True for a plain file: the size of other types says nothing about the content."""
+    """Returns True for a regular file: the size of other types is not related to the content."""
     return entry.kind == "file"
 
 
@@ -381,7 +381,7 @@ def _history(
 
 def _gone(kept: list[_CollectedVersion], seen: list[tuple[Restorable, str, int | None]]) -> Iterable[Absence]:
     """Yields the periods in which the path was missing after it had existed. A backup that shows nothing about the path neither
-    begins nor ends one.
+    starts nor ends one.
     """
     current: _CollectedVersion | None = None
     span: list[Restorable] = []

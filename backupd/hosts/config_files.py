@@ -1,4 +1,4 @@
-"""Changes the configuration's files as a whole: the result is checked first, then each file is replaced in one step."""
+"""Changes the configuration's files: the whole result is checked first, then each file is replaced atomically."""
 
 import fcntl
 import os
@@ -52,10 +52,9 @@ class Files:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Excludes other processes of ours from changing the files until this ends, because each replaces what it has read.
-
-        The lock is a file of mode 0600 beside them, because a user who may only read a file or a folder can lock it too. Raises
-        LockHeld after LOCK_PATIENCE seconds, OperatorError.
+        """Prevents other processes of btrkeep from changing the files until the end of the context, because each replaces what it
+        has read. The lock is a file of mode 0600 beside them, because a user who may only read a file or a folder can also lock it.
+        Raises LockHeld after LOCK_PATIENCE seconds, OperatorError.
         """
         path = self.main.with_name(f".{self.main.stem}.lock")
         try:

@@ -88,7 +88,7 @@ class BackupUse:
     state: str
     """Its state."""
     started: datetime
-    """When its run began."""
+    """When its run started."""
     subvolume_id: int | None
     """The number of its subvolume; None: unknown."""
     path: str
@@ -151,7 +151,7 @@ class DrawTally:
     """How many times each set of owners was drawn."""
 
     space: int
-    """Bytes of the addresses from which it was drawn."""
+    """Bytes of the addresses from which the sample was drawn."""
     draws: int = 0
     """Number of draws."""
     met: int = 0

@@ -78,7 +78,7 @@ def _written_before(
 
 
 def _remove_synced_mark(pool: Pool, host: str) -> None:
-    """Makes the next run compare it completely with the host, or start from the beginning."""
+    """Makes the next run compare it completely with the host, or start it again."""
     try:
         remove_mark(pool.working(host))
     except OSError as error:

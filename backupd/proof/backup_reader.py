@@ -1,8 +1,8 @@
 """Reads the files of one backup in several threads.
 
-One thread lists folders and hands out names, some dozens at a time; the others look at each name, decide whether its file is read
-in this pass, and read it. A file of more than one piece goes back to the first thread, which hands it out by itself, so that a
-folder of large files keeps all threads busy. Only the first thread writes down what was found.
+One thread lists folders and distributes names, some dozens at a time; the others examine each name, decide whether its file is read
+in this pass, and read it. A file of more than one piece is returned to the first thread, which distributes it alone, so that a
+folder of large files keeps all threads busy. Only the first thread records results.
 """
 
 import os

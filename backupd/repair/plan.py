@@ -64,7 +64,9 @@ class RecordedSums:
 
 
 def read_whole(fd: int, entry: Entry, sums: RecordedSums, goes_on: Callable[[], bool]) -> FileRead | None:
-    """Reads an open file for such a comparison, and closes it; None if it was cancelled. Raises OSError for anything but damage."""
+    """Reads an open file for such a comparison, and closes it; None if it was cancelled. Raises OSError for all errors except
+    damage.
+    """
     return read_file(fd, entry.path, entry.size, key(entry), goes_on, PlainSum() if sums.plain is not None else None)
 
 

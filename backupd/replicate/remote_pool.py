@@ -214,9 +214,8 @@ class RemotePool:
             pass
 
     def tell_wait(self, who: str) -> None:
-        """Reports to the other server, which began the connection, what this one waits for; gives up a silent connection.
-
-        Raises ConnectionBroken, RemoteRefused.
+        """Tells the other server, which opened the connection, why this one is waiting; gives up a silent connection. Raises
+        ConnectionBroken, RemoteRefused.
         """
         if not self._is_pushed:
             return

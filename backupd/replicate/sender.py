@@ -160,7 +160,7 @@ class BackupSender:
                 write_all(self.out, object_frame({"host": host, "was": notes.was, "backups": backups, **fetched}))
 
     def _changes(self) -> Mapping[int, int]:
-        """Returns the last change of each subvolume, so that a backup that was changed manually an hour ago is not listed."""
+        """Returns the last change of each subvolume, because a backup that was changed by hand must not be listed."""
         with opened(self.pool.path) as fd:
             return last_changes(fd)
 

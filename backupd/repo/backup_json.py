@@ -105,7 +105,7 @@ class Record:
     state: str
     """The state when the record was written; the effective state also depends on the notes."""
     started: datetime
-    """When its run began."""
+    """When its run started."""
     name: str | None = None
     """When the backup became final; None until then."""
     base: str | None = None

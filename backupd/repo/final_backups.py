@@ -145,7 +145,7 @@ def sealed_without_record(path: Path, host: str) -> FinalBackup | None:
 
 
 def is_lost(path: Path) -> bool:
-    """Returns True if the disk can read nothing of a final backup: its name and its seal tell what it was."""
+    """Returns True if the disk can read nothing of a final backup, so that only its name and its seal identify it."""
     try:
         describe(path)
     except OSError as error:

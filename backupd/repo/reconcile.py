@@ -137,7 +137,7 @@ def _collecting(unread: list[tuple[str, str]] | None, host: str, name: str) -> I
 
 @contextmanager
 def _collect_errors(problems: list[str], where: str) -> Iterator[None]:
-    """Adds an error of one host to `problems` and goes on with the others; a bug also gets its traceback logged."""
+    """Adds an error of one host to `problems` and continues with the others; for a bug, the traceback is logged."""
     try:
         yield
     except (LockHeld, PoolUnusable):

@@ -1,15 +1,14 @@
-"""The end of a run's `.working`: left for the next run, or made final, with data shared with another host's (`share_with`).
+"""The end of a run's `.working`: it is left for the next run, or made final, with data shared with another host's (`share_with`).
+As in work_subvolume, every function is one small step that may be killed at any moment. Blocking; to be called in a thread.
 
-As in work_subvolume, every function is one small step that may be killed anywhere. Blocking; meant to be called in a thread.
-
-After a kill or a power cut a first copy has files with the host's time and size whose data were lost. Nothing in the filesystem
+After a kill or a power cut a first copy has files with the host's time and size whose data was lost. Nothing in the filesystem
 distinguishes them. So each file gets a time that no host has: rsync then compares the content, block by block, and sends the
-differences. A file that rsync has handled has its own time again. So a large first copy completes over as many nights as it takes,
-which it would not if every night had to read everything again (``--checksum``). If a file still has this time when the backup is to
-be final, the host did not send it again: it cannot be read there any longer.
+differences. A file that rsync has handled has its own time again. So a large first copy completes over several nights, which would
+be impossible if every night had to read everything again (``--checksum``). If a file still has this time when the backup should
+become final, the host did not send it again: it can no longer be read there.
 
-Data is shared after it was written into a subvolume without any data of the other host; then the kernel compares them. If the run
-began with a snapshot of the other's backup, it would keep everything that the host's rsync does not mention.
+Data is shared after it was written into a subvolume without any data of the other host; then the kernel compares both. If the run
+started with a snapshot of the other's backup, it would keep everything that the host's rsync does not mention.
 """
 
 import contextlib

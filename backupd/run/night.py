@@ -69,11 +69,9 @@ def _why(run: HostRun) -> str | None:
 
 
 class NightRunner:
-    """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop).
-
-    `wait_for_slot`: no host begins while other runs have all slots of the pool or of its group.
-
-    A host that was stopped for want of room, in an earlier run, gives its room to the others when they need it, and goes last.
+    """Runs the planned hosts. `stop` and `kill` may be called at any time (from a signal handler of the loop). `wait_for_slot`: no
+    host starts while other runs use all slots of the pool or of its group. A host that was stopped in an earlier run because of too
+    little free space leaves its space to the others when they need it, and comes last.
     """
 
     def __init__(self, context: RunContext, planned: Sequence[PlannedHost], *, wait_for_slot: bool = False) -> None:
@@ -193,7 +191,9 @@ class NightRunner:
         return None
 
     def _first_with_place(self) -> PlannedHost | None:
-        """Returns the next host with a free slot; those that go last only if no other waits. Mostly that is the very first."""
+        """Returns the next host with a free slot; those that come last only if no other waits. Usually it is the first
+        of the list.
+        """
         full: set[str | None] = set()  # groups, of which each is asked once
         others_wait = False
         for entry in self.waiting:
@@ -238,9 +238,9 @@ class NightRunner:
             del self.runs[host.name]
 
     async def _pause(self, run: HostRun, slots: HeldSlots, seconds: float, silent: bool) -> None:
-        """Gives up the slot between two attempts of a host. A host that was silent or cannot be reached waits until all others
-        have begun, or for an hour. Each has some open files meanwhile, so it keeps its slot if hundreds would take those of
-        the others.
+        """Gives up the slot between two attempts of a host. A host that was silent or cannot be reached waits until all others have
+        started, or for an hour. Each waiting host has some open files, so it keeps its slot if hundreds of them would use the files
+        of the others.
         """
         if not self.wait_for_slot or not has_files_for(
             self._most + 1, self._each

@@ -134,7 +134,7 @@ class NightStarted:
 
 @dataclass(frozen=True, slots=True)
 class NightEnded:
-    """The run is over. `problem`: an error is printed besides, or due hosts wait for their windows."""
+    """The run is over. `problem`: another error is printed, or due hosts wait for their windows."""
 
     problem: bool = False
 
@@ -234,7 +234,7 @@ class RunContext:
     pool: Pool
     """The pool."""
     catalogue: Catalogue | BestEffortCatalogue
-    """A catalogue whose failing writes do not fail a backup, or the catalogue itself."""
+    """The catalogue, or an object that passes calls on to it and ignores failing writes, so that they do not fail a backup."""
     clock: Clock
     """The clock."""
     rsync: Rsync

@@ -1,10 +1,9 @@
-"""The slots of transfers in a pool, and how many hosts this process can have under way.
+"""The slots for transfers in a pool, and how many hosts this process can run at the same time. There are `concurrency` slots, and
+separate ones for a group, for all programs that start transfers. A slot is a lock, so the slot of a killed run becomes free. rsync
+does not inherit it: the next run of the host ends the processes that a killed run left, and until then they must not keep a slot.
+Waiting runs queue by one more lock, so that a night, whose next host is always ready, does not get every slot.
 
-There are `concurrency` slots, and separate ones for a group, for all programs that start transfers. A slot is a lock, so a run that
-is killed frees it. rsync does not inherit it: the next run of the host ends the processes that a killed run left, and they must not
-keep a slot until then. Waiting runs queue by one more lock, so that a night with its next host ready does not always win.
-
-Each host takes open files and processes, and both have limits (ulimit -n, TasksMax=). Reaching such a limit in the middle would
+Each host needs open files and processes, and both have limits (ulimit -n, TasksMax=). Reaching such a limit in the middle would
 fail hosts that only had to wait.
 """
 

@@ -106,7 +106,7 @@ _DROP = "DELETE FROM alarm WHERE what = :what AND subject = :subject"
 
 
 class AlarmStore(CatalogueSession):
-    """Alarms that stand, and those that went and are still remembered."""
+    """Open alarms, and those that have ended and are still remembered."""
 
     def alarms(self) -> list[StoredAlarm]:
         """Returns all alarms, by event and subject."""

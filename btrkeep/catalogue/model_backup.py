@@ -194,7 +194,7 @@ class PoolJob:
     """One run of a command on the whole pool."""
 
     id: int
-    """A run that began later has a higher one."""
+    """A run that started later has a higher one."""
     started: datetime
     """When it started."""
     finished: datetime | None
@@ -322,7 +322,7 @@ class Night:
     last_run: int
     """The `id` of its last run."""
     started: datetime
-    """When its first run began."""
+    """When its first run started."""
     finished: datetime | None
     """When its last run ended; None: one has no end yet."""
     pid: int

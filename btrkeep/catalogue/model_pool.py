@@ -66,7 +66,7 @@ class Balance:
     """One run of `btrfs-balancer run`; while it has no end, also its current step."""
 
     id: int
-    """A run that began later has a higher one."""
+    """A run that started later has a higher one."""
     filesystem: str
     """The UUID."""
     mountpoint: str

@@ -210,7 +210,7 @@ _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_READONLY: (CatalogueUnusable, "the catalogue {path} cannot be written", _READ_ONLY),
     sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
 }
-"""By primary result code, or a whole one where the others of its kind are faults of ours: https://www.sqlite.org/rescode.html."""
+"""By primary result code, or by a complete code if the other codes of its kind are bugs: https://www.sqlite.org/rescode.html."""
 _OTHER_FORMAT = "unsupported file format"
 """What SQLite says of a header whose format is a number that is none: it has no code of its own."""
 _FOR_LACK_OF_ROOM = (_BROKEN, _MEANINGS[sqlite3.SQLITE_CANTOPEN])

@@ -58,7 +58,7 @@ class StripBackup:
     """One backup of the strip."""
 
     day: date
-    """The day on which it began, in the pool's zone."""
+    """The day on which it started, in the pool's zone."""
     kind: StripLetter
     """What became of it."""
 

@@ -56,7 +56,7 @@ class DrillResult:
     backup: str
     """The name of the backup that was restored."""
     at: datetime
-    """When the drill began."""
+    """When the drill started."""
     outcome: DrillOutcome
     """Whether it proved the backup."""
     seconds: float = 0.0

@@ -80,7 +80,7 @@ def add_health(add: AddSample, verdict: PoolVerdict) -> None:
 
 
 def add_alarms(add: AddSample, alarms: Iterable[StoredAlarm], now: datetime, patience: AlarmPatience) -> None:
-    """Adds how many alarms of each kind stand."""
+    """Adds how many alarms of each kind are open."""
     active_events = [row.what for row in alarms if patience.is_active(row, now)]
     for event in (*ALARM_EVENTS, "service"):
         add(table.ALARMS, active_events.count(event), event)

@@ -25,7 +25,7 @@ class OffsiteSnapshot:
     name: str
     """The backup's name in the pool."""
     started: datetime
-    """When that backup began."""
+    """When that backup started."""
     machine: str = ""
     """The id that the host had in the pool; "": it could not be recorded."""
     label: str = ""

@@ -1,9 +1,11 @@
-"""Decides which backups of a host are kept, and why. Pure: plain data, an explicit `now`, reasons with every answer.
+"""Decides which backups of a host are kept, and why. Pure: takes plain data and an explicit `now`, returns reasons with every
+answer.
 
-The first complete backup of a day, ISO week, month and year, in the pool's zone, represents that period; the newest N represented
-periods of each kind are kept. Suspect and failed backups expire when two complete ones are newer; until then the same rules thin
-them. Nothing is measured from `now`, so a host that fell silent keeps what it has, and a wrong clock deletes nothing. The first
-backup of a period stays the first, so it does not matter how often the policy is applied (docs/decisions/0008-retention.rst).
+The first complete backup of a day, ISO week, month or year, in the pool's zone, represents that period; the newest N represented
+periods of each kind are kept. Suspect and failed backups expire when two complete ones are newer; until then the same rules apply
+to them as a separate group. No rule counts from `now`, so the backups of a host that is no longer backed up remain, and a wrong
+clock deletes nothing. The first backup of a period remains the first, so it does not matter how often the policy is applied
+(docs/decisions/0008-retention.rst).
 """
 
 from bisect import bisect_left
@@ -100,7 +102,7 @@ class Candidate:
     name: str
     """Its name."""
     started: datetime
-    """When its run began."""
+    """When its run started."""
     state: str
     """complete, suspect, failed or altered, as if it was not expired."""
     expired: datetime | None = None

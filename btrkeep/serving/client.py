@@ -103,7 +103,9 @@ class _Line:
             raise self._absent(error) from error
 
     def _connect(self) -> None:
-        """A socket with a time limit does not wait for a slot in the queue of the service by itself. Raises OSError."""
+        """Connects repeatedly, because connecting with a time limit fails at once if the queue of the service is full. Raises
+        OSError.
+        """
         end = time.monotonic() + _QUEUEING
         while True:
             try:

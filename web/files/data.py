@@ -41,7 +41,7 @@ class Which:
     state: str
     """Its state."""
     started: datetime
-    """When its run began."""
+    """When its run started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def is_escaped(text: str) -> bool:
 
 
 def backup_day(name: str, zone: ZoneInfo) -> str:
-    """Returns when a backup began, from its name: 2026-11-20 22:00:03 in the pool's zone."""
+    """Returns when a backup started, from its name: 2026-11-20 22:00:03 in the pool's zone."""
     started = parse_backup_name(name)
     return local_time(started, zone) if started else printable(name)
 

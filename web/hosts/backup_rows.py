@@ -34,7 +34,7 @@ class BackupRow:
     state: str
     """Its state."""
     started: datetime
-    """When its run began."""
+    """When its run started."""
     finished: datetime | None
     """When its run ended; null: it has not."""
     duration: float | None
@@ -193,7 +193,7 @@ class Mark:
     """One backup on the calendar."""
 
     day: date
-    """The day on which it began, in the pool's zone."""
+    """The day on which it started, in the pool's zone."""
     kind: StripLetter
     """How long it is kept."""
     name: str

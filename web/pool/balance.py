@@ -23,7 +23,7 @@ class BalanceRun:
     """A run of `btrfs-balancer run`. Sizes are bytes."""
 
     id: int
-    """A run that began later has a higher one."""
+    """A run that started later has a higher one."""
     state: str
     """Its outcome, or running, or killed."""
     why: str | None
@@ -111,7 +111,7 @@ class BalanceSums:
     moved: int
     """Bytes of data."""
     written: int
-    """Bytes that all programs wrote to the devices, of the runs of which that is known."""
+    """Bytes that all programs wrote to the devices, in the runs for which this is known."""
     gained: float
     """Score removed."""
     amplification: float | None

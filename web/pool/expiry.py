@@ -22,7 +22,7 @@ class ExpiryRun:
     """A run of `backupd expire`. Counts are backups, except `left_out`."""
 
     id: int
-    """A run that began later has a higher one."""
+    """A run that started later has a higher one."""
     state: str
     """Its outcome, or running, or killed."""
     started: datetime

@@ -68,7 +68,7 @@ class Scores:
 
 
 def scores(catalogue: Catalogue, filesystem: str, now: datetime, days: int) -> Scores:
-    """Returns the scorings of so many days; the last one whatever its age."""
+    """Returns the scorings of that many days; the last one whatever its age."""
     newest = catalogue.newest_score(filesystem)
     if newest is None:
         return Scores(None, (), ())

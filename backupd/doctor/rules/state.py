@@ -74,8 +74,8 @@ def _quotas(facts: DoctorFacts) -> Iterator[Finding]:
             "quotas",
             "warning",
             f"{who} balances, and the moved data is counted for other hosts",
-            "where a balance finds free space between two extents, the first is counted for the owner of the second (Linux "
-            "6.18). The numbers of hosts become wrong, and a quota may stop a host because of another host's data",
+            "if there is free space between two extents that a balance moves, it counts the first one for the owner of the "
+            "second (Linux 6.18). The numbers of hosts become wrong, and a quota may stop a host because of another host's data",
             "without balancing, free space fragments; without simple quotas, no quota applies",
             (f"{backupd(site, 'quota disable')}   # or: systemctl disable --now {timer}",),
         )

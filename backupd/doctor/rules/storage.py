@@ -298,9 +298,7 @@ def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def is_accelerated(checksum: str, driver: str, cpu: frozenset[str]) -> bool:
-    """Returns True if a driver uses special instructions. Drivers with another name than generic or lib do; lib chooses
-    by itself.
-    """
+    """Returns True if a driver uses special instructions, which all except generic and lib do; lib is the default."""
     if driver.endswith("-generic"):
         return False
     if driver.endswith("-lib"):  # since Linux 6.14 for crc32c, 6.16 for sha256, 6.19 for blake2b

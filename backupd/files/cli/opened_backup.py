@@ -130,9 +130,8 @@ def state_words(state: str) -> str:
 
 
 def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
-    """Returns remarks about a backup: where deletions were skipped, and which folders `one_file_system` excluded.
-
-    Only those about a folder that contains one of the paths, or lies below it.
+    """Returns remarks about a backup: where deletions were skipped, and which folders `one_file_system` excluded. Only those about
+    a folder that contains, or is below, one of the paths.
     """
     asked = [os.fsdecode(path) for path in paths]
     lines = [

@@ -1,4 +1,4 @@
-"""`backupd status`: shows the state of every host. After two seconds it prints on a terminal what it waits for."""
+"""`backupd status`: shows the state of every host. After two seconds it prints on a terminal why it is waiting."""
 
 import sys
 import threading

@@ -34,9 +34,8 @@ def result_line(result: HostResult) -> str:
 
 
 def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, problem: bool) -> str:
-    """Returns the whole run in one line; `hosts`: how many it was to back up, more than have a result if it ended early.
-
-    `problem`: an error is reported besides, or hosts wait for their windows, so that "nothing was due" would be wrong.
+    """Returns the whole run in one line. `hosts`: how many were to be backed up, more than there are results if it ended early.
+    `problem`: another error is reported, or hosts wait for their windows, so that "nothing was due" would be wrong.
     """
     if not hosts:
         return "no host was backed up" if problem else "nothing was due"
