@@ -27,8 +27,8 @@ def elsewhere(fd: int, settings: RunSettings) -> set[int]:
     if not settings.devices and settings.fill is None:
         return set()
     chunk = chunks(fd)
-    left_out = on_devices(chunk, (settings.fill,)) if settings.fill is not None else set()
-    return left_out | (set(chunk.vaddr.tolist()) - on_devices(chunk, settings.devices) if settings.devices else set())
+    excluded = on_devices(chunk, (settings.fill,)) if settings.fill is not None else set()
+    return excluded | (set(chunk.vaddr.tolist()) - on_devices(chunk, settings.devices) if settings.devices else set())
 
 
 def on_devices(chunk: Chunks, devids: Collection[int]) -> set[int]:
@@ -186,10 +186,10 @@ def planned(fd: int, seen: FilesystemReading, settings: RunSettings, model: Mode
 
     Reads the costs of all of them, which may take some seconds.
     """
-    groups, room, left_out = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
-    ranked = rank(groups, settings.policy, settings.floors, None, left_out, room, settings.by_device).tolist()
+    groups, room, excluded = seen.survey.groups, seen.room.unallocated, elsewhere(fd, settings)
+    ranked = rank(groups, settings.policy, settings.floors, None, excluded, room, settings.by_device).tolist()
     by_vaddr = Costs(fd).of(groups, ranked)
-    ordered = rank(groups, settings.policy, settings.floors, by_vaddr, left_out, room, settings.by_device).tolist()
+    ordered = rank(groups, settings.policy, settings.floors, by_vaddr, excluded, room, settings.by_device).tolist()
     place = {index: at for at, index in enumerate(ordered)}
     used: list[int] = groups.used.tolist()
     within, rest = _in_turn(used, [index for index in ranked if index in place], place, settings.budget)

@@ -119,8 +119,8 @@ def automatic_name(picture: Path) -> Path:
 def packed(state: FilesystemState) -> bytes:
     """The file's bytes."""
     derived = _by_stripes(**{name: getattr(state, name) for name in _STRIPES})
-    left_out = "de_vaddr" if np.array_equal(derived, state.de_vaddr) else ""
-    kept = [(name, values) for name in _COLUMNS if (values := getattr(state, name)) is not None and name != left_out]
+    derived_column = "de_vaddr" if np.array_equal(derived, state.de_vaddr) else ""
+    kept = [(name, values) for name in _COLUMNS if (values := getattr(state, name)) is not None and name != derived_column]
     columns, described = [], []
     for name, values in kept:
         kind = _KIND_OF.get(name, "u8")

@@ -59,7 +59,7 @@ class FrameSources:
 
     sources: list[FrameSource]
     """The sources in order of time."""
-    left_out: list[str]
+    skipped_states: list[str]
     """A line with the reason for each skipped file."""
 
 
@@ -74,18 +74,18 @@ def gather(folder: Path, without: Path | None = None) -> FrameSources:
     except OSError as error:
         raise OperatorError(f"{folder} cannot be read: {error.strerror}", "name a folder of pictures or recorded states") from None
     recorded = {path.stem for path in names if path.suffix == SUFFIX}
-    sources, left_out = [], []
+    sources, skipped_states = [], []
     for path in names:
         if path == without or path.suffix not in (SUFFIX, *PICTURES) or (path.suffix != SUFFIX and path.stem in recorded):
             continue
         try:
             source = _state(path) if path.suffix == SUFFIX else _picture(path)
         except OperatorError as error:
-            left_out.append(error.message)
+            skipped_states.append(error.message)
         else:
             sources += [source] if source else []
     _require_one_filesystem(folder, [source.moment for source in sources if source.moment])
-    return FrameSources(sorted(sources, key=lambda source: (source.taken, source.path)), left_out)
+    return FrameSources(sorted(sources, key=lambda source: (source.taken, source.path)), skipped_states)
 
 
 def _state(path: Path) -> FrameSource:
@@ -231,7 +231,7 @@ class TimelapseSummary:
     """Pixels."""
     height: int
     """Pixels."""
-    left_out: list[str]
+    skipped_states: list[str]
     """A line with the reason for each skipped file."""
 
 
@@ -254,7 +254,7 @@ def timelapse(
         raise OperatorError("ffmpeg, which makes mp4, is not installed", "install it, or name a .gif or a .webp")
     frame_sources = gather(folder, output)
     if not frame_sources.sources:
-        why = f": {frame_sources.left_out[0]}" if frame_sources.left_out else ""
+        why = f": {frame_sources.skipped_states[0]}" if frame_sources.skipped_states else ""
         raise OperatorError(f"{folder} has no picture and no recorded state{why}", "`btrfs-heatmap --record MOUNTPOINT` makes them")
     recorded = [source.moment for source in frame_sources.sources if source.moment]
     if recorded:
@@ -270,7 +270,7 @@ def timelapse(
         frame_sources.sources[-1].taken,
         width,
         height,
-        frame_sources.left_out,
+        frame_sources.skipped_states,
     )
 
 

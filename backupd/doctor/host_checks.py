@@ -109,7 +109,8 @@ async def _own_folders_by_name(
         (folder_name, str(folder))
         for folder_name, folder in _own_folders(config)
         if any(
-            below(str(folder), path) and not is_excluded(str(folder), path, (*host.exclude, *host.left_out)) for path in host.paths
+            below(str(folder), path) and not is_excluded(str(folder), path, (*host.exclude, *host.self_excluded))
+            for path in host.paths
         )
     ]
     if not folders or not await asyncio.to_thread(is_own_address, host.address or ""):

@@ -158,7 +158,7 @@ def _at(seen: dict[str, Mount], path: str) -> Mount | None:
 
 def _is_fetched(path: str, seen: dict[str, Mount], host: HostConfig) -> bool:
     source = next((source for source in host.paths if below(path, source)), None)
-    if source is None or is_expected(path, source) or is_excluded(path, source, (*host.exclude, *host.left_out)):
+    if source is None or is_expected(path, source) or is_excluded(path, source, (*host.exclude, *host.self_excluded)):
         return False
     return not host.one_file_system or _device(_at(seen, path)) == _device(_at(seen, source))
 

@@ -43,12 +43,12 @@ class FoundDifferences:
             self.samples.append(f"{printable(name)}: {difference}")
 
 
-def command(source: Path, copy: Path, names: Path | None, left_out: Path | None = None) -> tuple[str, ...]:
+def command(source: Path, copy: Path, names: Path | None, exclusions: Path | None = None) -> tuple[str, ...]:
     """Returns the command. `names`: a file with the restored names, each followed by a NUL; None: everything except the folders in
-    the file `left_out` (write_left_out).
+    the file `exclusions` (write_exclusions).
     """
     selection = (f"--files-from={names}", "--from0") if names else ("--recursive", "--delete")
-    but = ("--from0", f"--exclude-from={left_out}") if left_out else ()
+    but = ("--from0", f"--exclude-from={exclusions}") if exclusions else ()
     return (
         *ENDS_WITH_US,
         "rsync",
@@ -86,7 +86,7 @@ async def compare(
     names: Path | None,
     is_over: Callable[[], bool],
     is_to_wait: Callable[[], bool],
-    left_out: Path | None = None,
+    exclusions: Path | None = None,
 ) -> FoundDifferences:
     """Compares. Ends early if `is_over` returns True, with an incomplete result: the caller must check that again. Pauses while
     `is_to_wait` returns True.
@@ -106,7 +106,7 @@ async def compare(
     def hear(data: bytes) -> None:
         error_output.extend(data[: max(0, _LONGEST - len(error_output))])
 
-    group = Group.start(command(source, copy, names, left_out), on_stdout=take, on_stderr=hear)
+    group = Group.start(command(source, copy, names, exclusions), on_stdout=take, on_stderr=hear)
     ended = asyncio.create_task(group.wait())
     waits = False
     while not ended.done():
@@ -139,7 +139,7 @@ def write_names(file: Path, paths: Sequence[bytes]) -> None:
             out.write(b"./" + path.lstrip(b"/") + b"\0")  # a line that begins with # would be a comment
 
 
-def write_left_out(file: Path, folders: Iterable[bytes]) -> None:
+def write_exclusions(file: Path, folders: Iterable[bytes]) -> None:
     """Writes names of folders as patterns of rsync that match only these. Raises OSError."""
     with file.open("xb") as out:
         for name in folders:

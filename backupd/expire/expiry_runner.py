@@ -72,7 +72,7 @@ def dry_run_plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> 
     context.clock_waits = verdict.wait is not None
     plan = _plan(context, forced, scope)
     context.summary.stop = context.summary.stop or plan.stop
-    context.summary.left_out = dict(plan.left_out)
+    context.summary.skipped_hosts = dict(plan.skipped_hosts)
     return plan
 
 
@@ -198,7 +198,7 @@ class ExpiryRunner:
     def _carry_out(self, touched: Sequence[str]) -> None:
         context, summary = self.context, self.context.summary
         plan = _plan(context, self.forced, self.scope)
-        summary.left_out, summary.stop = dict(plan.left_out), plan.stop
+        summary.skipped_hosts, summary.stop = dict(plan.skipped_hosts), plan.stop
         summary.waiting_for_grace = plan.count("wait")
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
         context.sinks(plan)
@@ -373,7 +373,7 @@ class ExpiryRunner:
             "marked": summary.marked,
             "revived": summary.revived,
             "deleted": summary.deleted,
-            "left_out": len(summary.left_out),
+            "left_out": len(summary.skipped_hosts),
             "waiting": progress.waiting,
             "most_waiting": self.queue.most_waiting,
             "rate": progress.rate,

@@ -71,7 +71,7 @@ class Summary:
     """Number of due deletions that were not made (a limit, a signal, a locked host, a backup that is being restored from)."""
     waiting_for_grace: int = 0
     """Number of backups that are marked and not due yet."""
-    left_out: dict[str, DeletedShare | UnreadableHost] = field(default_factory=dict)
+    skipped_hosts: dict[str, DeletedShare | UnreadableHost] = field(default_factory=dict)
     """Skipped hosts with the reason."""
     busy: list[str] = field(default_factory=list)
     """Hosts that another job had locked; the next run processes them."""
@@ -103,7 +103,7 @@ class Summary:
     @property
     def good(self) -> bool:
         """Returns True if nothing needs attention."""
-        return not (self.left_out or self.problems or self.stop)
+        return not (self.skipped_hosts or self.problems or self.stop)
 
     @property
     def outcome(self) -> str:
@@ -112,7 +112,7 @@ class Summary:
             return "failed"
         if self.stop or self.ended_by:
             return "stopped"
-        return "partial" if self.left_out or self.problems or self.rest else "complete"
+        return "partial" if self.skipped_hosts or self.problems or self.rest else "complete"
 
     @property
     def written_each(self) -> int | None:
@@ -162,7 +162,7 @@ def expiry_words(why: DeletedShare | ClockBehind | ClockAhead, command: str = "e
             )
 
 
-def left_out_words(host: str, why: DeletedShare | UnreadableHost, command: str = "expire") -> str:
+def skip_words(host: str, why: DeletedShare | UnreadableHost, command: str = "expire") -> str:
     """Formats why an expiry skips the host."""
     if isinstance(why, UnreadableHost):
         return why.error

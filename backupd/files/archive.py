@@ -49,16 +49,16 @@ class ArchiveResult:
     """Number of names in it."""
     size: int = 0
     """Bytes of the archive."""
-    left_out: list[tuple[bytes, str]] = field(default_factory=list)
+    skipped: list[tuple[bytes, str]] = field(default_factory=list)
     """Up to SAMPLES paths that are left out, with the reason."""
-    left_out_count: int = 0
+    skipped_count: int = 0
     """Number of all paths that are left out."""
 
     def leave_out(self, path: bytes, why: str) -> None:
         """Counts what an archive of this kind cannot contain."""
-        self.left_out_count += 1
-        if len(self.left_out) < SAMPLES:
-            self.left_out.append((path, why))
+        self.skipped_count += 1
+        if len(self.skipped) < SAMPLES:
+            self.skipped.append((path, why))
 
 
 class SourceUnreadable(OSError):

@@ -114,8 +114,8 @@ class Files:
 
 def _excluded(config: Config) -> set[tuple[str, str]]:
     """Returns what is skipped because of a mistake: hosts, copies, sections without effect on backups, unreadable files."""
-    left_out = {"host": config.excluded, "copy": config.excluded_copies, "section": config.faulty_sections, "file": config.unread}
-    return {(kind, name) for kind, names in left_out.items() for name in names}
+    faulty = {"host": config.excluded, "copy": config.excluded_copies, "section": config.faulty_sections, "file": config.unread}
+    return {(kind, name) for kind, names in faulty.items() for name in names}
 
 
 def _lock(fd: int, main: Path) -> None:

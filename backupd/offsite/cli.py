@@ -11,7 +11,7 @@ import click
 
 from backupd.cli.command_context import completing_config, dry_run_option, opened, pass_context
 from backupd.cli.copy_commands import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
-from backupd.expire.report import expiry_words, left_out_words
+from backupd.expire.report import expiry_words, skip_words
 from backupd.offsite.offsite_run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
 from backupd.offsite.repository import KnownRepository, check_sample, make, note_size, require_there, snapshots
 from backupd.offsite.restic import Restic, restic_of
@@ -116,8 +116,8 @@ def run_command(
                 report_unreached(context, settings, error, dry_run=dry_run)
                 results.append({"offsite": settings.name, "error": error.message, "status": int(Exit.ATTENTION)})
         print_answer(results, (), as_json=as_json)
-    left_out = name is None and OFFSITE in context.config.faulty_sections
-    return max((result["status"] for result in results), default=int(Exit.ATTENTION if left_out else Exit.OK))
+    is_faulty = name is None and OFFSITE in context.config.faulty_sections
+    return max((result["status"] for result in results), default=int(Exit.ATTENTION if is_faulty else Exit.OK))
 
 
 @command.command("list", short_help="list this pool's backups there")
@@ -321,7 +321,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
     for failed in summary.failed:
         print_error(OperatorError(f"{failed.host}: {failed.error}"))
     guarded, command = summary.removal.guarded if summary.removal else None, f"offsite run {summary.offsite}"
-    kept_back = sorted(guarded.left_out.items()) if guarded else []
+    kept_back = sorted(guarded.skipped_hosts.items()) if guarded else []
     if guarded and guarded.stop:
         print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {expiry_words(guarded.stop, command)}"))
     if summary.doubt:
@@ -331,7 +331,7 @@ def _report(summary: OffsiteSummary, cancellation: Cancellation, as_json: bool) 
         error = summary.remove_error
         print_error(OperatorError(f"{summary.offsite}: nothing was removed there: {error.message}", error.hint))
     for host, share in kept_back:
-        print_error(OperatorError(f"{host}: nothing was removed there: {left_out_words(host, share, command)}"))
+        print_error(OperatorError(f"{host}: nothing was removed there: {skip_words(host, share, command)}"))
     if not as_json:
         more = left_words(summary.planned - len(summary.sent), out_of_time=summary.out_of_time)
         gone = f"; {counted(summary.removed, 'backup')} removed there" if summary.removed else ""

@@ -196,7 +196,7 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
     wanted = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
     return (
         *(f"--filter=+ {as_pattern(name)}" for name in wanted),
-        *(f"--filter=- {pattern}" for pattern in host.left_out),
+        *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
     )
 

@@ -109,7 +109,7 @@ def settings_of(host: HostConfig) -> dict[str, Any]:
     """Returns the settings that must be the same for a run to be continued."""
     return {
         "paths": list(host.paths),
-        "exclude": [*host.left_out, *host.exclude],
+        "exclude": [*host.self_excluded, *host.exclude],
         "inplace": host.inplace,
         "one_file_system": host.one_file_system,
     }

@@ -178,7 +178,7 @@ def _hosts(
         if "paths" not in values and not _paths_refused(table, groups):
             reason = 'missing: the source paths, such as paths = ["/etc", "/srv"]'
             problems.add(table.file, dotted(HOST, name, "paths"), reason, (HOST, name, "paths"))
-        values["left_out"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
+        values["self_excluded"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _say_what_is_empty(name, table.file, values, problems)
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
         yield name, config_model.HostConfig(name, **values)

@@ -174,7 +174,7 @@ class HostConfig:
         shown=True)
     retention: Retention = field(default_factory=Retention)
     """The rules for its backups."""
-    left_out: tuple[str, ...] = ()
+    self_excluded: tuple[str, ...] = ()
     """Exclude patterns for the pool and the state folder, if the host is this machine."""
     fault: str = ""
     """The mistake, FILE:LINE and why, because of which it is not backed up; "": none. The other settings are then those of its

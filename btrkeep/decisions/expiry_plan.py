@@ -102,14 +102,14 @@ class HostPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole plan. `hosts`: those with changes or waiting deletions; `left_out`: other hosts and the reasons.
+    """The whole plan. `hosts`: those with changes or waiting deletions; `skipped_hosts`: other hosts and the reasons.
 
     `stop`: why nothing may be done at all. `unruled`: hosts without a policy, whose backups are all kept; `unconfigured`: those of
     them that are not configured. `stale`: hosts whose notes contain deleted backups. `total`: number of final backups.
     """
 
     hosts: tuple[HostPlan, ...]
-    left_out: Mapping[str, DeletedShare | UnreadableHost]
+    skipped_hosts: Mapping[str, DeletedShare | UnreadableHost]
     stop: DeletedShare | None
     total: int
     unruled: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ def make_plan(
     counts their backups.
     """
     plans, shares = [], {}
-    left_out: dict[str, DeletedShare | UnreadableHost] = {}
+    skipped_hosts: dict[str, DeletedShare | UnreadableHost] = {}
     unruled: list[str] = []
     unconfigured: list[str] = []
     stale: list[str] = []
@@ -197,7 +197,7 @@ def make_plan(
     for facts in all_facts:
         total += len(facts.candidates)
         if facts.problem:
-            left_out[facts.host] = facts.problem
+            skipped_hosts[facts.host] = facts.problem
             continue
         if facts.stale:
             stale.append(facts.host)
@@ -209,9 +209,9 @@ def make_plan(
         if host_plan.changes_notes or host_plan.delete or host_plan.wait or host_plan.forgotten:
             plans.append(host_plan)
     guarded = too_many(shares, forced)
-    left_out |= guarded.left_out
-    hosts = tuple(plan for plan in plans if plan.host not in left_out)
-    return Plan(hosts, left_out, guarded.stop, total, tuple(unruled), tuple(unconfigured), tuple(stale))
+    skipped_hosts |= guarded.skipped_hosts
+    hosts = tuple(plan for plan in plans if plan.host not in skipped_hosts)
+    return Plan(hosts, skipped_hosts, guarded.stop, total, tuple(unruled), tuple(unconfigured), tuple(stale))
 
 
 def only(plan: Plan, names: Container[tuple[str, str]]) -> Plan:

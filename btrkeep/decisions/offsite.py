@@ -159,7 +159,7 @@ def to_remove(
     guarded = too_many(_shares(of_machine, going), forced)
     if guarded.stop:
         return Removal((), guarded)
-    return Removal(tuple(snapshot for snapshot in going if snapshot.host not in guarded.left_out), guarded)
+    return Removal(tuple(snapshot for snapshot in going if snapshot.host not in guarded.skipped_hosts), guarded)
 
 
 def _shares(

@@ -73,9 +73,9 @@ class DeletedShare:
 
 @dataclass(frozen=True, slots=True)
 class LimitsExceeded:
-    """`left_out`: hosts that would lose too much. `stop`: the pool would lose too much, so nothing may be done at all."""
+    """`skipped_hosts`: hosts that would lose too much. `stop`: the pool would lose too much, so nothing may be done at all."""
 
-    left_out: dict[str, DeletedShare]
+    skipped_hosts: dict[str, DeletedShare]
     stop: DeletedShare | None
 
 
@@ -83,10 +83,12 @@ def too_many(hosts: Mapping[str, DeletedShare], forced: Forced) -> LimitsExceede
     """Returns what must not be deleted unless forced by name. The pool's limit applies to the hosts that are not already
     skipped.
     """
-    left_out = {host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)}
-    going = sum(share.going for host, share in hosts.items() if host not in left_out)
+    skipped_hosts = {
+        host: share for host, share in hosts.items() if _beyond(share, HOST_SHARE, HOST_COUNT) and not forced.covers(host)
+    }
+    going = sum(share.going for host, share in hosts.items() if host not in skipped_hosts)
     pool = DeletedShare(going, sum(share.total for share in hosts.values()))
-    return LimitsExceeded(left_out, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
+    return LimitsExceeded(skipped_hosts, pool if _beyond(pool, POOL_SHARE, POOL_COUNT) and not forced.pool else None)
 
 
 def _beyond(share: DeletedShare, most: float, count: int) -> bool:

@@ -53,7 +53,7 @@ def command(folder: Path, output: Path, colour: str, no_dates: bool, quiet: int,
             progress=lambda done, count: line.go_on(lambda: f"drawing frames: {done / count:4.0%}"),
             **options,
         )
-    for reason in made.left_out:
+    for reason in made.skipped_states:
         click.echo(printable(f"skipped: {reason}"), err=True)
     if not quiet:
         period = f"{local_minute(made.first)} to {local_minute(made.last)}"

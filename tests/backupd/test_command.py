@@ -42,7 +42,7 @@ HOSTS = st.builds(
     inplace=st.sampled_from(INPLACE),
     stall=st.floats(min_value=0.001, max_value=1e8),
     exclude=_patterns.map(tuple),
-    left_out=_patterns.map(tuple),
+    self_excluded=_patterns.map(tuple),
     one_file_system=st.booleans(),
 )
 PATHS = st.lists(_words.filter(lambda word: "/" not in word and word not in (".", "..")), max_size=3).map(
@@ -278,7 +278,7 @@ def test_what_a_local_source_must_leave_out_is_left_out_before_anything_else_is_
     wanted = field_of(tmp_path, "plain")
     (wanted / "pool").mkdir()
     (wanted / "pool" / "file").write_text("endless", encoding="utf-8")
-    host = HostConfig("here", paths=(str(wanted),), left_out=(str(wanted / "pool"),), exclude=())
+    host = HostConfig("here", paths=(str(wanted),), self_excluded=(str(wanted / "pool"),), exclude=())
     [one_pass] = passes("always", based=False)
     done = run(rsync_command(host, SshSettings(), str(wanted), str(tmp_path / "backup"), one_pass))
     assert done.exit_code == 0

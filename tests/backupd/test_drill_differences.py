@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from backupd.drill.comparison import command, difference_of, write_left_out
+from backupd.drill.comparison import command, difference_of, write_exclusions
 from backupd.drill.restore_drill import choose_names
 from backupd.files.tree import Tree
 from btrkeep.config.values import FileSample
@@ -85,9 +85,9 @@ def test_folders_that_cannot_be_compared_are_left_out_with_all_in_them_and_nothi
         (tree / odd / "file").write_text("x")
     (trees[1] / odd / "file").write_text("other")
     (trees[1] / "deep/other").unlink()
-    left_out = tmp_path / "left-out"
-    write_left_out(left_out, [odd.encode()])
-    assert differences(trees, None, left_out).keys() - {"deep/", "./"} == {"deep/other"}
+    exclusions = tmp_path / "left-out"
+    write_exclusions(exclusions, [odd.encode()])
+    assert differences(trees, None, exclusions).keys() - {"deep/", "./"} == {"deep/other"}
 
 
 # Which files a drill restores

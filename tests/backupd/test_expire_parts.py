@@ -150,14 +150,14 @@ def test_of_several_interrupted_drops_the_one_that_moved_is_under_way(
     assert (result.root if (result := in_hand(drops, before, last)) else None) == root
 
 
-LEFT_OUT: dict[str, Any] = {"left_out": {"web1": DeletedShare(11, 12)}}
+SKIPPED: dict[str, Any] = {"skipped_hosts": {"web1": DeletedShare(11, 12)}}
 
 
 @pytest.mark.parametrize(
     ("summary", "is_good", "outcome"),
     [
         (Summary(deleted=5), True, "complete"),
-        (Summary(**LEFT_OUT), False, "partial"),
+        (Summary(**SKIPPED), False, "partial"),
         (Summary(problems=["x"]), False, "partial"),
         (Summary(rest=1), True, "partial"),
         (Summary(stop=DeletedShare(200, 300)), False, "stopped"),

@@ -181,11 +181,11 @@ def host(name: str, going: int, total: int, **wishes: object) -> HostBackups:
 
 def test_a_host_of_which_too_much_would_go_is_left_out_and_the_others_are_not() -> None:
     done = make_plan([host("a", 11, 34), host("b", 10, 30), host("c", 11, 37)], ZONE, NOW, Forced())
-    assert list(done.left_out) == ["a"]
+    assert list(done.skipped_hosts) == ["a"]
     assert [host_plan.host for host_plan in done.hosts] == ["b", "c"]
     assert done.stop is None
     forced = make_plan([host("a", 11, 34)], ZONE, NOW, Forced(hosts=frozenset({"a"})))
-    assert not forced.left_out
+    assert not forced.skipped_hosts
     assert forced.count("mark") == 11
 
 
@@ -199,20 +199,20 @@ def test_a_pool_of_which_too_much_would_go_is_left_alone() -> None:
 def test_backups_that_the_catalogue_knows_as_expired_went_past_the_guards_before() -> None:
     old = [backup(age, marked=2 * DAY) for age in range(3, 30)]
     fresh = [backup(age) for age in range(3)]
-    assert not make_plan([facts(*fresh, *old)], ZONE, NOW, Forced()).left_out
+    assert not make_plan([facts(*fresh, *old)], ZONE, NOW, Forced()).skipped_hosts
     unknown = facts(*fresh, *old, rows={})  # notes.json that somebody brought back from elsewhere
-    assert make_plan([unknown], ZONE, NOW, Forced()).left_out
+    assert make_plan([unknown], ZONE, NOW, Forced()).skipped_hosts
 
 
 def test_a_host_that_was_given_up_is_no_matter_for_the_guards() -> None:
     done = make_plan([host("a", 0, 400, forgotten=NOW)], ZONE, NOW, Forced())
-    assert (done.left_out, done.stop, done.count("mark")) == ({}, None, 400)
+    assert (done.skipped_hosts, done.stop, done.count("mark")) == ({}, None, 400)
 
 
 def test_a_host_with_trouble_is_left_out() -> None:
     problem = HostBackups("web", (), THREE_DAYS, problem=UnreadableHost("notes.json cannot be read"))
     done = make_plan([problem, host("b", 2, 5)], ZONE, NOW, Forced())
-    assert done.left_out == {"web": UnreadableHost("notes.json cannot be read")}
+    assert done.skipped_hosts == {"web": UnreadableHost("notes.json cannot be read")}
     assert [host_plan.host for host_plan in done.hosts] == ["b"]
 
 
@@ -328,7 +328,7 @@ def test_a_backup_whose_deletion_was_requested_waits_for_its_grace_and_no_rule_k
 def test_requested_deletions_do_not_count_against_the_safety_limits() -> None:
     many = [asked(age, at_once=True) for age in range(1, 30)]
     result = make_plan([facts(backup(0), *many, rows={})], ZONE, NOW, Forced())
-    assert (result.left_out, result.count("delete")) == ({}, 29)
+    assert (result.skipped_hosts, result.count("delete")) == ({}, 29)
 
 
 def test_while_the_clock_is_in_doubt_only_backups_without_a_grace_are_deleted() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.report import expiry_words, left_out_words
+from backupd.expire.report import expiry_words, skip_words
 from backupd.expire.trust import clock_synchronised, judge_clock, keep_clocks, past_clocks, recall_clocks
 from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.decisions.safety_limits import (
@@ -33,7 +33,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @pytest.mark.parametrize(
-    ("going", "total", "left_out"),
+    ("going", "total", "is_skipped"),
     [
         (11, 36, True),  # 30.6 %
         (11, 37, False),  # 29.7 %
@@ -45,14 +45,14 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
         (0, 0, False),
     ],
 )
-def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: int, left_out: bool) -> None:
+def test_a_host_is_left_out_beyond_30_percent_and_beyond_10(going: int, total: int, is_skipped: bool) -> None:
     guarded = too_many({"web1": DeletedShare(going, total), "web2": DeletedShare(0, 10_000)}, NOTHING)
-    assert set(guarded.left_out) == ({"web1"} if left_out else set())
+    assert set(guarded.skipped_hosts) == ({"web1"} if is_skipped else set())
     assert guarded.stop is None
 
 
 def test_a_host_left_out_of_an_expiry_is_reported_with_the_count_and_the_force_command() -> None:
-    results = left_out_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).left_out["web1"])
+    results = skip_words("web1", too_many({"web1": DeletedShare(24, 34)}, NOTHING).skipped_hosts["web1"])
     assert results == (
         "24 of 34 backups would be deleted at once, more than 30% and more than 10; if that is intended: "
         "`backupd expire --force web1`"
@@ -72,7 +72,7 @@ def test_a_host_left_out_of_an_expiry_is_reported_with_the_count_and_the_force_c
 def test_everything_stops_beyond_30_percent_and_beyond_100_of_the_pool(hosts: int, going: int, total: int, stops: bool) -> None:
     shares = {f"web{number}": DeletedShare(going, total) for number in range(hosts)}
     guarded = too_many(shares, NOTHING)
-    assert (guarded.stop is not None, guarded.left_out) == (stops, {})
+    assert (guarded.stop is not None, guarded.skipped_hosts) == (stops, {})
     assert too_many(shares, Forced(pool=True)).stop is None
     assert guarded.stop == (DeletedShare(hosts * going, hosts * total) if stops else None)
 
@@ -81,9 +81,9 @@ def test_the_limit_of_the_pool_counts_no_backups_of_hosts_that_are_left_out() ->
     """Of a host that is left out nothing goes, so it stops no other; forced, it counts like any."""
     hosts = {"big": DeletedShare(200, 300), "web1": DeletedShare(5, 34)}
     guarded = too_many(hosts, NOTHING)
-    assert (set(guarded.left_out), guarded.stop) == ({"big"}, None)
+    assert (set(guarded.skipped_hosts), guarded.stop) == ({"big"}, None)
     guarded = too_many(hosts, Forced(hosts=frozenset({"big"})))
-    assert guarded.left_out == {}
+    assert guarded.skipped_hosts == {}
     assert guarded.stop == DeletedShare(205, 334)
     assert expiry_words(guarded.stop) == (
         "in the whole pool, 205 of 334 backups would be deleted at once, more than 30% and more than 100; "
@@ -93,9 +93,9 @@ def test_the_limit_of_the_pool_counts_no_backups_of_hosts_that_are_left_out() ->
 
 def test_a_host_is_forced_by_its_name_or_with_all_hosts() -> None:
     hosts = {"web1": DeletedShare(20, 34), "web2": DeletedShare(20, 34)}
-    assert set(too_many(hosts, Forced(hosts=frozenset({"web1"}))).left_out) == {"web2"}
-    assert too_many(hosts, Forced(every_host=True)).left_out == {}
-    assert set(too_many(hosts, Forced(pool=True, clock=True)).left_out) == {"web1", "web2"}
+    assert set(too_many(hosts, Forced(hosts=frozenset({"web1"}))).skipped_hosts) == {"web2"}
+    assert too_many(hosts, Forced(every_host=True)).skipped_hosts == {}
+    assert set(too_many(hosts, Forced(pool=True, clock=True)).skipped_hosts) == {"web1", "web2"}
 
 
 def test_words_of_force_are_read_by_name() -> None:
@@ -113,7 +113,7 @@ def test_a_host_that_is_called_like_one_of_the_words_is_named_with_host() -> Non
     assert Forced.parse(["pool"], hosts) == Forced(pool=True)
     assert Forced.parse(["host:pool"], hosts) == Forced(hosts=frozenset({"pool"}))
     assert all(Forced.parse([force_word(host)], hosts) == Forced(hosts=frozenset({host})) for host in hosts)
-    assert "--force host:pool" in left_out_words("pool", too_many({"pool": DeletedShare(20, 34)}, NOTHING).left_out["pool"])
+    assert "--force host:pool" in skip_words("pool", too_many({"pool": DeletedShare(20, 34)}, NOTHING).skipped_hosts["pool"])
 
 
 @pytest.mark.parametrize(

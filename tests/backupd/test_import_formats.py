@@ -45,7 +45,7 @@ def test_a_date_before_all_times_is_none(tmp_path: Path, name: str) -> None:
         (tmp_path / folder).mkdir()
     old_history = read_dated(tmp_path, ALONE)
     assert [tree.folder.name for tree in old_history.trees] == ["2026-11-20"]
-    assert list(old_history.left_out) == [str(tmp_path / name)]
+    assert list(old_history.skipped) == [str(tmp_path / name)]
 
 
 def test_trees_of_the_last_year_of_all_are_none(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_trees_of_the_last_year_of_all_are_none(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     old_history = read_dated(tmp_path, ALONE)
     assert [tree.folder.name for tree in old_history.trees] == ["2026-11-20"]
-    assert len(old_history.left_out) == 2
+    assert len(old_history.skipped) == 2
 
 
 def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
@@ -68,7 +68,7 @@ def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
     assert [tree.folder.name for tree in read_dated(dated, ALONE).trees] == ["2026-11-20"]
     old_history = read_rsnapshot(snapshots_, HostNames())
     assert [tree.folder.parent.name for tree in old_history.trees] == ["daily.1"]
-    assert list(old_history.left_out) == [str(snapshots_ / "daily.0")]
+    assert list(old_history.skipped) == [str(snapshots_ / "daily.0")]
 
 
 def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do(tmp_path: Path) -> None:

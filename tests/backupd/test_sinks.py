@@ -58,15 +58,15 @@ def test_with_json_only_notices_are_said_and_on_standard_error(status: Said, cap
 
 def test_a_pipe_and_systemd_hear_of_an_expiry(status: Said, capsys: pytest.CaptureFixture[str]) -> None:
     step = ExpiryStep("2026-11-20T220003Z", (), datetime(2026, 11, 22, tzinfo=UTC))
-    left_out: dict[str, DeletedShare | UnreadableHost] = {
+    skipped_hosts: dict[str, DeletedShare | UnreadableHost] = {
         "mail": DeletedShare(24, 34),
         "ns": UnreadableHost("notes.json cannot be read"),
     }
     tell = expiry_sinks(as_json=False)
-    tell(Plan((HostPlan("web", 9, delete=(step,)),), left_out, None, 43))
+    tell(Plan((HostPlan("web", 9, delete=(step,)),), skipped_hosts, None, 43))
     tell(ExpiryProgress(0, 1, 7, 100, None, None, Pause.BACKUPS))
     tell(ExpiryProgress(1, 1, 8, 100, 2.0, 4.0, batch=True))
-    tell(Summary(planned=1, deleted=1, left_out=dict(left_out), seconds=2.0))
+    tell(Summary(planned=1, deleted=1, skipped_hosts=dict(skipped_hosts), seconds=2.0))
     force = "`backupd expire --force mail`"
     limit = f"24 of 34 backups would be deleted at once, more than 30% and more than 10; if that is intended: {force}"
     assert capsys.readouterr().out.splitlines() == [

@@ -61,7 +61,12 @@ def test_the_manual_page_has_the_same_keys_and_says_the_same_of_them() -> None:
 
 
 def test_every_entry_names_type_default_places_and_an_example() -> None:
-    fields = {*HostConfig.__slots__, *Retention.__slots__, *ExpirySettings.__slots__} - {"name", "left_out", "fault", "retention"}
+    fields = {*HostConfig.__slots__, *Retention.__slots__, *ExpirySettings.__slots__} - {
+        "name",
+        "self_excluded",
+        "fault",
+        "retention",
+    }
     assert fields <= {key.name for key in TABLE}
     for key in TABLE:
         entry = re.search(rf"^``{key.name}``\n(    .*\n|\n)+", DOCUMENT, re.MULTILINE)

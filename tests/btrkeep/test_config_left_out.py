@@ -37,7 +37,7 @@ def host(machine: Path, pool: str, *sources: str) -> tuple[HostConfig, tuple[str
 def fetched(here: HostConfig, machine: Path) -> set[str]:
     """The files that rsync fetches for this host, by the way the engine calls it, relative to the machine's root."""
     for path in here.paths:
-        excludes = [f"--exclude={pattern}" for pattern in here.left_out]
+        excludes = [f"--exclude={pattern}" for pattern in here.self_excluded]
         command = ["rsync", "-a", "--relative", *excludes, f"/.{path}/", f"{machine}.copy/"]
         subprocess.run(command, check=True, capture_output=True)
     copy = Path(f"{machine}.copy{machine}")
@@ -70,7 +70,7 @@ def test_rsync_fetches_everything_but_the_pool_and_the_state(
 
 def test_the_notice_names_file_host_source_and_what_is_left_out(machine: Path) -> None:
     here, notices = host(machine, "pool", "var")
-    assert here.left_out == (f"{machine}/var/state",)
+    assert here.self_excluded == (f"{machine}/var/state",)
     output = f'"{machine}/var" contains the state folder: {machine}/var/state is excluded'
     assert notices == (f"{machine}/main.toml: host.here.paths: {output}",)
 
@@ -79,7 +79,7 @@ def test_the_whole_machine_leaves_the_pool_out(machine: Path) -> None:
     (machine / "main.toml").write_text(
         f'[pool]\npath = "{machine}/home"\nstate = "{machine}/var/state"\n[host.here]\npaths = ["/"]\n'
     )
-    assert load(folder=machine).hosts["here"].left_out == (f"{machine}/home", f"{machine}/var/state")
+    assert load(folder=machine).hosts["here"].self_excluded == (f"{machine}/home", f"{machine}/var/state")
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_another_machine_may_have_the_same_paths(machine: Path) -> None:
     text = f'[pool]\npath = "{machine}/srv"\n[host.there]\naddress = "there"\npaths = ["{machine}/srv"]\nretention.daily = 1\n'
     (machine / "main.toml").write_text(text)
     config = load(folder=machine)
-    assert (config.hosts["there"].left_out, config.notices) == ((), ())
+    assert (config.hosts["there"].self_excluded, config.notices) == ((), ())

@@ -110,7 +110,7 @@ def test_hosts_come_back_as_they_were_but_for_commands_and_options(config: Confi
     facts = Facts()
     publish(config, facts, rehearsal=True, filesystem="uuid")
     site = published(facts)
-    left_out = {"before", "after", "ssh_options", "rsync_path", "port", "left_out"}
+    left_out = {"before", "after", "ssh_options", "rsync_path", "port", "self_excluded"}
     assert set(site.hosts) == {"web1", "laptop"}
     for name, host in config.hosts.items():
         for field in fields(HostConfig):
@@ -164,7 +164,7 @@ def test_what_another_version_published_is_read_as_far_as_it_is_known(config: Co
 
 
 def test_no_command_and_no_option_of_ssh_is_declared_as_shown() -> None:
-    assert not {"before", "after", "ssh_options", "rsync_path", "port", "left_out"} & {*_SHOWN}
+    assert not {"before", "after", "ssh_options", "rsync_path", "port", "self_excluded"} & {*_SHOWN}
     assert {"paths", "window", "exclude", "fault"} < {*_SHOWN} < {field.name for field in fields(HostConfig)}
 
 

@@ -64,7 +64,7 @@ def test_what_is_not_whole_counts_for_nothing_and_goes_once_a_whole_one_is_newer
 def test_too_much_of_a_host_at_once_stays_until_it_is_asked_for() -> None:
     snapshots = [*there("web1", *range(13)), *there("db1", 0, 1, 2)]
     removal = to_remove(snapshots, (), DAILY, ZoneInfo("UTC"), NOW, NOBODY)
-    assert ([snapshot.id for snapshot in removal.going], list(removal.guarded.left_out)) == (["db1-2"], ["web1"])
+    assert ([snapshot.id for snapshot in removal.going], list(removal.guarded.skipped_hosts)) == (["db1-2"], ["web1"])
     assert len(to_remove(snapshots, (), DAILY, ZoneInfo("UTC"), NOW, EVERYBODY).going) == 12
 
 
@@ -82,7 +82,7 @@ def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_t
     for snapshots in (present, [*former, *present]):
         removal = to_remove(placed(snapshots, {"web1": "p"}), (), policy, ZoneInfo("UTC"), NOW, NOBODY)
         assert removal.going == ()
-        share = removal.guarded.left_out["web1"]
+        share = removal.guarded.skipped_hosts["web1"]
         assert share.going / share.total > 0.5
 
 

@@ -163,7 +163,7 @@ def test_what_is_damaged_is_left_out_and_named(folder: Path) -> None:
     (folder / "notes.txt").write_text("nothing to see")
     result, shown = made(folder, "x.gif", size=6)
     assert len(shown) == 5
-    assert sorted(Path(line.split(" ")[0]).name for line in result.left_out) == ["9.heatmap", "x.png"]
+    assert sorted(Path(line.split(" ")[0]).name for line in result.skipped_states) == ["9.heatmap", "x.png"]
 
 
 def test_the_animation_itself_is_no_frame_of_the_next_one(folder: Path) -> None:

@@ -56,10 +56,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_that_cannot_be_read_is_said_and_no_error(tmp_path: Path) -> None:
-    assert RecordedStates(tmp_path / "missing").gallery().left_out == ()
+    assert RecordedStates(tmp_path / "missing").gallery().skipped_states == ()
     (tmp_path / "file").touch()
     gallery = RecordedStates(tmp_path / "file").gallery()
-    assert (gallery.recorded, gallery.left_out) == ((), ("the folder of recorded states cannot be read: Not a directory",))
+    assert (gallery.recorded, gallery.skipped_states) == ((), ("the folder of recorded states cannot be read: Not a directory",))
 
 
 def test_what_drawing_a_recorded_state_loads_is_pure() -> None:
@@ -71,8 +71,8 @@ def test_the_states_of_one_filesystem_are_found_in_order_and_others_are_told_of(
     gallery = RecordedStates(folder).gallery()
     assert [recorded.taken for recorded in gallery.recorded] == [FIRST_DAY + timedelta(days=number) for number in range(DAYS)]
     assert [recorded.name for recorded in gallery.recorded] == [f"night {number}.heatmap" for number in range(DAYS)]
-    assert sorted(line.split(" ")[0] for line in gallery.left_out) == ["1", "damaged.heatmap:", "text.heatmap:"]
-    assert not any(str(folder) in line for line in gallery.left_out)
+    assert sorted(line.split(" ")[0] for line in gallery.skipped_states) == ["1", "damaged.heatmap:", "text.heatmap:"]
+    assert not any(str(folder) in line for line in gallery.skipped_states)
     assert RecordedStates(folder).gallery("another").recorded[0].name == "another.heatmap"
     assert RecordedStates(folder / "not there").gallery().recorded == ()
 

@@ -95,7 +95,7 @@ class Gallery:
 
     recorded: tuple[RecordedState, ...]
     """Oldest first."""
-    left_out: tuple[str, ...]
+    skipped_states: tuple[str, ...]
     """Why some files are not among them, a line each."""
 
     def at(self, id: str | None) -> int | None:  # noqa: A002  it is called so
@@ -193,7 +193,8 @@ class Painter:
         return self._made("png", self._key(gallery, recorded, wish), lambda: _png(self._drawn(gallery, recorded, wish)))
 
     def map(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
-        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/whole_filesystem.py describes the format."""
+        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/whole_filesystem.py describes the format.
+        """
         return self._made("map", self._key(gallery, recorded, wish), lambda: self._map(gallery, recorded, wish))
 
     def key(self, recorded: RecordedState, wish: DrawingRequest) -> ColourKey:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, left_out_words, names_in_words
+from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, names_in_words, skip_words
 from btrkeep.cli.output import print_wrapped, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
@@ -37,8 +37,8 @@ def progress_line(now: ExpiryProgress) -> str:
 
 def plan_notices(plan: Plan) -> Iterator[str]:
     """Yields the notices of a plan, before it runs."""
-    for host, reason in plan.left_out.items():
-        yield f"{host} is skipped: {left_out_words(host, reason)}"
+    for host, reason in plan.skipped_hosts.items():
+        yield f"{host} is skipped: {skip_words(host, reason)}"
     if plan.unruled:
         yield f"no retention policy, so everything is kept: {names_in_words(plan.unruled)}"
     if plan.unconfigured:
@@ -72,19 +72,20 @@ def _counts(summary: Summary) -> Iterator[str]:
         yield f"{summary.revived:,} kept again"
     yield f"{summary.deleted:,} deleted"
     yield f"{summary.waiting_for_grace:,} waiting for their grace to end"
-    if summary.left_out:
-        yield f"{counted(len(summary.left_out), 'host')} skipped"
+    if summary.skipped_hosts:
+        yield f"{counted(len(summary.skipped_hosts), 'host')} skipped"
 
 
 def summary_fields(summary: Summary) -> dict[str, Any]:
     """Returns one object for --json."""
-    fields = {name: getattr(summary, name) for name in _JSON} | _hindrances(summary)
+    obstacles = _obstacles(summary)
+    fields = {name: obstacles[name] if name in obstacles else getattr(summary, name) for name in _JSON}
     return fields | {"written_bytes_each": summary.written_each, "seconds": round(summary.seconds, 3)}
 
 
-def _hindrances(summary: Summary) -> dict[str, Any]:
+def _obstacles(summary: Summary) -> dict[str, Any]:
     return {
-        "left_out": {host: left_out_words(host, why) for host, why in summary.left_out.items()},
+        "left_out": {host: skip_words(host, why) for host, why in summary.skipped_hosts.items()},
         "stop": summary.stop and expiry_words(summary.stop),
         "clock": summary.clock and expiry_words(summary.clock),
     }
@@ -174,4 +175,4 @@ def dry_run_fields(plan: Plan, summary: Summary, limit: int | None) -> Mapping[s
         for list_name in LISTS
     }
     kept = {"unruled": list(plan.unruled), "unconfigured": list(plan.unconfigured)}
-    return {"dry_run": True, **lists, **kept, **_hindrances(summary), "total": plan.total}
+    return {"dry_run": True, **lists, **kept, **_obstacles(summary), "total": plan.total}

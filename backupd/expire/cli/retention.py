@@ -11,7 +11,7 @@ from backupd.cli import colours
 from backupd.cli.command_context import complete_host, opened, pass_context
 from backupd.cli.names import DAY, require_host_or_folder
 from backupd.expire.host_backups import policy_of, read_host_from_pool, read_hosts
-from backupd.expire.report import expiry_words, left_out_words
+from backupd.expire.report import expiry_words, skip_words
 from backupd.files.cli.opened_backup import end_of
 from backupd.repo.catalogue_row import NO_NOTES
 from backupd.repo.pool_context import PoolContext
@@ -142,7 +142,7 @@ def _one(asked: _RetentionQuery, host: str) -> int:
 def _show_one(asked: _RetentionQuery, explained: ExplainedHost, policy: Retention) -> None:
     host = printable(explained.facts.host)
     print_wrapped(f"{host}, with the policy {policy_words(policy)}" if asked.policy else f"{host}: {policy_words(policy)}")
-    for note in _notes(explained, policy, guarded([explained]).left_out):
+    for note in _notes(explained, policy, guarded([explained]).skipped_hosts):
         print_wrapped(printable(note))
     if not explained.decisions:
         click.echo("no backups yet")
@@ -216,7 +216,7 @@ def _show_all(asked: _RetentionQuery, hosts: list[tuple[ExplainedHost, Retention
         Column("", lambda host: host[0].going, "TO DELETE", number, right=True),
         Column("", lambda host: host[0].today, "TODAY" if asked.policy else None, number, right=True),
         Column("", lambda host: host[0].oldest or "-", "OLDEST KEPT"),
-        Column("", lambda host: ", ".join(_notes(*host, limits.left_out)), "NOTE"),
+        Column("", lambda host: ", ".join(_notes(*host, limits.skipped_hosts)), "NOTE"),
     )
     print_listing(columns, hosts)
     going, today = sum(explained.going for explained, _ in hosts), sum(explained.today for explained, _ in hosts)
@@ -228,8 +228,8 @@ def _show_all(asked: _RetentionQuery, hosts: list[tuple[ExplainedHost, Retention
         print_wrapped(f"as of {local_time(asked.now)}, with the present backups")
 
 
-def _notes(explained: ExplainedHost, policy: Retention, left_out: Mapping[str, DeletedShare]) -> Iterator[str]:
+def _notes(explained: ExplainedHost, policy: Retention, skipped_hosts: Mapping[str, DeletedShare]) -> Iterator[str]:
     if note := note_of(explained, policy):
         yield note
-    if why := left_out.get(explained.facts.host):
-        yield f"skipped: {left_out_words(explained.facts.host, why)}"
+    if why := skipped_hosts.get(explained.facts.host):
+        yield f"skipped: {skip_words(explained.facts.host, why)}"

@@ -139,9 +139,9 @@ def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
         for skipped_deletion in record.skipped_deletions
         if any(_overlap(skipped_deletion.key.path, path) for path in asked)
     ]
-    left_out = [condition for condition in record.left_out if any(_overlap(condition.key.name, path) for path in asked)]
-    lines += map(condition_words, left_out[:_MOST_LEFT_OUT])
-    if (more := len(left_out) - _MOST_LEFT_OUT) > 0:
+    conditions = [condition for condition in record.left_out if any(_overlap(condition.key.name, path) for path in asked)]
+    lines += map(condition_words, conditions[:_MOST_LEFT_OUT])
+    if (more := len(conditions) - _MOST_LEFT_OUT) > 0:
         lines.append(f"{counted(more, 'more folder')} excluded by `one_file_system`")
     return lines
 

@@ -281,8 +281,8 @@ def _tar(
     require_destination(opened.pool, config.pool.state, folder, other_pools(config), anyway=request.anyway, sticky=True)
     begins()
     done = write_file(opened.tree, request.paths, Path(tar).absolute(), request.overwrite == ALL, tell)
-    fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.left_out_count}
-    without = f"; {counted(done.left_out_count, 'name')} skipped" if done.left_out_count else ""
+    fields = {"tar": tar, "entries": done.entries, "bytes": done.size, "left_out": done.skipped_count}
+    without = f"; {counted(done.skipped_count, 'name')} skipped" if done.skipped_count else ""
     status = _say_tar(opened, given.as_json, fields, f"holds {counted(done.entries, 'name')}, {format_size(done.size)}{without}")
     _left_out(done)
     for line in remark_lines(opened.backup.record, request.paths):
@@ -291,10 +291,10 @@ def _tar(
 
 
 def _left_out(done: "ArchiveResult") -> None:
-    for path, why in done.left_out:
+    for path, why in done.skipped:
         say(f"note: {shown(path)} is skipped: {why}", err=True)
-    if done.left_out_count > len(done.left_out):
-        say(f"note: {done.left_out_count - len(done.left_out):,} more are skipped", err=True)
+    if done.skipped_count > len(done.skipped):
+        say(f"note: {done.skipped_count - len(done.skipped):,} more are skipped", err=True)
 
 
 def _say_tar(opened: OpenedBackup, as_json: bool, fields: dict[str, object], words: str) -> int:

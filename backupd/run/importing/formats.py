@@ -47,7 +47,7 @@ class OldHistory:
 
     trees: tuple[OldTree, ...]
     """All trees, by host and time; no two trees of a host have the same second."""
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
     """Folders that are not trees, with the reason."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The names of hosts in this pool, by their names in the history."""
@@ -121,7 +121,7 @@ class HostNames:
     def require_found(self, history: "OldHistory", place: Path) -> None:
         """Raises UsageError if a chosen host has no tree in the history, and no folder was left out that could be one."""
         missing = [own for own, name in self.given.items() if name not in history.hosts]
-        if missing and not history.left_out:
+        if missing and not history.skipped:
             raise UsageError(f"there is no tree for a host {missing[0]} in {place}", "--host NAME=THERE: its name here, then there")
 
 
@@ -135,14 +135,14 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
     intervals = [folder for folder in _folders(root) if _INTERVAL.fullmatch(folder.name)]
     if not intervals:
         raise UsageError(f"{root} has no folder such as daily.0", "name rsnapshot's snapshot_root, or its configuration")
-    old_trees, left_out = list[OldTree](), dict[str, str]()
+    old_trees, skipped = list[OldTree](), dict[str, str]()
     for interval in intervals:
         fd = os.open(interval, FOLDER)  # one and the same folder, also when it is renamed here
         try:
             stamp = os.fstat(fd)
             started = _stamped(stamp)
             if started is None:
-                left_out[str(interval)] = _NO_TIME
+                skipped[str(interval)] = _NO_TIME
                 continue
             for name in sorted(os.listdir(fd)):  # noqa: PTH208  a Path knows no descriptor
                 point = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -151,7 +151,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
                     old_trees.append(OldTree(name, started, interval / name, identity=identity))
         finally:
             os.close(fd)
-    return _history(old_trees, left_out, names)
+    return _history(old_trees, skipped, names)
 
 
 def _root_of(conf: Path) -> Path:
@@ -169,7 +169,7 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
     vaults = [vault] if (vault / "dirvish").is_dir() else [folder for folder in _folders(vault) if (folder / "dirvish").is_dir()]
     if not vaults:
         raise UsageError(f"{vault} is neither a vault nor a bank of dirvish: there is no folder `dirvish` in it")
-    images, left_out = list[tuple[str, str, OldTree]](), dict[str, str]()
+    images, skipped = list[tuple[str, str, OldTree]](), dict[str, str]()
     for vault_folder in vaults:
         for image in _folders(vault_folder):
             summary = image / "summary"
@@ -178,17 +178,17 @@ def read_dirvish(vault: Path, names: HostNames) -> OldHistory:
             fields = dict(_pairs(summary))
             started = _time(fields.get("backup-begin") or fields.get("image-now") or "")
             if not fields.get("status", "").startswith("success"):
-                left_out[str(image)] = f"its summary: {fields.get('status') or 'no status'}"
+                skipped[str(image)] = f"its summary: {fields.get('status') or 'no status'}"
             elif not (image / "tree").is_dir():
-                left_out[str(image)] = "there is no folder `tree` in it"
+                skipped[str(image)] = "there is no folder `tree` in it"
             elif started is None:
-                left_out[str(image)] = "its summary does not contain its start time"
+                skipped[str(image)] = "its summary does not contain its start time"
             elif (path := _path_of(fields.get("tree", "/"))) is None:
-                left_out[str(image)] = "its summary does not name an absolute path as its tree"
+                skipped[str(image)] = "its summary does not name an absolute path as its tree"
             else:
                 tree = OldTree(fields.get("client") or vault_folder.name, started, image / "tree", path, _identity(image / "tree"))
                 images.append((vault_folder.name, fields.get("branch", ""), tree))
-    return _history(_apart(images), left_out, names)
+    return _history(_apart(images), skipped, names)
 
 
 def _apart(trees: list[tuple[str, str, OldTree]]) -> list[OldTree]:
@@ -207,32 +207,32 @@ def read_dated(root: Path, names: HostNames) -> OldHistory:
     host.
     """
     host = names.alone("it is unknown to which host the trees belong")
-    old_trees, left_out = list[OldTree](), dict[str, str]()
+    old_trees, skipped = list[OldTree](), dict[str, str]()
     for folder in _folders(root):
         stamp, is_interval = _stamped(folder.stat()), _INTERVAL.fullmatch(folder.name)
         started = stamp if is_interval else _dated(folder.name, stamp)
         if started is None:
-            left_out[str(folder)] = _NO_TIME if is_interval else "its name is neither a date nor like backup.0"
+            skipped[str(folder)] = _NO_TIME if is_interval else "its name is neither a date nor like backup.0"
         else:
             old_trees.append(OldTree(host, started, folder, identity=_identity(folder)))
     if not old_trees:
         raise UsageError(f"{root} has no folder with a date in its name, such as 2026-11-20")
-    return _history(old_trees, left_out, names)
+    return _history(old_trees, skipped, names)
 
 
 def read_btrbk(folder: Path, names: HostNames) -> OldHistory:
     """Reads snapshots of btrbk: NAME.YYYYMMDD, optionally followed by THHMM, or THHMMSS and a zone, and then by _N. Each NAME is a
     host.
     """
-    old_trees, left_out = list[OldTree](), dict[str, str]()
+    old_trees, skipped = list[OldTree](), dict[str, str]()
     for snapshot in _folders(folder):
         match = _BTRBK.fullmatch(snapshot.name)
         started = _btrbk_time(match) if match else None
         if match is None or started is None:
-            left_out[str(snapshot)] = "its name is not that of a btrbk snapshot, such as home.20261120T2200"
+            skipped[str(snapshot)] = "its name is not that of a btrbk snapshot, such as home.20261120T2200"
         else:
-            _take_snapshot(old_trees, left_out, OldTree(match[1], started, snapshot))
-    return _snapshots(folder, names, old_trees, left_out)
+            _take_snapshot(old_trees, skipped, OldTree(match[1], started, snapshot))
+    return _snapshots(folder, names, old_trees, skipped)
 
 
 def _btrbk_time(match: "re.Match[str]") -> datetime | None:
@@ -252,10 +252,10 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
     host = names.alone("it is unknown to which host the snapshots belong")
     inner = folder / ".snapshots"
     folder = inner if inner.is_dir() and not inner.is_symlink() else folder
-    old_trees, left_out = list[OldTree](), dict[str, str]()
+    old_trees, skipped = list[OldTree](), dict[str, str]()
     for snapshot in _folders(folder):
         if not (snapshot / "snapshot").is_dir() or (snapshot / "snapshot").is_symlink():
-            left_out[str(snapshot)] = "there is no folder `snapshot` in it"
+            skipped[str(snapshot)] = "there is no folder `snapshot` in it"
             continue
         match = _SNAPPER_DATE.search(" ".join(read_lines(snapshot / "info.xml")) if (snapshot / "info.xml").is_file() else "")
         try:
@@ -263,24 +263,24 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
         except ValueError:
             started = None
         if started is None:
-            left_out[str(snapshot)] = "its info.xml has no date"
+            skipped[str(snapshot)] = "its info.xml has no date"
             continue
-        _take_snapshot(old_trees, left_out, OldTree(host, started, snapshot / "snapshot"))
-    return _snapshots(folder, names, old_trees, left_out)
+        _take_snapshot(old_trees, skipped, OldTree(host, started, snapshot / "snapshot"))
+    return _snapshots(folder, names, old_trees, skipped)
 
 
-def _take_snapshot(old_trees: list[OldTree], left_out: dict[str, str], tree: OldTree) -> None:
+def _take_snapshot(old_trees: list[OldTree], skipped: dict[str, str], tree: OldTree) -> None:
     identity = _identity(tree.folder)
     if identity[1] != ROOT_FOLDER:
-        left_out[str(tree.folder)] = "it is not a subvolume"
+        skipped[str(tree.folder)] = "it is not a subvolume"
     else:
         old_trees.append(replace(tree, identity=identity))
 
 
-def _snapshots(folder: Path, names: HostNames, old_trees: list[OldTree], left_out: dict[str, str]) -> OldHistory:
-    if not old_trees and not left_out and not names.given:
+def _snapshots(folder: Path, names: HostNames, old_trees: list[OldTree], skipped: dict[str, str]) -> OldHistory:
+    if not old_trees and not skipped and not names.given:
         raise UsageError(f"there are no snapshots in {folder}")
-    return _history(old_trees, left_out, names)
+    return _history(old_trees, skipped, names)
 
 
 TAKEN_OVER = ("btrbk", "snapper")
@@ -295,7 +295,7 @@ READERS: Mapping[str, Callable[[Path, HostNames], OldHistory]] = {
 """The readers by the format's name. Each raises UsageError if the folder has another format, OSError."""
 
 
-def _history(all_trees: list[OldTree], left_out: dict[str, str], names: HostNames) -> OldHistory:
+def _history(all_trees: list[OldTree], skipped: dict[str, str], names: HostNames) -> OldHistory:
     """Returns the trees of the chosen hosts, in order. The name of a backup has whole seconds, so of two trees in one second the
     second one gets the next second. Raises UsageError if two hosts with trees of the same period would become one.
     """
@@ -305,7 +305,7 @@ def _history(all_trees: list[OldTree], left_out: dict[str, str], names: HostName
     for name, of_one in groupby(all_trees, key=lambda old_tree: chosen[old_tree.host]):
         old_trees = list(of_one)
         if fault := name_fault(name):
-            left_out |= {str(old_tree.folder): f"{name!r} {fault}: give --host NAME={old_tree.host}" for old_tree in old_trees}
+            skipped |= {str(old_tree.folder): f"{name!r} {fault}: give --host NAME={old_tree.host}" for old_tree in old_trees}
             continue
         _require_successors(name, old_trees)
         last = None
@@ -315,7 +315,7 @@ def _history(all_trees: list[OldTree], left_out: dict[str, str], names: HostName
                 started = last + timedelta(seconds=1)
             last = started
             trees.append(replace(old_tree, host=name, started=started))
-    return OldHistory(tuple(trees), left_out, chosen)
+    return OldHistory(tuple(trees), skipped, chosen)
 
 
 def _require_successors(name: str, trees: list[OldTree]) -> None:

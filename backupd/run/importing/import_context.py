@@ -141,7 +141,7 @@ def config_of(config: Config, tree: OldTree) -> HostConfig:
     there would redirect the import.
     """
     own = config.hosts.get(tree.host) or HostConfig(tree.host)
-    return replace(own, paths=(tree.path,), exclude=(), left_out=(), one_file_system=False)
+    return replace(own, paths=(tree.path,), exclude=(), self_excluded=(), one_file_system=False)
 
 
 @contextmanager

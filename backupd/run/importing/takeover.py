@@ -176,11 +176,11 @@ def _stands_for_subvolume(entry: Entry) -> bool:
     return entry.kind == "folder" and entry.inode == _EMPTY
 
 
-def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
+def skipped_subvolumes(tree: Path, copy: Path) -> list[bytes]:
     """Returns the names of the subvolumes in a snapshot, and of the empty folders that represent subvolumes; both are missing in
     its copy.
     """
-    root, left_out, waiting = os.fsencode(tree), list[bytes](), [b""]
+    root, skipped, waiting = os.fsencode(tree), list[bytes](), [b""]
     device = tree.stat().st_dev
     while waiting:
         above = waiting.pop()
@@ -192,8 +192,8 @@ def subvolumes_left_out(tree: Path, copy: Path) -> list[bytes]:
                 if status.st_ino != _EMPTY and status.st_dev == device:
                     waiting.append(name + b"/")
                 elif not os.path.lexists(os.fsencode(copy) + b"/" + name):
-                    left_out.append(name)
-    return left_out
+                    skipped.append(name)
+    return skipped
 
 
 def _named(context: ImportContext, staged: Path, tree: OldTree) -> WorkSubvolume:

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from backupd.cli.command_context import dry_run_option, opened, pass_context
-from backupd.drill.comparison import compare, write_left_out
+from backupd.drill.comparison import compare, write_exclusions
 from backupd.expire.report import names_in_words
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
@@ -33,7 +33,7 @@ from backupd.run.importing.formats import READERS, TAKEN_OVER, HostNames, OldHis
 from backupd.run.importing.import_context import ComparedTrees, ImportContext, known_backups, opened_tree
 from backupd.run.importing.import_tree import ImportedBackup, import_tree
 from backupd.run.importing.rsnapshot_conf import BackupPoint, RsnapshotConf, read_conf
-from backupd.run.importing.takeover import subvolumes_left_out, take_over
+from backupd.run.importing.takeover import skipped_subvolumes, take_over
 from btrkeep.cli import json_option, print_answer, print_error
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.output import has_live_terminal, print_wrapped
@@ -128,8 +128,8 @@ def command(ctx: click.Context, **options: Any) -> int:
     with opened(ctx, writes=not given.dry_run) as context, cancellation.listening():
         todo, names_by_host, ahead = _todo(context, history)
         here = sum(backup_name(tree.started) in names_by_host[host] for host, trees in todo.items() for tree in trees)
-        left_out = {**history.left_out, **ahead}
-        for folder, why in left_out.items():
+        skipped = {**history.skipped, **ahead}
+        for folder, why in skipped.items():
             print_wrapped(f"skipped: {printable(folder)}: {printable(why)}", err=True)
         if given.dry_run:
             conf = read_conf(given.place) if given.kind == "rsnapshot" and given.place.is_file() else None
@@ -137,7 +137,7 @@ def command(ctx: click.Context, **options: Any) -> int:
             suggestion = suggested(conf, name_of, context.config.hosts) if conf else None
             reads = given.kind not in TAKEN_OVER
             plan = planned(todo, names_by_host, cancellation, reads=reads)
-            say_plan(plan, here, left_out, suggestion, reads=reads, as_json=given.as_json)
+            say_plan(plan, here, skipped, suggestion, reads=reads, as_json=given.as_json)
             return cancellation.exit_status()
         ensure_reserve(context.pool.path)
         reconcile(context.pool, context.catalogue, format_time(context.clock.now()))
@@ -151,13 +151,13 @@ def command(ctx: click.Context, **options: Any) -> int:
             held.enter_context(display)
             asyncio.run(done.run(todo, processes))
         sync_names(context.pool)
-    _tell(done, here, left_out)
+    _tell(done, here, skipped)
     return cancellation.exit_status(done.status)
 
 
-def _tell(done: "_Import", here: int, left_out: Mapping[str, str]) -> None:
+def _tell(done: "_Import", here: int, skipped: Mapping[str, str]) -> None:
     """Prints what was imported. `here`: number of backups before the import."""
-    answer: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": left_out, "failed": done.failed}
+    answer: dict[str, Any] = {"backups": done.backups, "here_already": here, "left_out": skipped, "failed": done.failed}
     text = [f"{counted(len(done.backups), 'backup')} imported" + (f", {here:,} were imported already" if here else "")]
     if lost := done.not_imported:
         text.append(f"{counted(len(lost), 'tree')} not imported; {_AGAIN}")
@@ -332,10 +332,10 @@ class _Import:
         backup = self.context.pool.host(record.host) / (record.name or "")
         self.display.compares(record.host)
         with opened_tree(tree) as folder, lock_for_reading(backup), TemporaryDirectory(prefix="btrkeep-import-") as place:
-            copy, left_out = backup / DATA / tree.path.strip("/"), Path(place) / "skipped"
-            nested = await asyncio.to_thread(subvolumes_left_out, folder, copy) if self.make is _take_over else []
-            write_left_out(left_out, nested)
-            found_differences = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, left_out)
+            copy, exclusions = backup / DATA / tree.path.strip("/"), Path(place) / "skipped"
+            nested = await asyncio.to_thread(skipped_subvolumes, folder, copy) if self.make is _take_over else []
+            write_exclusions(exclusions, nested)
+            found_differences = await compare(folder, copy, None, lambda: not self.work.goes_on, lambda: False, exclusions)
         if not self.work.goes_on:
             raise Cancelled
         self.compared.append(

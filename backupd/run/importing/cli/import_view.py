@@ -58,12 +58,12 @@ def planned(
 
 
 def say_plan(
-    plans: list[dict[str, Any]], here: int, left_out: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
+    plans: list[dict[str, Any]], here: int, skipped: Mapping[str, str], suggestion: str | None, *, reads: bool, as_json: bool
 ) -> None:
     """Prints the plan. `suggestion`: TOML; None if the history has no configuration. Without `reads` files and data are unknown."""
     more = {} if suggestion is None else {"suggested_configuration": suggestion}
     text = partial(_show_plan, plans, here, suggestion, reads=reads)
-    print_answer({"hosts": plans, "here_already": here, "left_out": left_out} | more, text, as_json=as_json)
+    print_answer({"hosts": plans, "here_already": here, "left_out": skipped} | more, text, as_json=as_json)
 
 
 def _show_plan(plans: list[dict[str, Any]], here: int, suggestion: str | None, *, reads: bool) -> None:
