@@ -208,7 +208,9 @@ def _health(config: Config, pool: Pool) -> Iterator[Finding]:
         hint = "`backupd doctor` has the commands" if level != "ok" else ""
         yield Finding("redundancy", level, redundancy_words(facts.redundancy), hint)
     elif not facts.fault:
-        yield Finding("redundancy", "unknown", "how many good copies are left could not be read", "`backupd doctor` shows why")
+        yield Finding(
+            "redundancy", "unknown", "the number of remaining good copies could not be read", "`backupd doctor` shows why"
+        )
     if facts.room and not is_tight:
         yield Finding("room", "ok", str(facts.room))
 

@@ -25,7 +25,7 @@ def mark_synced(subvolume: Path, record: Record) -> None:
 
 
 def is_synced(subvolume: Path, record: Record) -> bool:
-    """Returns True if the subvolume's run, identified by that record, has set it."""
+    """Returns True if the subvolume has the mark, set by the run of that record."""
     try:
         return os.getxattr(subvolume, MARK, follow_symlinks=False) == _of(record)
     except OSError:  # there is none

@@ -83,7 +83,7 @@ def bound(value: Any) -> Any:
 def moment(when: datetime) -> str:
     """RFC 3339 of fixed width, so that text order is time order: 2026-11-20T22:00:03.000000Z. Raises ValueError without a zone."""
     if when.tzinfo is None:
-        raise ValueError(f"{when!r} has no zone: the catalogue takes aware times only")
+        raise ValueError(f"{when!r} has no zone, so the catalogue cannot store it")
     return when.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 

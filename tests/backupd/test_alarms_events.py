@@ -171,7 +171,7 @@ def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() 
         (
             "missing device 4",
             0,
-            "device 4 is missing: the pool is mounted without it; how many good copies are left could not be read",
+            "device 4 is missing: the pool is mounted without it; the number of remaining good copies could not be read",
         ),
         ("device 2", 4, "device 2 has counted 3 write errors, 1 corruption error"),
     ]

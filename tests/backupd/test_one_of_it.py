@@ -16,7 +16,7 @@ from btrkeep.process.proc import FolderUser
         ("added", "1 backup added", "2,000 backups added"),
         ("dropped", "1 row without a backup dropped", "2 rows without a backup dropped"),
         ("amended", "1 row updated from notes.json", "2 rows updated from notes.json"),
-        ("staged", "1 beginning of a killed run removed", "2 beginnings of a killed run removed"),
+        ("staged", "1 unfinished subvolume of a killed run removed", "2 unfinished subvolumes of a killed run removed"),
     ],
 )
 def test_each_change_of_a_reconciling_is_counted_in_singular_and_plural(subject: str, output: str, several: str) -> None:

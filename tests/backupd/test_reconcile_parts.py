@@ -99,7 +99,7 @@ def test_a_reconciling_is_reported_if_it_changed_something_or_left_a_host_as_it_
     assert ReconcileResult(problems=["web1: unreadable"])
     done = ReconcileResult(Counter({"added": 2, "staged": 1}), problems=["web1: unreadable"])
     assert done.sentence == (
-        "the catalogue was updated from the pool: 2 backups added, 1 beginning of a killed run removed, "
+        "the catalogue was updated from the pool: 2 backups added, 1 unfinished subvolume of a killed run removed, "
         "not changed: web1: unreadable"
     )
     assert done.in_the_pool().counts == {"staged": 1}

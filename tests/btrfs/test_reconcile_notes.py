@@ -84,7 +84,7 @@ def test_what_a_killed_run_was_making_goes_also_when_its_host_is_configured_no_m
     del pool.tables["host"]["web"]
     pool.write()
     output = pool.backupd("run", "other").stdout
-    assert "1 beginning of a killed run removed" in output
+    assert "1 unfinished subvolume of a killed run removed" in output
     assert staged not in subvolumes(pool)
 
 

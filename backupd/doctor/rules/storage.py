@@ -43,7 +43,7 @@ def _missing(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _copies_left(facts: DoctorFacts) -> str:
     redundancy = facts.filesystem.redundancy
-    return redundancy_words(redundancy) if redundancy else "how many good copies are left could not be read"
+    return redundancy_words(redundancy) if redundancy else "the number of remaining good copies could not be read"
 
 
 def _convert_back(facts: DoctorFacts) -> str:
