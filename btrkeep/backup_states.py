@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from btrkeep.units import format_time, parse_time
+from btrkeep.units import LARGEST_NUMBER, format_time, parse_time
 
 RUNNING, PARTIAL = "running", "partial"
 COMPLETE, SUSPECT, FAILED = "complete", "suspect", "failed"
@@ -21,9 +21,6 @@ FINISHED = (*FINAL, ALTERED)
 """The states according to its record and its host's notes together, without expiry."""
 GOING = (EXPIRED, DELETING)
 BACKUP_STATES = (RUNNING, PARTIAL, *FINISHED, *GOING)
-
-
-_LARGEST = (1 << 63) - 1
 
 
 class CauseCode(StrEnum):
@@ -133,7 +130,7 @@ def cause_of(stored_cause: object) -> Cause | None:
 def _is_a(kind: type, value: Any) -> bool:
     if kind is str:
         return isinstance(value, str)
-    return type(value) in ((int,) if kind is int else (int, float)) and abs(value) <= _LARGEST
+    return type(value) in ((int,) if kind is int else (int, float)) and abs(value) <= LARGEST_NUMBER
 
 
 LONGEST_NAME = 500

@@ -248,8 +248,10 @@ def with_encoded(value: object) -> object:
     return encoded
 
 
+LARGEST_NUMBER = (1 << 63) - 1
+"""The largest whole number that SQLite keeps."""
 LARGEST_COUNT = 1 << 60
-"""An exbibyte: no host has more bytes or files. SQLite and others store integers up to eight times as large."""
+"""An exbibyte: no host has more bytes or files."""
 
 
 def bounded(number: int) -> int:

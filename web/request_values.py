@@ -12,6 +12,7 @@ from urllib.parse import quote, quote_from_bytes, unquote_to_bytes, urlencode, u
 
 from flask import abort, request
 
+from btrkeep.serving.protocol import WHICH_BACKUP
 from btrkeep.units import parse_time
 
 NAME = "path"
@@ -76,7 +77,6 @@ def _checked(path: bytes) -> bytes:
     return b"/" + b"/".join(parts)
 
 
-_WHICH = re.compile(r"latest|\d[0-9TZ-]{3,17}", re.ASCII)
 _WHOLE = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -108,7 +108,7 @@ def which_of_request(name: str) -> str | None:
     backup = request.values.get(name)
     if not backup:
         return None
-    if not _WHICH.fullmatch(backup):
+    if not WHICH_BACKUP.fullmatch(backup):
         abort(400, "write a backup like 2026-11-20T220003Z, as the beginning of that, or as latest")
     return backup
 

@@ -16,7 +16,7 @@ from backupd.cli.command_context import no_host, opened
 from backupd.repo.final_backups import LATEST
 from backupd.repo.notes_json import HOLD, read_notes
 from backupd.repo.pool_context import PoolContext, open_configured, writing
-from backupd.repo.pool_files import hosts_of, names_of
+from backupd.repo.pool_files import hosts_of, is_pattern, names_of
 from btrkeep.backup_states import EXPIRED
 from btrkeep.cli.arguments import ParsedType
 from btrkeep.config import Config, load_usable
@@ -112,14 +112,6 @@ def _name_behind_host(ctx: click.Context, param: click.Parameter, name: str | No
 def backups_argument(command: _CommandT) -> _CommandT:
     """The argument `which`: any number of HOST or HOST@BACKUP. HOST may be a pattern where `expand_which` reads it."""
     return click.argument("which", nargs=-1, metavar="[HOST[@BACKUP]]...", shell_complete=complete_which)(command)
-
-
-_PATTERN = re.compile(r"[*?\[]")
-
-
-def is_pattern(word: str) -> bool:
-    """True for a pattern of hosts; no host's name has such characters."""
-    return bool(_PATTERN.search(word))
 
 
 def expand_hosts(words: Iterable[str], hosts: Iterable[str]) -> list[str]:

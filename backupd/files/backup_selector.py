@@ -7,7 +7,6 @@ pool's zone.
 
 import fnmatch
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from pathlib import Path
 from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.final_backups import LATEST, is_meant, name_meant, read_final_if_ours
 from backupd.repo.notes_json import Notes, effective_state, read_notes
-from backupd.repo.pool_files import hosts_of, names_of
+from backupd.repo.pool_files import hosts_of, is_pattern, names_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import local_time
 
-_PATTERN = re.compile(r"[*?\[]")
 NEWEST = ""
 """The newest complete backup; if there is none, the newest of all."""
 
@@ -92,7 +90,7 @@ def expand_which(pool: Pool, which: Iterable[str]) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     for text in which:
         pattern, name = parse_which(text)
-        hosts = fnmatch.filter(hosts_of(pool), pattern) if _PATTERN.search(pattern) else [pattern]
+        hosts = fnmatch.filter(hosts_of(pool), pattern) if is_pattern(pattern) else [pattern]
         if not hosts:
             raise UsageError(f"no host matches {pattern}", "`backupd list` shows the hosts")
         pairs += [(host, name) for host in hosts]

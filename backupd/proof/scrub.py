@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from btrkeep.decisions.pool_health import Redundancy, redundancy
-from btrkeep.decisions.scrub import DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
+from btrkeep.decisions.scrub import UNFINISHED, DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.balance_ioctl import missing_devices
@@ -27,7 +27,6 @@ from btrkeep.process.progress import Cancellation, ProgressSink
 _LOOK = 10.0
 _TICK = 0.1
 _ERRORS = ("read", "csum", "verify", "super", "malloc", "uncorrectable", "unverified", "corrected")
-_UNFINISHED = ("aborted", "interrupted")
 _DEVICE = re.compile(r"scrub device .*\(id (\d+)\)", re.IGNORECASE)
 _UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not all could be put right
 
@@ -178,7 +177,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
         outcome, why = "incomplete" if unread else "finished", ""
     elif exit_code in (0, _UNCORRECTABLE) and not unread:
         outcome, why = "finished", ""
-    elif after.status in _UNFINISHED:
+    elif after.status in UNFINISHED:
         outcome, why = "stopped", "" if cancellation.signal else "it was cancelled (`btrfs scrub cancel`)"
     else:
         outcome, why = "failed", words

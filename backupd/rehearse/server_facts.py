@@ -4,7 +4,6 @@ Only reads.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from backupd.rehearse.fleet import ScaledFleet, learned, scaled
 from backupd.rehearse.rehearsal_types import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
@@ -14,7 +13,7 @@ from btrkeep.config.config_model import PERIODS
 from btrkeep.config.published import published
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.pool.allocation import Allocation, read_allocation
-from btrkeep.pool.marker import filesystem_uuid, open_pool
+from btrkeep.pool.marker import SYSFS, filesystem_uuid, open_pool
 from btrkeep.pool.mounts import allocator, mount_of
 
 FILL, LEAST_FILL, MOST_FILL = 0.5, 0.3, 0.65
@@ -72,7 +71,7 @@ def _as_mounted(config: Config, filesystem: str, allocation: Allocation, *, bala
         expiry=config.expiry.mount_option,
         balance=_balancing(config, allocation) if balanced else None,
         compression=_compression(mount.super_options),
-        nodesize=int((Path("/sys/fs/btrfs") / filesystem / "nodesize").read_text()),
+        nodesize=int((SYSFS / filesystem / "nodesize").read_text()),
         metadata="single" if copies and max(copies) < 2 else "dup",
     )
 

@@ -14,11 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from backupd.repo.pool_files import LARGEST_NUMBER, NOT_UNDERSTOOD, has_room, number_of, text_of_file
+from backupd.repo.pool_files import NOT_UNDERSTOOD, has_room, number_of, text_of_file
 from btrkeep.backup_states import Cause, Condition, ConditionKey, ConditionKind, cause_of, conditions_of, shortened
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.units import bounded, format_time, parse_time
+from btrkeep.units import LARGEST_NUMBER, bounded, format_time, parse_time
 
 FORMAT = 1
 RECORD = "backup.json"

@@ -5,11 +5,11 @@ from typing import Any
 
 from backupd.repo.backup_json import Record
 from backupd.repo.notes_json import HOLD, Notes, accepted_state, hold_of
-from backupd.repo.pool_files import LARGEST_NUMBER
 from btrkeep.backup_states import ALTERED, EXPIRED, FINAL, GOING, RUNNING, SUSPECT
 from btrkeep.catalogue import Backup, StateFromNotes
 from btrkeep.decisions.retention import Hold
 from btrkeep.pool.marker import Pool
+from btrkeep.units import LARGEST_NUMBER
 
 _COLUMNS = tuple(field.name for field in fields(Backup) if hasattr(Record, field.name))
 _NO_DETAIL = {*_COLUMNS, "format", "totals"}

@@ -24,12 +24,17 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.atomic import NO_ROOM, write_atomically
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.procfs import boot_id
-from btrkeep.units import format_time, parse_backup_name, parse_time
+from btrkeep.units import LARGEST_NUMBER, format_time, parse_backup_name, parse_time
 
 
 def hosts_of(pool: Pool) -> list[str]:
     """Returns the hosts that have a folder in the pool."""
     return sorted(entry.name for entry in os.scandir(pool.hosts) if entry.is_dir(follow_symlinks=False))
+
+
+def is_pattern(word: str) -> bool:
+    """True for a pattern of hosts, such as web*; no host's name has such characters."""
+    return not {*"*?["}.isdisjoint(word)
 
 
 def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> set[str]:
@@ -47,7 +52,6 @@ def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> s
 _FORMAT = 1  # of each of them
 LARGEST = 16 << 20
 """The maximum bytes of such a file, backup.json among them; real ones have some thousands."""
-LARGEST_NUMBER = (1 << 63) - 1  # what a database's column takes
 
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """The exceptions for invalid JSON, too deep nesting, and unexpected values."""

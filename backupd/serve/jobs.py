@@ -8,7 +8,6 @@ systemd.
 
 import json
 import os
-import re
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from typing import Any
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.process.proc import start_time
-from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.protocol import JOB_ID, RequestRefused
 from btrkeep.units import format_time, parse_time
 
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
@@ -35,7 +34,6 @@ PREVIEWS_OF_ONE_KEPT = 50
 _PREVIEWS_KEPT = timedelta(hours=1)
 _STARTS_WITHIN = timedelta(minutes=10)
 _WAITS_FOR = timedelta(days=1)
-_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 _TAIL = 64 << 10
 
 
@@ -93,7 +91,7 @@ class ServeJob:
 
 def is_id(text: str) -> bool:
     """True if the text has the form of a job's name."""
-    return _ID.fullmatch(text) is not None
+    return JOB_ID.fullmatch(text) is not None
 
 
 def new_id(now: datetime) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from backupd.files.tree import components, joined
 from btrkeep.serving.client import Absent, RootServiceClient
-from btrkeep.serving.protocol import Request, RequestRefused
+from btrkeep.serving.protocol import BACKUP_NAME, JOB_ID, WHICH_BACKUP, Request, RequestRefused
 from btrkeep.serving.server import Peer
 from btrkeep.serving.viewer import Viewer, read_viewer
 from btrkeep.units import parse_time, printable
@@ -23,8 +23,6 @@ from btrkeep.units import parse_time, printable
 Check = Callable[[Any], Any]
 """Returns the value in the form that the verb uses. Raises ValueError, whose text the caller gets."""
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
-_NAME = re.compile(r"latest|\d{4}-\d\d-\d\dT\d{6}Z", re.ASCII)
-_WHICH = re.compile(r"latest|\d[0-9TZ-]{3,17}", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _LONGEST_PATH = 16 << 10
 _MOST_PATHS = 1000
@@ -91,11 +89,11 @@ def matching(shape: re.Pattern[str], description: str) -> Check:
 
 
 host = matching(_HOST, "the name of a host")
-which = matching(_WHICH, "a backup: its name, the beginning of names, or latest")
-name = matching(_NAME, "the name of a backup, or latest")
-whole_name = matching(re.compile(r"\d{4}-\d\d-\d\dT\d{6}Z", re.ASCII), "the name of a backup")
+which = matching(WHICH_BACKUP, "a backup: its name, the beginning of names, or latest")
+name = matching(re.compile(f"latest|{BACKUP_NAME.pattern}"), "the name of a backup, or latest")
+whole_name = matching(BACKUP_NAME, "the name of a backup")
 
-job = matching(re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII), "the name of a job")
+job = matching(JOB_ID, "the name of a job")
 
 
 def path(value: Any) -> bytes:

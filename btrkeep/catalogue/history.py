@@ -20,13 +20,13 @@ from btrkeep.catalogue.model_pool import BALANCE_OUTCOMES, SPANS, STEP_OUTCOMES,
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session, cause_out
 from btrkeep.catalogue.sqlite import moment as moment_text
 from btrkeep.errors import OperatorError
+from btrkeep.units import LARGEST_NUMBER
 
 Row = Sequence[Any]
 Alive = Callable[[int, str | None], bool]
 """Returns True if the process with that pid and start time is running."""
 
 _AT_A_TIME = 1000
-_LARGEST = (1 << 63) - 1
 _JSON = ("lines", "document", "rows", "cause")
 _KNOWN = {
     "run.outcome": RUN_OUTCOMES,
@@ -120,9 +120,9 @@ def _read(kind: Any, value: Any) -> Any:
     if kind is bool:
         return bool(value) if type(value) is int and value in (0, 1) else None
     if kind is int:
-        return value if type(value) is int and abs(value) <= _LARGEST else None
+        return value if type(value) is int and abs(value) <= LARGEST_NUMBER else None
     if kind is float:
-        return float(value) if type(value) in (int, float) and abs(value) <= _LARGEST else None
+        return float(value) if type(value) in (int, float) and abs(value) <= LARGEST_NUMBER else None
     if type(value) is not str:
         return None
     if kind is str:
@@ -146,7 +146,7 @@ def _is_anything(_found: Any) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(number) is int and abs(number) <= _LARGEST for number in value)
+    return isinstance(value, list) and all(type(number) is int and abs(number) <= LARGEST_NUMBER for number in value)
 
 
 _IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart without a further look

@@ -26,10 +26,10 @@ from typing import Any, Protocol
 from btrkeep.backup_states import Cause, Condition, cause_of, conditions_of
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
+from btrkeep.units import LARGEST_NUMBER
 
 _UNSTORABLE = re.compile("[\\\\\x00\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\(\\|x00|u[0-9a-f]{4})")
-_HIGHEST = (1 << 63) - 1
 
 
 def escape(text: str) -> str:
@@ -74,7 +74,7 @@ def bound(value: Any) -> Any:
     if kind is str:
         return escape(value)
     if kind is int:
-        return max(-_HIGHEST, min(value, _HIGHEST))
+        return max(-LARGEST_NUMBER, min(value, LARGEST_NUMBER))
     if kind is datetime:
         return moment(value)
     return value

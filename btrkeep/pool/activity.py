@@ -14,7 +14,7 @@ from struct import Struct
 
 from btrkeep.descriptors import iowr
 from btrkeep.pool.balance_ioctl import exclusive_operation
-from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.marker import SYSFS, filesystem_uuid
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import PRESSURE, boot_id, pressure_totals
 
@@ -40,7 +40,7 @@ class Counters:
 
 def read_counters(path: Path) -> Counters:
     """Reads the counters of the btrfs of the folder `path`. A missing device has none. Raises OSError."""
-    folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
+    folder = SYSFS / filesystem_uuid(path) / "devices"
     counters = (_device(device) for device in folder.iterdir())
     return Counters(boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME), dict(filter(None, counters)), _pressure())
 
@@ -84,7 +84,7 @@ def written_bytes(path: Path) -> int:
     difference of two readings has a meaning: it counts the writes of all programs, and for partitions only those of the partition.
     Discards are not counted. A missing device has no statistics.
     """
-    folder = Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices"
+    folder = SYSFS / filesystem_uuid(path) / "devices"
     return sum(counters[1][3] for device in folder.iterdir() if (counters := _device(device)))
 
 

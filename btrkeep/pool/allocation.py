@@ -14,6 +14,7 @@ from pathlib import Path
 import btrfs
 from btrfs import ctree, ioctl
 
+from btrkeep.pool.marker import SYSFS
 from btrkeep.pool.space_by_profile import PROFILES, Room, data_that_fits, space_for_chunks
 from btrkeep.pool.subvolume import opened
 
@@ -242,7 +243,7 @@ def _waiting(filesystem: uuid.UUID) -> int:
 
     0 if sysfs does not report them: in mixed block groups metadata is included.
     """
-    data = Path("/sys/fs/btrfs") / str(filesystem) / "allocation" / "data"
+    data = SYSFS / str(filesystem) / "allocation" / "data"
     with contextlib.suppress(OSError):
         return sum(int((data / f"bytes_{state}").read_text()) for state in ("may_use", "reserved"))
     return 0

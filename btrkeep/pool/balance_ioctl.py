@@ -19,7 +19,7 @@ from struct import Struct
 from btrfs import ioctl as numbers
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.marker import SYSFS, filesystem_uuid
 
 _SYSTEM, _METADATA = 1 << 1, 1 << 2  # BTRFS_BLOCK_GROUP_SYSTEM, BTRFS_BLOCK_GROUP_METADATA
 _FLAGS = Struct("=QQ")  # which kinds are meant, and the state
@@ -32,7 +32,6 @@ _COUNTS = Struct("=QQQ")  # expected, considered, completed
 _COUNTS_AT = _METADATA_AT + 2 * _FILTER.size
 _NO_END = (1 << 64) - 1
 _RUNNING = 1  # BTRFS_BALANCE_STATE_RUNNING
-_SYSFS = Path("/sys/fs/btrfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,7 @@ def exclusive_operation(path: Path) -> str:
     Also returns "none" if the kernel does not report it (before Linux 5.10); then starting a balance fails with EINPROGRESS.
     """
     try:
-        return (_SYSFS / filesystem_uuid(path) / "exclusive_operation").read_text().strip()
+        return (SYSFS / filesystem_uuid(path) / "exclusive_operation").read_text().strip()
     except FileNotFoundError:
         return "none"
 
@@ -128,7 +127,7 @@ def missing_devices(path: Path) -> tuple[int, ...] | None:
     """
     missing = []
     try:
-        devices = list((_SYSFS / filesystem_uuid(path) / "devinfo").iterdir())
+        devices = list((SYSFS / filesystem_uuid(path) / "devinfo").iterdir())
     except FileNotFoundError:
         return None
     for device in devices:

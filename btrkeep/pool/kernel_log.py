@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from btrkeep.pool.marker import filesystem_uuid
+from btrkeep.pool.marker import SYSFS, filesystem_uuid
 
 SPAN = 64 << 10
 """Number of aligned bytes that one address in a message may represent."""
@@ -87,7 +87,7 @@ def read_failures(messages: Iterable[str], devices: frozenset[str]) -> list[Read
 
 def filesystem_devices(path: Path) -> frozenset[str]:
     """Returns the kernel's names for the devices of the btrfs of the folder `path`. Raises OSError."""
-    return frozenset(device.name for device in (Path("/sys/fs/btrfs") / filesystem_uuid(path) / "devices").iterdir())
+    return frozenset(device.name for device in (SYSFS / filesystem_uuid(path) / "devices").iterdir())
 
 
 class KernelLog:

@@ -22,6 +22,8 @@ from btrkeep.pool.mounts import mount_pool_words, statfs_type
 from btrkeep.procfs import privilege_hint
 from btrkeep.units import backup_name, format_time
 
+SYSFS = Path("/sys/fs/btrfs")
+"""Has a folder for each mounted filesystem, by its UUID."""
 FORMAT = 1
 MARKER = ".btrkeep"
 HOSTS = "hosts"

@@ -27,12 +27,11 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ioctl, ior, iow, iowr
 from btrkeep.errors import OperatorError
 from btrkeep.pool.atomic import write_atomically
-from btrkeep.pool.marker import MARKER, Pool
+from btrkeep.pool.marker import MARKER, SYSFS, Pool
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import sysfs_text
 from btrkeep.units import format_time, parse_time
 
-SYSFS = Path("/sys/fs/btrfs")
 SIMPLE, FULL, OFF = "squota", "qgroup", ""
 """What `mode` answers."""
 

@@ -12,6 +12,7 @@ All JSON is ASCII. Bytes of a path that are not UTF-8 stand in it as Python has 
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ LONGEST_ANSWER = 64 << 20
 LONGEST_FRAME = 1 << 20
 FAILED = 0xFFFFFFFF
 HEAD = struct.Struct(">I")
+JOB_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+BACKUP_NAME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z")
+WHICH_BACKUP = re.compile(r"latest|[0-9][0-9TZ-]{3,17}")
+"""A backup by its name, by the beginning of names, or the last complete one."""
 LONGEST_REASON = 500
 """Characters of the reason for a change, such as a hold."""
 KINDS = ("usage", "missing", "unusable", "locked", "refused", "busy", "failed")

@@ -273,7 +273,7 @@ def test_a_balance_that_ends_while_it_is_cancelled_is_no_error(monkeypatch: pyte
 
 def test_what_an_old_kernel_does_not_report_is_unknown_and_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of missing devices `()` would be all present. Of exclusive operations the start of a balance reports one."""
-    monkeypatch.setattr(balance_ioctl, "_SYSFS", tmp_path)
+    monkeypatch.setattr(balance_ioctl, "SYSFS", tmp_path)
     monkeypatch.setattr(balance_ioctl, "filesystem_uuid", lambda _path: "u")
     assert missing_devices(tmp_path) is None
     assert exclusive_operation(tmp_path) == "none"

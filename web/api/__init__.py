@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import Field, TypeAdapter, ValidationError
 
 from btrkeep.errors import UsageError, did_you_mean
-from btrkeep.serving.protocol import decoded
+from btrkeep.serving.protocol import BACKUP_NAME, WHICH_BACKUP, decoded
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import printable
 from web.request_values import LONGEST
@@ -28,11 +28,9 @@ Path = Annotated[
 """A path within a backup, as bytes. In a body it is a string, in which a byte that is not UTF-8 is a lone surrogate (\\udcXX)."""
 Host = Annotated[str, Field(max_length=255, description="The host's name in the configuration.")]
 Which = Annotated[
-    str, Field(pattern=r"^(latest|[0-9][0-9TZ-]{3,17})$", description="The backup's name, `latest`, or a day for its last backup.")
+    str, Field(pattern=f"^({WHICH_BACKUP.pattern})$", description="The backup's name, `latest`, or a day for its last backup.")
 ]
-Name = Annotated[
-    str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{6}Z$", description="The backup's name, 2026-11-20T220003Z.")
-]
+Name = Annotated[str, Field(pattern=f"^{BACKUP_NAME.pattern}$", description="The backup's name, 2026-11-20T220003Z.")]
 Moment = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 STATE, HOSTS, KEEPING, FILES, TASKS, POOL, JOBS = TAGS = ("state", "hosts", "keeping", "files", "tasks", "pool", "jobs")
 """The groups of operations, as the OpenAPI document orders them."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from flask import abort
 from pydantic import Field
 
+from btrkeep.serving.protocol import JOB_ID
 from web.api import JOBS, TASKS, ApiRequest, Endpoint, HostParameters, OneOf
 from web.jobs import data
 from web.jobs.data import JobRow, NightView
@@ -18,7 +19,7 @@ from web.service_client import root_service
 from web.source import visible_hosts
 
 _MOST = 1000
-_TASK = r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}$"
+_TASK = f"^{JOB_ID.pattern}$"
 
 
 @dataclass(frozen=True, slots=True)

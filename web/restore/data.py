@@ -4,14 +4,13 @@ A preview needs the network and the host's key, which the root service does not 
 waits for a while. If that takes longer, the job continues, and its result can be read later.
 """
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from btrkeep.serving.protocol import RequestRefused
+from btrkeep.serving.protocol import JOB_ID, RequestRefused
 from web.files.data import Asks, bytes_of, text_of
 from web.mapping import from_json
 
@@ -25,7 +24,6 @@ WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
 """The possible effects on a name. entered: an existing folder; refused: another file type is in the way."""
 OVER = ("done", "failed")
 _SHOWN = 10  # paths of a command that a page shows
-_JOB = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
     try:
         return _preview(asks.ask("preview", **wish.arguments()))
     except RequestRefused as error:
-        if not error.job or not _JOB.fullmatch(error.job):
+        if not error.job or not JOB_ID.fullmatch(error.job):
             raise
         return error.job
 

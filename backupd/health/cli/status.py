@@ -13,10 +13,11 @@ import click
 
 from backupd.cli import colours
 from backupd.cli.command_context import complete_group, complete_host, given_now, load_reporting, opened, pass_context, require_host
-from backupd.cli.names import expand_hosts, is_pattern
+from backupd.cli.names import expand_hosts
 from backupd.expire.trust import clock_synchronised
 from backupd.health.cli import status_view as view
 from backupd.health.status_report import StatusReport, is_alive, read_report
+from backupd.repo.pool_files import is_pattern
 from btrkeep.catalogue import Catalogue, StoredAlarm
 from btrkeep.catalogue.migrate import FILE
 from btrkeep.catalogue.model_alarm import SERVICE

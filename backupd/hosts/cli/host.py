@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from backupd.cli.command_context import complain_of_faults, complete_host, completing_config, dry_run_option
-from backupd.cli.names import expand_hosts, is_pattern
+from backupd.cli.names import expand_hosts
 from backupd.cli.recording import record_change
 from backupd.hosts.assigning import KEYS, ListedHost, assigned, read_host_list
 from backupd.hosts.cli.questions import Prompter
 from backupd.hosts.config_files import Files, HostChange, add_host, add_hosts, remove_hosts, set_hosts
+from backupd.repo.pool_files import is_pattern
 from btrkeep.cli import json_option, print_answer, print_listing
 from btrkeep.cli.arguments import GivenPath
 from btrkeep.cli.listings import Column

@@ -14,13 +14,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
+from backupd.files.attributes import LABEL
 from backupd.repo.leftovers import remove_tree
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
 
 _UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name, a symlink too, without what opening a device does
 _ACLS = ("system.posix_acl_access", "system.posix_acl_default")
-_LABEL = "security.selinux"  # the kernel gives one to every file, and takes it from none
 
 
 class CopyPlace(NamedTuple):
@@ -122,7 +122,7 @@ def _keep_xattrs(old: int | bytes, new: int | bytes, *, has_some: bool = True) -
     """Sets extended attributes, including ACLs; if it `has_some`, removes others that the new entry got from its folder."""
     wanted = _values(old)
     for name in _xattrs(new) if has_some else ():
-        if name not in wanted and name != _LABEL:
+        if name not in wanted and name != LABEL:
             os.removexattr(new, name)
     for name, value in wanted.items():
         os.setxattr(new, name, value)
