@@ -16,9 +16,8 @@ from struct import Struct
 from btrfs import ctree
 
 from btrkeep.errors import DAMAGED
-from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, TYPE_AND_LEN_AT, TreeSearch
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, LEN, LEN_AT, TYPE_AND_LEN, TYPE_AND_LEN_AT, TreeSearch
 
-_TYPE_AND_LEN = Struct("=LL")
 _CTRANSID = Struct("=295xQ")
 _FIRST, _LAST = ctree.FIRST_FREE_OBJECTID, (1 << 64) - 256
 
@@ -34,17 +33,13 @@ def last_changes(fd: int) -> dict[int, int]:
     while count := search.fill():
         type_at, size = search.first_header + TYPE_AND_LEN_AT, 0
         for _ in range(count):
-            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            kind, size = TYPE_AND_LEN.unpack_from(buffer, type_at)
             if kind == ctree.ROOT_ITEM_KEY and size >= _CTRANSID.size:
                 id_ = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
-                changes[id_] = _CTRANSID.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)[0]
+                changes[id_] = _CTRANSID.unpack_from(buffer, type_at + TYPE_AND_LEN.size)[0]
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
     return changes
-
-
-_LEN = Struct("=L")
-_LEN_AT = TYPE_AND_LEN_AT + 4
 
 
 def has_readable_tree(fd: int, since: int = 0, pulse: Callable[[], None] = lambda: None) -> bool:
@@ -69,7 +64,7 @@ def _last(search: TreeSearch, count: int) -> int:
     """Returns where the last of the buffer's items starts."""
     at = search.first_header
     for _ in range(count - 1):
-        at += HEADER_SIZE + _LEN.unpack_from(search.buffer, at + _LEN_AT)[0]
+        at += HEADER_SIZE + LEN.unpack_from(search.buffer, at + LEN_AT)[0]
     return at
 
 
@@ -105,9 +100,9 @@ def changed_inodes(fd: int, since: int) -> Iterator[ChangedInode]:
     while count := search.fill():
         type_at, size, inodes = search.first_header + TYPE_AND_LEN_AT, 0, list[ChangedInode]()
         for _ in range(count):
-            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            kind, size = TYPE_AND_LEN.unpack_from(buffer, type_at)
             if kind == ctree.INODE_ITEM_KEY:
-                transid, length, links, mode, *stamps = _INODE.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                transid, length, links, mode, *stamps = _INODE.unpack_from(buffer, type_at + TYPE_AND_LEN.size)
                 if transid > since and links:
                     ino = HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1]
                     changed, modified = (stamps[at] * 1_000_000_000 + stamps[at + 1] for at in (0, 2))
@@ -126,8 +121,8 @@ def flagged_inodes(fd: int, flags: int) -> Iterator[int]:
     while count := search.fill():
         type_at, size, inodes = search.first_header + TYPE_AND_LEN_AT, 0, list[int]()
         for _ in range(count):
-            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
-            if kind == ctree.INODE_ITEM_KEY and _FLAGS.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)[0] & flags:
+            kind, size = TYPE_AND_LEN.unpack_from(buffer, type_at)
+            if kind == ctree.INODE_ITEM_KEY and _FLAGS.unpack_from(buffer, type_at + TYPE_AND_LEN.size)[0] & flags:
                 inodes.append(HEADER.unpack_from(buffer, type_at - TYPE_AND_LEN_AT)[1])
             type_at += size + HEADER.size
         search.resume_after(type_at - size - HEADER.size - TYPE_AND_LEN_AT)
@@ -154,7 +149,7 @@ def written_files(fd: int, since: int, at_least: int, *, compressed: bool = Fals
 def written_sizes(fd: int, since: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[tuple[int, int]]:
     """Yields (inode number, bytes written after generation `since`) of each file with new data. Otherwise like `written_files`."""
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
-    buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
+    buffer, type_and_len = search.buffer, TYPE_AND_LEN.unpack_from
     ino = size = total = 0
     while count := search.fill():
         type_at, sizes = search.first_header + TYPE_AND_LEN_AT, []
@@ -166,7 +161,7 @@ def written_sizes(fd: int, since: int, *, compressed: bool = False, buffer_size:
                     if total:
                         sizes.append((ino, total))
                     ino, total = objectid, 0
-                generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                generation, compression, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + TYPE_AND_LEN.size)
                 if generation > since and extent == _REGULAR and vaddr and (compressed or not compression):
                     total += length
             type_at += size + HEADER.size
@@ -186,12 +181,12 @@ def written_bytes(fd: int, since: int, *, inline: bool = False, buffer_size: int
     while count := search.fill():
         type_at = search.first_header + TYPE_AND_LEN_AT
         for number in range(count):
-            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
+            kind, size = TYPE_AND_LEN.unpack_from(buffer, type_at)
             if kind == ctree.EXTENT_DATA_KEY and size >= _EXTENT.size:
-                generation, _, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                generation, _, extent, vaddr, length = _EXTENT.unpack_from(buffer, type_at + TYPE_AND_LEN.size)
                 total += length if generation > since and extent == _REGULAR and vaddr else 0
             if inline and kind == ctree.EXTENT_DATA_KEY:
-                generation, length, extent = _INLINE_EXTENT.unpack_from(buffer, type_at + _TYPE_AND_LEN.size)
+                generation, length, extent = _INLINE_EXTENT.unpack_from(buffer, type_at + TYPE_AND_LEN.size)
                 total += length if generation > since and extent == _INLINE else 0
             if number == count - 1:
                 search.resume_after(type_at - TYPE_AND_LEN_AT)
@@ -219,8 +214,8 @@ def growth(fd: int, since: int, *, buffer_size: int = BUFFER_SIZE) -> SubvolumeG
         type_at = last = search.first_header + TYPE_AND_LEN_AT
         for _ in range(count):
             last = type_at
-            kind, size = _TYPE_AND_LEN.unpack_from(buffer, type_at)
-            payload = type_at + _TYPE_AND_LEN.size
+            kind, size = TYPE_AND_LEN.unpack_from(buffer, type_at)
+            payload = type_at + TYPE_AND_LEN.size
             if kind == ctree.DIR_INDEX_KEY:
                 names += _DIR_ITEM.unpack_from(buffer, payload)[0] > since
             elif kind == ctree.EXTENT_DATA_KEY:

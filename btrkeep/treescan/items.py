@@ -1,22 +1,18 @@
 """Finds the items of a search buffer and their headers, as an array."""
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from btrkeep.treescan.search import HEADER_SIZE, TYPE_AND_LEN_AT, TreeSearch
+from btrkeep.treescan.search import HEADER_SIZE, LEN, LEN_AT, TreeSearch
 
 U64 = np.dtype("<u8")
 U32 = np.dtype("<u4")
 HEADER = np.dtype([("transid", U64), ("objectid", U64), ("offset", U64), ("type", U32), ("len", U32)])
 
 Array = NDArray[Any]
-
-_LEN_AT = TYPE_AND_LEN_AT + 4
-_LEN = Struct("<L")
 
 
 def positions(buffer: bytearray, start: int, count: int) -> Array:
@@ -25,20 +21,20 @@ def positions(buffer: bytearray, start: int, count: int) -> Array:
     Most trees have items of one size, which one comparison shows. Otherwise the chain is followed, with one number for each item,
     because an item's position depends on the size of the one before it.
     """
-    size = HEADER_SIZE + _LEN.unpack_from(buffer, start + _LEN_AT)[0]
+    size = HEADER_SIZE + LEN.unpack_from(buffer, start + LEN_AT)[0]
     if start + (count - 1) * size + HEADER_SIZE <= len(buffer):
-        sizes = np.ndarray((count,), U32, buffer, start + _LEN_AT, (size,))
+        sizes = np.ndarray((count,), U32, buffer, start + LEN_AT, (size,))
         if (sizes[:-1] == size - HEADER_SIZE).all():
             return np.arange(start, start + count * size, size)
     return _walked(buffer, start, count)
 
 
 def _walked(buffer: bytearray, start: int, count: int) -> Array:
-    places, size_at, unpack = [], start + _LEN_AT, _LEN.unpack_from
+    places, size_at, unpack = [], start + LEN_AT, LEN.unpack_from
     for _ in range(count):
         places.append(size_at)
         size_at += HEADER_SIZE + unpack(buffer, size_at)[0]
-    return np.array(places) - _LEN_AT
+    return np.array(places) - LEN_AT
 
 
 def batches(search: TreeSearch) -> Iterator[tuple[Array, Array]]:

@@ -27,9 +27,8 @@ from typing import NamedTuple
 from btrfs import ctree
 from btrfs import ioctl as numbers
 
-from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN_AT, Key, TreeSearch
+from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN, TYPE_AND_LEN_AT, Key, TreeSearch
 
-_TYPE_AND_LEN = Struct("=LL")
 _INODE_NLINK_AT = HEADER.size + 40
 _INODE_LINKS_AND_MODE = Struct("=L8xL")  # nlink, uid, gid, mode
 _ONE_LINK = b"\1\0\0\0"
@@ -74,7 +73,7 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
     takes 0.1 s to import.
     """
     search = TreeSearch(fd, since=since, buffer_size=buffer_size)
-    buffer, type_and_len = search.buffer, _TYPE_AND_LEN.unpack_from
+    buffer, type_and_len = search.buffer, TYPE_AND_LEN.unpack_from
     inode_item = ctree.INODE_ITEM_KEY
     nlink, nlink_end = _INODE_NLINK_AT - TYPE_AND_LEN_AT, _INODE_NLINK_AT - TYPE_AND_LEN_AT + 4
     linked: tuple[int, int, int] | None = None
@@ -258,7 +257,7 @@ class InodeNames:
             return before
         headers, names, header, size = list[int](), _Names(), self._search.first_header, 0
         for _ in range(number):
-            kind, size = _TYPE_AND_LEN.unpack_from(buffer, header + TYPE_AND_LEN_AT)
+            kind, size = TYPE_AND_LEN.unpack_from(buffer, header + TYPE_AND_LEN_AT)
             if kind in _NAMED_BY:
                 names.setdefault(HEADER.unpack_from(buffer, header)[1], []).extend(_names(buffer, header))
             headers.append(header)

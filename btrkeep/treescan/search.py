@@ -15,8 +15,9 @@ from btrkeep.descriptors import ioctl
 BUFFER_SIZE = 256 * 1024
 TOP: int = numbers.ULLONG_MAX
 HEADER = Struct("=QQQLL")
-HEADER_SIZE = 32
-TYPE_AND_LEN_AT = 24
+HEADER_SIZE = HEADER.size
+TYPE_AND_LEN, TYPE_AND_LEN_AT = Struct("=LL"), 24
+LEN, LEN_AT = Struct("=L"), 28
 
 _ARGS_SIZE: int = numbers.ioctl_search_args_v2.size
 _BUFFER_SIZE_FIELD = Struct("=Q")
