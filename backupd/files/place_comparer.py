@@ -269,7 +269,7 @@ class PlacedFolder:
 
 
 def placed_folder(visit: Visit, step: str, to: Destination) -> PlacedFolder:
-    """Returns the folder that gets this step. Raises OSError."""
+    """Returns the folder of the visit, for which that step was chosen. Raises OSError."""
     place = visit.place
     return PlacedFolder(place, step, step == NEW or (step == ENTERED and not to.outside(place) and to.is_empty(place)))
 

@@ -135,8 +135,9 @@ class Verifier(VerifyPass):
     def _write_down(
         self, host: str, backup: str, new_verification: Verification, shared: Mapping[str, Sequence[bytes]] | None = None
     ) -> None:
-        """`shared`: paths of damaged files in other backups. A backup of these that was never read is still the next one to be
-        read.
+        """Records the result, and for other backups the damaged files that they share (`shared`: their paths by backup).
+
+        A backup that was never read keeps its place as the next one to be read.
         """
         folder, names = self.pool.host(host), names_of(self.pool, host)
         verifications = {name: verification for name, verification in read_verified(folder).items() if name in names}

@@ -58,7 +58,7 @@ class RepairDone:
     """The result for a backup."""
 
     plan: RepairPlan
-    """The treatment."""
+    """The plan that was carried out."""
     name: str
     """The name of the repaired copy."""
     stays: str = ""

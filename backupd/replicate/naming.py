@@ -157,7 +157,7 @@ def _is_copy_of(final: Path, subvolume: Subvolume, expected: ExpectedBackup) -> 
 
 
 def require_alone(folder: Path, names: Collection[str], host: str) -> None:
-    """Raises NotReceived if anything but these is there."""
+    """Raises NotReceived if the folder contains a name that is not in `names`."""
     if not {path.name for path in folder.iterdir()} <= set(names):
         raise NotReceived(f"{host}: the stream has written outside of the backup")
 

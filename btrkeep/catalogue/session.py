@@ -57,7 +57,7 @@ class CatalogueSession:
 
     @classmethod
     def open_copy(cls, state: Path) -> Self:
-        """Opens the present dashboard's copy of the catalogue in `state`. Raises the same as `open_readonly`."""
+        """Opens the newest copy of the catalogue in `state` that was made for the dashboard. Raises the same as `open_readonly`."""
         path = state / dashboard_copy.FILE
         readonly.require_catalogue(path)
         try:
