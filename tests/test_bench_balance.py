@@ -16,9 +16,9 @@ from bench.relocating import WAYS, highest_usage
 
 @given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 400)), max_size=8), st.integers(0, 3000))
 def test_the_usage_filter_is_the_highest_that_the_budget_allows(rows: list[tuple[int, int]], budget: int) -> None:
-    groups = [(size, min(item, size)) for size, item in rows]
+    groups = [(size, min(used, size)) for size, used in rows]
     length, used = (np.array([row[at] for row in groups], np.uint64) for at in (0, 1))
-    moves = [sum(item for size, item in groups if item / size < share / 100) for share in range(101)]
+    moves = [sum(used for size, used in groups if used / size < share / 100) for share in range(101)]
     assert highest_usage(used, length, budget) == max(share for share in range(101) if moves[share] <= budget)
 
 
@@ -37,7 +37,7 @@ def test_no_choice_has_more_score_than_the_bound_and_it_is_less_than_one_block_g
 
 def test_the_summary_compares_seed_by_seed() -> None:
     def reached(*removed: float) -> list[dict[str, float | str]]:
-        return [{"note": "", "removed": item, "moved": 7} for item in removed]
+        return [{"note": "", "removed": vaddr, "moved": 7} for vaddr in removed]
 
     seeds = [
         {"benefit": reached(10, 20, 30), "score": reached(5, 20, 60), "usage": reached(1, 1, 1), "btrfs -dusage": [], "kernel": []},

@@ -57,8 +57,8 @@ def as_nights(memory: list[float], history: int = 300) -> list[dict[str, Any]]:
 def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
     """A quarter of a MB each night: 40 % of 100 nights, where 10 % are allowed."""
     result = judged(as_nights(noisy(1, 60, leak=0.25)), COMMANDS, 100)
-    assert {name for name, item in result.items() if item["verdict"] == CREEPS} == {"run: memory"}
-    assert {item["verdict"] for name, item in result.items() if name != "run: memory"} == {STEADY}
+    assert {name for name, trend in result.items() if trend["verdict"] == CREEPS} == {"run: memory"}
+    assert {trend["verdict"] for name, trend in result.items() if name != "run: memory"} == {STEADY}
     assert result["run: memory"]["low"] > LIMITS["memory"]
     assert result["run: memory"]["growth"] == pytest.approx(100 * 0.25 / MEMORY, rel=0.3)
 

@@ -21,7 +21,7 @@ def pins(name: str) -> list[tuple[Requirement, list[str]]]:
     """The requirements of a lock file, each with its checksums."""
     text = (LOCKS / f"{name}.txt").read_text().replace("\\\n", " ")
     lines = [line.split(" --hash=") for line in text.splitlines() if line and not line.startswith("#")]
-    return [(Requirement(line[0]), [item.strip() for item in line[1:]]) for line in lines]
+    return [(Requirement(line[0]), [part.strip() for part in line[1:]]) for line in lines]
 
 
 def demanded(keyword: str) -> list[Requirement]:
@@ -32,7 +32,7 @@ def demanded(keyword: str) -> list[Requirement]:
         if isinstance(node, ast.keyword) and node.arg == keyword
     )
     value = ast.literal_eval(call.value)
-    return [Requirement(item) for item in (value["dev"] if isinstance(value, dict) else value)]
+    return [Requirement(text) for text in (value["dev"] if isinstance(value, dict) else value)]
 
 
 @pytest.mark.parametrize("name", ["build", "install", "documentation", "development"])
@@ -51,9 +51,9 @@ def test_what_setup_asks_for_is_pinned_to_a_version_that_it_allows(name: str, ke
     """After a change of setup.py, scripts/lock.sh writes the pins anew."""
     pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin, _ in pins(name)}
     assert demanded(keyword)
-    for item in demanded(keyword):
-        assert canonicalize_name(item.name) in pinned, f"{item} is not pinned"
-        assert item.specifier.contains(pinned[canonicalize_name(item.name)]), item
+    for requirement in demanded(keyword):
+        assert canonicalize_name(requirement.name) in pinned, f"{requirement} is not pinned"
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement
 
 
 def test_tests_run_with_the_versions_that_are_installed() -> None:

@@ -344,7 +344,7 @@ def test_only_one_place_has_words_for_times() -> None:
     lines = {dotted(path): formats_times(dotted(path), tree(path)) for path in MODULES if path.parts[0] != "web"}
     own_names = "backupd.serve.jobs"  # the names of jobs are made from times
     assert lines.pop(own_names)
-    assert {module for module, item in lines.items() if item} == {*WORDS_OF_TIMES, *RECORDS_OF_TIMES}
+    assert {module for module, matches in lines.items() if matches} == {*WORDS_OF_TIMES, *RECORDS_OF_TIMES}
     for module in RECORDS_OF_TIMES:
         assert [line for line in lines[module] if not line.endswith("isoformat")] == []
 

@@ -139,7 +139,7 @@ measured.save()
     assert seconds_of_modules(junit) == {"tests/btrfs/test_a.py": 2.0}
 
 
-IDENTITY = {f"GIT_{who}_{item}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for item in ("NAME", "EMAIL")}
+IDENTITY = {f"GIT_{who}_{field}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ def completed(main: Path, *words: str) -> list[str]:
     """What bash offers for the last word; it takes = for a word of its own."""
     complete = BashComplete(group, {}, "backupd", "_BACKUPD_COMPLETE")
     proposals = complete.get_completions(["--config", str(main), "host", "set", *words[:-1]], words[-1])
-    return [item.value for item in proposals]
+    return [proposal.value for proposal in proposals]
 
 
 def test_keys_and_what_they_take_are_completed(main: Path) -> None:

@@ -75,8 +75,8 @@ STACKS: Mapping[str, tuple[Mapping[str, Mapping[str, str]], str]] = {
     "raid of LVM": (
         {
             "dm-4": {"dm/uuid": "LVM-x", "dm/name": "vg-pool", "slaves": "dm-0 dm-1 dm-2 dm-3"},
-            **{f"dm-{number}": {"dm/uuid": "LVM-x", "dm/name": f"vg-pool_{item}"}
-               for number, item in enumerate(("rmeta_0", "rimage_0", "rmeta_1", "rimage_1"))},
+            **{f"dm-{number}": {"dm/uuid": "LVM-x", "dm/name": f"vg-pool_{device_name}"}
+               for number, device_name in enumerate(("rmeta_0", "rimage_0", "rmeta_1", "rimage_1"))},
         },
         "dm-4: lvm raid on lvm",
     ),

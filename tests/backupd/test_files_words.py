@@ -100,7 +100,7 @@ def test_pages_put_together_are_the_whole_list(data: Path) -> None:
     with Tree(data.parent) as tree:
         whole = listing(tree, b"/")
         pages = [page(tree, b"/", offset, 20) for offset in range(0, 140, 20)]
-        assert [entry for item in pages for entry in item.entries] == whole
-        assert {item.total for item in pages} == {114}
+        assert [entry for page in pages for entry in page.entries] == whole
+        assert {page.total for page in pages} == {114}
         assert (page(tree, b"/f0").total, [entry.path for entry in page(tree, b"/f0").entries]) == (1, [b"/f0"])
     assert subprocess.run(["find", data, "-mindepth", "1"], capture_output=True, check=True).stdout.count(b"\n") == 114

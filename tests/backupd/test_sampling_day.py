@@ -55,7 +55,7 @@ def test_hosts_that_follow_each_other_are_one_backup_and_what_lies_outside_is_cu
 
 def test_what_the_kernel_was_seen_doing_is_a_phase_but_not_what_is_paused() -> None:
     seen = ["", "scrub", "scrub", "scrub, balance paused", "balance paused", "", "scrub"]
-    samples = [replace(item, activity=word) for item, word in zip(every_five_minutes(7), seen, strict=True)]
+    samples = [replace(blank_sample, activity=word) for blank_sample, word in zip(every_five_minutes(7), seen, strict=True)]
     assert phases([], samples, START, at(1)) == [Phase("scrub", samples[1].taken, samples[3].taken)]
 
 

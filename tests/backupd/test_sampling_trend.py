@@ -27,7 +27,7 @@ def point(number: float, allocated: int = 30 * TIB, used: int = 20 * TIB, score:
 def test_a_point_is_the_last_sample_of_its_step_and_a_step_without_one_has_none() -> None:
     raw = [*every_five_minutes(300), sample(START + timedelta(days=4), used=7)]
     actual_points = points(raw, START, DAY)
-    assert [item.taken for item in actual_points] == [raw[286].taken, raw[299].taken, raw[300].taken]
+    assert [point.taken for point in actual_points] == [raw[286].taken, raw[299].taken, raw[300].taken]
     assert actual_points[-1].used == 7
 
 

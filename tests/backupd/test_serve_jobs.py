@@ -88,13 +88,13 @@ def test_one_that_waits_does_so_for_a_day(jobs: JobStore) -> None:
 def test_after_thirty_days_they_are_forgotten_but_not_those_at_work(jobs: JobStore, tmp_path: Path) -> None:
     ended, running = job(state="done"), job(new_id(NOW), state="running", pid=os.getpid(), pid_started=own_start())
     previewed = job(new_id(NOW), verb="preview", state="done")
-    for item in (ended, running, previewed):
-        jobs.put(item)
-        jobs.log(item.id).write_text("said\n")
+    for stored_job in (ended, running, previewed):
+        jobs.put(stored_job)
+        jobs.log(stored_job.id).write_text("said\n")
     jobs.thin(NOW + timedelta(hours=2))
-    assert {item.id for item in jobs.all(NOW)} == {ended.id, running.id}
+    assert {job.id for job in jobs.all(NOW)} == {ended.id, running.id}
     jobs.thin(NOW + timedelta(days=29))
-    assert {item.id for item in jobs.all(NOW)} == {ended.id, running.id}
+    assert {job.id for job in jobs.all(NOW)} == {ended.id, running.id}
     jobs.thin(NOW + timedelta(days=31))
     assert sorted(path.name for path in (tmp_path / "jobs").iterdir()) == [f"{running.id}.json", f"{running.id}.log"]
 
@@ -314,7 +314,7 @@ def test_so_many_begin_that_the_pool_has_as_many_as_it_may_and_in_the_order_of_a
 
 def test_restores_and_previews_take_no_turn_of_a_backup_and_wait_for_none() -> None:
     others = [begun(number) for number in range(20, 24)]
-    others = [replace(item, verb=verb) for item, verb in zip(others, ("restore", "preview") * 2, strict=True)]
+    others = [replace(job, verb=verb) for job, verb in zip(others, ("restore", "preview") * 2, strict=True)]
     assert turns([*others, waiting(1)], 1) == ["host1"]
 
 

@@ -105,7 +105,7 @@ def test_too_many_requests_at_once_are_refused_as_busy() -> None:
     mine = waiting(["alice"] * PER_ASKER)
     require_turn(mine[1:], "alice")
     require_turn(mine, "bob")
-    require_turn([replace(item, called=NOW.isoformat()) for item in waiting(map(str, range(IN_ALL)))], "alice")
+    require_turn([replace(job, called=NOW.isoformat()) for job in waiting(map(str, range(IN_ALL)))], "alice")
     busy(mine, "alice")
     busy(waiting(map(str, range(IN_ALL))), "bob")
 
@@ -129,7 +129,7 @@ def test_requests_of_one_user_push_out_no_results_of_another(jobs: JobStore) -> 
         jobs.put(job("web1", "alice", id=new_id(NOW + timedelta(seconds=number)), state="failed"))
     jobs.thin(NOW + timedelta(minutes=5))
     kept = list(jobs.all(NOW))
-    assert before <= {item.id for item in kept}
-    assert [sum(item.who == "alice" and item.verb == verb for item in kept) for verb in ("preview", "run")] == [50, 250]
+    assert before <= {job.id for job in kept}
+    assert [sum(job.who == "alice" and job.verb == verb for job in kept) for verb in ("preview", "run")] == [50, 250]
     newest = max(moment.id for moment in kept if moment.who == "alice" and moment.verb == "run")
     assert jobs.get(newest, NOW).state == "failed"

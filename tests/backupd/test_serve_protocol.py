@@ -430,8 +430,8 @@ def full_queue(path: Path) -> Iterator[tuple[socket.socket, list[socket.socket]]
         except BlockingIOError:
             yield listening, waiting
         finally:
-            for item in waiting:
-                item.close()
+            for client in waiting:
+                client.close()
 
 
 def test_who_finds_the_services_queue_full_waits_for_a_place(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def allowed(verb: str, viewer: Viewer, **arguments: str) -> bool:
 
 
 def test_only_operators_change_anything_and_only_admins_choose_where_on_a_host() -> None:
-    hosted = {verb for verb, item in VERBS.items() if "host" in item.arguments}
+    hosted = {verb for verb, entry in VERBS.items() if "host" in entry.arguments}
     for verb in hosted:
         may = [allowed(verb, Viewer("v", role), host="web1") for role in ROLES]
         assert may == ([False, True, True] if verb in CHANGES else [True, True, True]), verb
@@ -53,12 +53,12 @@ def test_no_verb_and_no_role_reaches_a_host_that_is_not_ones_own(verb: str, role
 
 
 def test_requests_about_the_whole_pool_need_the_right_to_all_hosts() -> None:
-    whole = {verb for verb, item in VERBS.items() if item.right is Right.POOL}
+    whole = {verb for verb, entry in VERBS.items() if entry.right is Right.POOL}
     assert whole == {"doctor", "plan", "extents"}
     for verb in whole:
         assert [allowed(verb, Viewer("v", "viewer", hosts)) for hosts in (None, ("*",))] == [True, False]
-    unhosted = {verb for verb, item in VERBS.items() if "host" not in item.arguments} - whole
-    assert unhosted == {"job", "jobs", "hello"} == {verb for verb, item in VERBS.items() if item.right is Right.LISTED}
+    unhosted = {verb for verb, entry in VERBS.items() if "host" not in entry.arguments} - whole
+    assert unhosted == {"job", "jobs", "hello"} == {verb for verb, entry in VERBS.items() if entry.right is Right.LISTED}
 
 
 def test_an_unknown_role_is_only_that_of_a_viewer() -> None:

@@ -90,7 +90,7 @@ def _seen(filesystem: btrfs.FileSystem, chunk: btrfs.ctree.Chunk, has_tree: bool
     first, last = chunk.vaddr, chunk.vaddr + chunk.length - 1
     group = filesystem.block_group(chunk.vaddr, chunk.length)
     kinds = (btrfs.ctree.ExtentItem, btrfs.ctree.MetaDataItem)
-    extents = [item for item in filesystem.extents(first, last) if isinstance(item, kinds)]
+    extents = [extent for extent in filesystem.extents(first, last) if isinstance(extent, kinds)]
     if has_tree:
         free = [
             (free_space_extent.vaddr, free_space_extent.length) for free_space_extent in filesystem.free_space_extents(first, last)
@@ -98,16 +98,16 @@ def _seen(filesystem: btrfs.FileSystem, chunk: btrfs.ctree.Chunk, has_tree: bool
     else:
         free = list(_between(extents, filesystem.nodesize, first, last + 1))
     score, runs = score_of(free, chunk.length), tuple(joined(free))
-    references = sum(item.refs for item in extents)
+    references = sum(extent.refs for extent in extents)
     used, share = group.used, group.used_pct
     return Seen(first, chunk.length, used, share, tuple(free), score, runs, len(extents), references)
 
 
 def _between(extents: Iterable[btrfs.ctree.ExtentItem], nodesize: int, first: int, end: int) -> Iterator[Span]:
     reached = first
-    for item in extents:
-        if item.vaddr > reached:
-            yield reached, item.vaddr - reached
-        reached = item.vaddr + (nodesize if isinstance(item, btrfs.ctree.MetaDataItem) else item.length)
+    for extent in extents:
+        if extent.vaddr > reached:
+            yield reached, extent.vaddr - reached
+        reached = extent.vaddr + (nodesize if isinstance(extent, btrfs.ctree.MetaDataItem) else extent.length)
     if reached < end:
         yield reached, end - reached

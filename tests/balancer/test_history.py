@@ -87,10 +87,12 @@ def test_whatever_moved_between_two_looks_stands_in_one_line(
     balances = [balance(NOW + timedelta(seconds=at), size) for at, size in moved]
     lines = shown([look(moment) for moment in taken], balances, count)
     assert lines[0].moved is None
-    between = [item.moved for item in balances if item.finished and taken[0] < item.finished <= taken[-1]]
+    between = [balance.moved for balance in balances if balance.finished and taken[0] < balance.finished <= taken[-1]]
     assert sum(line.moved or 0 for line in lines) == sum(between)
     for above, line in itertools.pairwise(lines):
-        numbers = [item.moved for item in balances if item.finished and above.look.taken < item.finished <= line.look.taken]
+        numbers = [
+            balance.moved for balance in balances if balance.finished and above.look.taken < balance.finished <= line.look.taken
+        ]
         assert line.moved == sum(numbers)
 
 
@@ -253,20 +255,20 @@ def test_json_has_every_look_balance_and_step(nights: Nights) -> None:
         balances = [dict(row) for row in connection.execute("SELECT * FROM balance ORDER BY id")]
         steps = [dict(row) for row in connection.execute("SELECT * FROM balance_step ORDER BY balance, number")]
     assert len(answer["scores"]) == len(looks) == 201
-    for item, row in zip(answer["scores"], looks, strict=True):
-        assert item["histogram"] == [{"at_least": 4096, "extents": 7, "bytes": 28672}]
-        assert item["taken"] == row["taken"][:19] + "Z"
-        assert {name: row[name] for name in item if name not in ("taken", "histogram")} == {
-            name: value for name, value in item.items() if name not in ("taken", "histogram")
+    for answered, row in zip(answer["scores"], looks, strict=True):
+        assert answered["histogram"] == [{"at_least": 4096, "extents": 7, "bytes": 28672}]
+        assert answered["taken"] == row["taken"][:19] + "Z"
+        assert {name: row[name] for name in answered if name not in ("taken", "histogram")} == {
+            name: value for name, value in answered.items() if name not in ("taken", "histogram")
         }
     assert [row["running"] for row in answer["balances"]] == [False] * 11 + [True, False]
     own = {"running", "steps", "started", "finished", "before", "after"}
-    for item, row in zip(answer["balances"], balances, strict=True):
-        assert {name: item[name] for name in item.keys() - own} == {name: row[name] for name in item.keys() - own}
+    for answered, row in zip(answer["balances"], balances, strict=True):
+        assert {name: answered[name] for name in answered.keys() - own} == {name: row[name] for name in answered.keys() - own}
     told_steps = [step for row in answer["balances"] for step in row["steps"]]
-    assert [{name: row[name] for name in item if name != "started"} for item, row in zip(told_steps, steps, strict=True)] == [
-        {name: value for name, value in told_step.items() if name != "started"} for told_step in told_steps
-    ]
+    assert [
+        {name: row[name] for name in told_step if name != "started"} for told_step, row in zip(told_steps, steps, strict=True)
+    ] == [{name: value for name, value in told_step.items() if name != "started"} for told_step in told_steps]
 
 
 @pytest.mark.btrfs

@@ -92,5 +92,5 @@ def test_what_is_worth_balancing_takes_no_more_than_a_twentieth_of_the_data() ->
     assert size[chosen].sum() <= size.sum() / 20
     assert (score[chosen] > 250).all()
     gain = score / size
-    left = [item for item in np.flatnonzero(score > 250) if item not in chosen]
+    left = [index for index in np.flatnonzero(score > 250) if index not in chosen]
     assert gain[chosen].min() >= gain[left].max()

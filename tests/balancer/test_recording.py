@@ -152,12 +152,12 @@ def test_a_recorded_score_is_what_python_btrfs_counts(nights: Nights) -> None:
     assert re.fullmatch(rf"recorded in the catalogue {nights.state} as of \d\S+Z\n", done.stderr)
     (row,) = rows(nights.state, "SELECT * FROM score")
     assert before <= datetime.fromisoformat(row.pop("taken")) <= datetime.now(UTC)
-    lengths = [length for item in seen for length in item.joined]
+    lengths = [length for group in seen for length in group.joined]
     usage = work("btrfs", "filesystem", "usage", "-b", nights.source).stdout
     match = re.search(r"Device unallocated:\s+(\d+)", usage)
     assert match
     assert row.pop("unallocated") == pytest.approx(int(match[1]), rel=0.02)  # of single data; statfs leaves a little out
-    assert row.pop("score") == pytest.approx(sum(item.score for item in seen))
+    assert row.pop("score") == pytest.approx(sum(group.score for group in seen))
     assert [tuple(triple) for triple in json.loads(row.pop("histogram"))] == [
         (row["at_least"], row["extents"], row["bytes"]) for row in histogram(lengths) if row["extents"]
     ]
@@ -165,10 +165,10 @@ def test_a_recorded_score_is_what_python_btrfs_counts(nights: Nights) -> None:
         "id": 1,
         "filesystem": work("findmnt", "-no", "UUID", "--target", nights.source).stdout.strip(),
         "block_groups": len(seen),
-        "length": sum(item.length for item in seen),
-        "used": sum(item.used for item in seen),
-        "fragments": sum(item.fragments for item in seen),
-        "bad": sum(item.score > 250 for item in seen),
+        "length": sum(group.length for group in seen),
+        "used": sum(group.used for group in seen),
+        "fragments": sum(group.fragments for group in seen),
+        "bad": sum(group.score > 250 for group in seen),
         "largest_free": max(lengths),
         "free_in_large": sum(length for length in lengths if length >= 16 * 2**20),
     }

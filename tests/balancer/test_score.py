@@ -106,7 +106,7 @@ def tallied(groups: list[Span], free: list[Span], cuts: list[int]) -> FreeExtent
 def test_what_is_added_up_in_batches_is_what_one_at_a_time_gives(filesystem: tuple[list[Span], list[Span], list[int]]) -> None:
     groups, free, cuts = filesystem
     free_extents = tallied(groups, free, cuts)
-    inside = [[item for item in free if vaddr <= item[0] < vaddr + length] for vaddr, length in groups]
+    inside = [[extent for extent in free if vaddr <= extent[0] < vaddr + length] for vaddr, length in groups]
     runs = [joined_slowly(numbers) for numbers in inside]
     assert free_extents.fragments.tolist() == [len(numbers) for numbers in inside]
     assert free_extents.free.tolist() == [sum(length for _, length in numbers) for numbers in inside]

@@ -405,8 +405,8 @@ class NotAsked(Honest):
         for number in range(1000):
             self.wire.write_number(number % 3)
             self.wire.write_int(1 << 15, 2)
-            for item in (0, 700, 16, 0):
-                self.wire.write_int(item)
+            for length in (0, 700, 16, 0):
+                self.wire.write_int(length)
             self.send_content(0)
             self.wire.write(self.digest())
         self.wire.flush()

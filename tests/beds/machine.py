@@ -147,9 +147,9 @@ def _make_debian(path: Path) -> None:
 def _make_machine(debian: Path, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     work("cp", "-a", debian, path)
-    for item in (Path("/etc/resolv.conf"), Path("/etc/pip.conf"), CERTIFICATES):
-        if item.exists():
-            shutil.copyfile(item, path / item.relative_to("/"))
+    for file in (Path("/etc/resolv.conf"), Path("/etc/pip.conf"), CERTIFICATES):
+        if file.exists():
+            shutil.copyfile(file, path / file.relative_to("/"))
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.lower().endswith("_proxy")}
     binds = f'mkdir -p "$1/source"; mount --rbind "{TOP}" "$1/source"; mount --rbind /dev "$1/dev"; mount -t proc proc "$1/proc"'
     words = ("bash", "-euc", f'{binds}; exec chroot "$1" bash -ec "$2"', "-", path, _INSTALL)

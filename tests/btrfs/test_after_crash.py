@@ -168,12 +168,12 @@ def test_a_clean_stop_leaves_no_doubt_but_of_what_was_written_later(make_btrfs: 
     reboot(nights)
     assert after_crash(nights) == []
     reboot(nights)
-    assert [item["name"] for item in after_crash(nights)] == nights.names("web")  # nothing was said of the end of this boot
+    assert [row["name"] for row in after_crash(nights)] == nights.names("web")  # nothing was said of the end of this boot
     nights.backupd("verify", "--clean-stop")
     work("sleep", "1.1")
     nights.run("web")
     reboot(nights)
-    assert [item["name"] for item in after_crash(nights)] == nights.names("web")[1:]
+    assert [row["name"] for row in after_crash(nights)] == nights.names("web")[1:]
 
 
 def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: Callable[..., Path], tree: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_signal_before_the_first_block_group_begins_none(bed: Path, when: str)
     before = groups(bed)
     rows = ended(start(bed, when))
     assert [row["event"] for row in rows] == ["begins", "ends"]
-    used = {vaddr for vaddr, item in before.items() if item[2]}
+    used = {vaddr for vaddr, group in before.items() if group[2]}
     assert used <= set(groups(bed)) <= set(before)  # the kernel drops those that have become empty when it likes
     nothing_is_left(bed)
 

@@ -88,10 +88,10 @@ def numbers(point: Path) -> dict[str, Any]:
         "block_groups": len(seen),
         "allocated": allocated,
         "used": used,
-        "fragments": sum(item.fragments for item in seen.values()),
-        "score": pytest.approx(sum(item.score for item in seen.values())),
-        "largest_free": max(length for item in seen.values() for length in item.joined),
-        "free_in_large": sum(length for item in seen.values() for length in item.joined if length >= 16 << 20),
+        "fragments": sum(group.fragments for group in seen.values()),
+        "score": pytest.approx(sum(group.score for group in seen.values())),
+        "largest_free": max(length for group in seen.values() for length in group.joined),
+        "free_in_large": sum(length for group in seen.values() for length in group.joined if length >= 16 << 20),
     }
 
 

@@ -375,7 +375,7 @@ def complete(pool: Nights, *words: str) -> list[str]:
     env = {"_BACKUPD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
     text = "import sys; sys.argv = ['backupd']; from backupd.cli import main; main()"
     done = work(sys.executable, "-c", text, env={**env, "PYTHONPATH": "."}, check=False, cwd=TOP)
-    return [item.partition(",")[2] for item in done.stdout.splitlines() if item]
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 def test_the_shell_completes_hosts_backups_and_paths(pool: Nights) -> None:

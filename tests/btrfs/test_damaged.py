@@ -274,7 +274,7 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
     nights.run("web")  # has both from the host
     assert nights.differences("web", tree) == []
     for old in nights.names("web")[:-1]:
-        remove(nights, old, *(nights.data("web", tree, old) / item for item in ("file", "met")))
+        remove(nights, old, *(nights.data("web", tree, old) / name for name in ("file", "met")))
     assert scrub(nights)["damaged"] == []
     nights.backupd("verify")
     assert json.loads((nights.pool / "hosts/web/damaged.json").read_text())["backups"] == {}

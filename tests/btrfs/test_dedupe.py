@@ -207,7 +207,7 @@ class Sharing:
             self._meanwhile()
 
     def done(self) -> dict[str, SharedBackup]:
-        backups = [item for host in ("web1", "web2") for item in restorable(self.pool, host)]
+        backups = [backup for host in ("web1", "web2") for backup in restorable(self.pool, host)]
         return {f"{backup.backup.host} {backup.backup.name}": backup for backup in self._deduper.share(backups)}
 
 

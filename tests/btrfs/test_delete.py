@@ -74,7 +74,7 @@ def test_a_deleted_backup_expires_with_its_reason_although_a_rule_keeps_it_and_g
     assert next(line for line in pool.backupd("list", host, *at(now)).stdout.splitlines() if third in line).endswith(
         "deleted by hand: private files"
     )
-    explained = {item["name"]: item for item in json.loads(pool.backupd("retention", "explain", host, "--json", *at(now)).stdout)}
+    explained = {row["name"]: row for row in json.loads(pool.backupd("retention", "explain", host, "--json", *at(now)).stdout)}
     assert explained[third]["reasons"] == ["deleted by hand: private files"]
     assert [explained[name]["keep"] for name in (first, second, third, suspect)] == [True, True, False, False]
     assert pool.expire(now + timedelta(hours=23), host)["revived"] == 0
@@ -82,7 +82,7 @@ def test_a_deleted_backup_expires_with_its_reason_although_a_rule_keeps_it_and_g
     assert pool.expire(now + timedelta(days=1), host)["deleted"] == 2
     assert pool.left(host) == [first, second]
     assert row(pool, host, third) is None
-    assert {name: item["why"] for name, item in notes_of(pool, host)["deleted"].items()} == {
+    assert {name: request["why"] for name, request in notes_of(pool, host)["deleted"].items()} == {
         third: "private files",
         suspect: "private files",
     }
@@ -96,7 +96,7 @@ def test_what_had_expired_before_is_said_to_have_and_gets_the_new_reason(pool: E
     later = now + timedelta(hours=1)
     assert " had expired already: " in pool.backupd(*words, "two", "--dry-run", *at(later)).stdout
     assert " had expired already: " in pool.backupd(*words, "two", *at(later)).stdout
-    explained = {item["name"]: item for item in json.loads(pool.backupd("retention", "explain", host, "--json", *at(later)).stdout)}
+    explained = {row["name"]: row for row in json.loads(pool.backupd("retention", "explain", host, "--json", *at(later)).stdout)}
     assert explained[third]["reasons"] == ["deleted by hand: two"]
 
 
@@ -323,7 +323,7 @@ def test_an_expiry_of_named_hosts_without_grace_deletes_what_no_rule_keeps_and_l
         assert "--skip-grace needs the names of hosts" in fails(pool, "expire", "--skip-grace", *at(now), status=2)
         assert "there is no host" in fails(pool, "expire", f"{host}x", *at(now), status=2)
         plan = pool.expire(now, host, "--skip-grace", "--dry-run")
-        assert {(item["host"], item["name"]) for item in plan["delete"]} == {(host, name) for name in names[:2]}
+        assert {(step["host"], step["name"]) for step in plan["delete"]} == {(host, name) for name in names[:2]}
         assert pool.left(host) == names
         done = pool.expire(now, host, "--skip-grace")
         assert (done["marked"], done["deleted"], done["waiting_for_grace"]) == (2, 2, 0)
@@ -341,6 +341,6 @@ def test_the_shell_completes_the_backups(pool: Expiries, host: str) -> None:
     env = {"_BACKUPD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
     text = "import sys; sys.argv = ['backupd']; from backupd.cli import main; main()"
     done = work(sys.executable, "-c", text, env={**env, "PYTHONPATH": "."}, check=False, cwd=Path(__file__).parents[2])
-    assert [item.partition(",")[2] for item in done.stdout.splitlines()] == [
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == [
         f"{host}@{name}" for name in reversed(pool.names(host))
     ]

@@ -161,7 +161,7 @@ def test_a_key_that_a_service_is_not_shown_is_neither_missing_nor_well(nights: N
         doctor = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, "doctor", "--json")))
         script = f"mount --make-rprivate / && mount -t tmpfs tmpfs /run/lock && {before} && {doctor}"
         answer = json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
-        ill, blind = ({row["name"] for row in answer[item]} for item in ("findings", "not_looked_at"))
+        ill, blind = ({row["name"] for row in answer[key]} for key in ("findings", "not_looked_at"))
         return ill & {"ssh-key", "known-hosts"}, blind & {"ssh-key", "known-hosts"}
 
     assert said("true") == ({"ssh-key", "known-hosts"}, set())

@@ -275,7 +275,7 @@ def test_list_shows_when_an_expired_backup_goes_and_what_is_held(pool: Nights, h
         assert lines[first].split()[2] == "expired"
         assert lines[first].endswith(f"expires {goes}")
         assert lines[second].endswith("held until 2099-01-01T00:00:00Z: the audit")
-        listed = {item["name"]: item for item in pool.json("list", host)}
+        listed = {row["name"]: row for row in pool.json("list", host)}
         assert [listed[name]["expires"] for name in (first, second, suspect)] == [goes, None, None]
         assert listed[second]["held"] == {"until": "2099-01-01T00:00:00Z", "why": "the audit"}
         assert [listed[name]["held"] for name in (first, suspect)] == [None, None]
@@ -299,7 +299,7 @@ def test_the_shell_completes_hosts_and_the_names_that_fit(pool: Nights, host: st
         env = {"_BACKUPD_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1)}
         text = "import sys; sys.argv = ['backupd']; from backupd.cli import main; main()"
         done = work(sys.executable, "-c", text, env={**env, "PYTHONPATH": "."}, check=False, cwd=Path(__file__).parents[2])
-        return [item.partition(",")[2] for item in done.stdout.splitlines()]
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
     assert host in complete("hold", "host")
     assert complete("hold", host, "2026") == [suspect, second, first]

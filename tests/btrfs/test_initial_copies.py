@@ -141,8 +141,8 @@ def test_what_was_cut_off_goes_on_and_what_is_whole_is_not_written_again(two: Tw
     cut = sorted((disk / "web1").glob("*.part"))
     with cut[4].open("r+b") as file:
         file.truncate(1000)
-    for item in cut[5:]:
-        item.unlink()
+    for part in cut[5:]:
+        part.unlink()
     (disk / "web1/000099.part").write_bytes(b"of another one")
     again = seed_to(two, disk, "backup2")[0]
     assert (again["parts"], again["bytes"], again["already"]) == (whole["parts"], whole["bytes"], False)

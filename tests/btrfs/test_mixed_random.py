@@ -110,21 +110,21 @@ class History:
             return
         (server, host), machine = self.chance.choice(sorted(self.own.items()))
         self.machines[machine].tree.day()
-        before = {item.content for item in self.found(server)}
+        before = {backup.content for backup in self.found(server)}
         (done,) = self.command(server, "run", "--json", host, status=(0, 1))
         if done["outcome"] in ("complete", "suspect"):
-            new = [item for item in self.found(server) if item.content not in before]
-            assert [item.host for item in new] == [host], f"{self}\n{new}\n{done}"
+            new = [backup for backup in self.found(server) if backup.content not in before]
+            assert [backup.host for backup in new] == [host], f"{self}\n{new}\n{done}"
             assert self.truth[new[0].content][0] == machine
 
     def fetch(self) -> None:
         self.now += timedelta(minutes=self.chance.choice((5, 90)))
         server = self.chance.choice([name for name in _LINKS if _LINKS[name]])
         source = self.chance.choice(_LINKS[server])
-        here, by_name = ({item.content: item for item in self.found(each)} for each in (server, source))
+        here, by_name = ({backup.content: backup for backup in self.found(each)} for each in (server, source))
         common = {by_name[content].host for content in here.keys() & by_name.keys()}
         for row in self.command(server, "replicate", source, "--json", status=(0, 1, 3, 4)) or ():
-            whole = {item["host"] for item in row.get("fetched", ()) if item["parent"] is None}
+            whole = {fetch["host"] for fetch in row.get("fetched", ()) if fetch["parent"] is None}
             assert not whole & common, f"{self}\nfetched as a whole again: {whole & common}"
 
     def promote(self) -> None:
@@ -162,7 +162,7 @@ class History:
 
     def delete(self) -> None:
         server, host = self._host()
-        names = [item for item in self.found(server) if item.host == host]
+        names = [backup for backup in self.found(server) if backup.host == host]
         if names and self.chance.random() < 0.5:
             single = self.chance.choice(names)
             words = ("delete", f"{host}@{single.name}", "--now-without-grace", "--json", *self.chance.choice(((), ("--force",))))
@@ -171,7 +171,7 @@ class History:
 
     def hold(self) -> None:
         server, host = self._host()
-        names = [item for item in self.found(server) if item.host == host]
+        names = [backup for backup in self.found(server) if backup.host == host]
         if names:
             single = self.chance.choice(names)
             verb = self.chance.choice(("hold", "hold", "release"))
@@ -192,7 +192,7 @@ class History:
 
     def _host(self) -> tuple[str, str]:
         server = self.chance.choice(list(_LINKS))
-        return server, self.chance.choice(sorted({item.host for item in self.found(server)}) or [_NONE])
+        return server, self.chance.choice(sorted({backup.host for backup in self.found(server)}) or [_NONE])
 
     # --- what is there
 
@@ -203,27 +203,27 @@ class History:
 
     def machine(self, server: str, host: str) -> str:
         """Whose backups lie in that host's folder: of one machine alone."""
-        (output,) = {self.truth[item.content][0] for item in self.found(server) if item.host == host}
+        (output,) = {self.truth[backup.content][0] for backup in self.found(server) if backup.host == host}
         return output
 
     def look(self) -> None:
         """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
         for server, nights in self.servers.items():
             founds = self.found(server)
-            for item in founds:
-                if item.content not in self.truth:
-                    self._keep(server, item)
-                machine, truth = self.truth[item.content]
-                if (server, item.id) not in self.compared:
-                    self.compared.add((server, item.id))
-                    data = item.path / "data" / str(self.machines[machine].source).strip("/")
+            for found_backup in founds:
+                if found_backup.content not in self.truth:
+                    self._keep(server, found_backup)
+                machine, truth = self.truth[found_backup.content]
+                if (server, found_backup.id) not in self.compared:
+                    self.compared.add((server, found_backup.id))
+                    data = found_backup.path / "data" / str(self.machines[machine].source).strip("/")
                     output = work("rsync", "-n", "-aHAXci", "--delete", f"{truth}/", f"{data}/").stdout
-                    assert output == "", f"{self}\n{server}: {item.path}\n{output}"
-            for host in {item.host for item in founds}:
-                owners = {self.truth[item.content][0] for item in founds if item.host == host}
+                    assert output == "", f"{self}\n{server}: {found_backup.path}\n{output}"
+            for host in {backup.host for backup in founds}:
+                owners = {self.truth[backup.content][0] for backup in founds if backup.host == host}
                 assert len(owners) == 1, f"{self}\n{server}: {host} is of {owners}"
             assert not list(nights.pool.glob("hosts/*/.receiving")), self
-            lost = {content for name, content in self.held if name == server} - {item.content for item in founds}
+            lost = {content for name, content in self.held if name == server} - {backup.content for backup in founds}
             assert not lost, f"{self}\n{server}: a held backup is gone: {lost}"
 
     def _keep(self, server: str, single: Found) -> None:
@@ -251,13 +251,13 @@ class History:
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name
             if not mark or mark["name"] != source or host in failed:
                 continue
-            founds = [item for item in self.found(source) if item.host == host and item.name < latest]
+            founds = [backup for backup in self.found(source) if backup.host == host and backup.name < latest]
             wanted = max(
-                (item for item in founds if (server, item.content) not in self.deleted),
+                (backup for backup in founds if (server, backup.content) not in self.deleted),
                 key=lambda single: single.name,
                 default=None,
             )
-            here = max((item.name for item in self.found(server) if item.host == host), default="")
+            here = max((backup.name for backup in self.found(server) if backup.host == host), default="")
             why = f"{self}\n{server}: {wanted} did not come from {source}, and no reason was told"
             assert wanted is None or wanted.name <= here, why
 

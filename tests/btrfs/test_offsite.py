@@ -155,9 +155,9 @@ def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far:
     seen: list[str] = []
     program = backupd_start("--config", far.night.config, "-vv", "offsite", "run")
     while program.poll() is None:
-        for item in Path("/proc").glob("[0-9]*/cmdline"):
+        for command_line in Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                seen.append(item.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                seen.append(command_line.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
             except OSError:
                 continue
     out, err = program.communicate()
@@ -167,8 +167,8 @@ def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far:
     output = "".join((*seen, out, err, far.offsite("run", "-h").stdout, *(json.dumps(far.copies("2026-03-02T22:00:00Z")),)))
     for secret in (PASSWORD, key):
         assert secret not in output
-        for item in (path for path in far.night.state.rglob("*") if path.is_file()):
-            assert secret.encode() not in item.read_bytes(), item
+        for state_file in (path for path in far.night.state.rglob("*") if path.is_file()):
+            assert secret.encode() not in state_file.read_bytes(), state_file
     far.settings(repository=f"rest:http://127.0.0.1:1/{key}")
     assert key not in far.offsite("run", status=1).stderr
 

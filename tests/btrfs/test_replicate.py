@@ -199,9 +199,9 @@ def test_what_both_have_stays_when_a_host_gets_a_new_name(two: TwoPools) -> None
     two.first.backupd("rename", "web1", "web2", "--yes")
     two.fetch(status=1)
     for pool, host in ((two.first, "web2"), (two.second, "web1")):
-        for folder, item in (("common", first), ("copied", [first])):
+        for folder, names in (("common", first), ("copied", [first])):
             answer = json.loads((pool.pool / ".btrkeep" / folder / "office.json").read_text())["hosts"]
-            assert answer.get(host) == item, (folder, host)
+            assert answer.get(host) == names, (folder, host)
 
 
 def test_a_host_with_a_new_name_there_is_not_fetched_as_another_until_it_has_that_name_here(two: TwoPools) -> None:

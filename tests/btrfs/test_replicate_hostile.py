@@ -62,9 +62,9 @@ def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
     output = work(*answers, input="".join(f"{json.dumps(row)}\n" for row in asked)).stdout
     assert "there is no such host" in output
     assert "this is not a list of backups" in output
-    for folder, item in ((common, first), (common.with_name("copied"), [first])):
+    for folder, names in ((common, first), (common.with_name("copied"), [first])):
         assert [path.name for path in folder.iterdir()] == ["backup2.json"]
-        assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": item}
+        assert json.loads((folder / "backup2.json").read_text())["hosts"] == {"web1": names}
 
 
 def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nights: Nights) -> None:

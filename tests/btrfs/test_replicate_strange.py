@@ -87,7 +87,7 @@ def test_streams_that_no_btrfs_send_makes_fail_and_change_nothing_else(two: TwoP
             why = failure(two, kind, target)
             assert len(why) < 2000, kind
             assert "dmesg" not in why or kind == "clone-of-a-pipe", (kind, target, why)
-            changed = {name for name, item in everything(two.second.pool).items() if before.get(name) != item}
+            changed = {name for name, content in everything(two.second.pool).items() if before.get(name) != content}
             assert changed <= {"hosts/web1"}, (kind, target)
             assert not notes.exists() or json.loads(notes.read_text())["backups"] == {}, (kind, target)
     work("sync")
@@ -105,7 +105,7 @@ def test_what_a_strange_stream_may_bring_is_read_only_and_hangs_nothing_that_rea
     done = two.second.backupd("replicate", "--json", "--now", NOW, check=False)
     assert done.returncode in (0, 1), done.stderr
     came = json.loads(done.stdout)[0]["fetched"]
-    new = {name for name, item in everything(two.second.pool).items() if before.get(name) != item}
+    new = {name for name, content in everything(two.second.pool).items() if before.get(name) != content}
     assert all(name.startswith("hosts/web1") for name in new)
     for row in came:
         place = two.second.pool / "hosts/web1" / row["backup"]

@@ -199,9 +199,9 @@ def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callabl
         result = explain(fd, seen.vaddr, 8)
     assert isinstance(result, ExplainedBlockGroup)
     by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda single: single[1])}
-    for item in seen.free:
-        by_class[item[1].bit_length() - 1].append(item)
-    wanted = [(2**power, len(numbers), sum(item[1] for item in numbers)) for power, numbers in by_class.items()]
+    for free_extent in seen.free:
+        by_class[free_extent[1].bit_length() - 1].append(free_extent)
+    wanted = [(2**power, len(numbers), sum(extent[1] for extent in numbers)) for power, numbers in by_class.items()]
     assert [part[:3] for part in result.parts] == wanted
     scores = [score_of(numbers, seen.length) for numbers in by_class.values()]
     assert [part[3] for part in result.parts] == pytest.approx(scores)

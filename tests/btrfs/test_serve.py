@@ -365,8 +365,8 @@ def test_more_than_it_can_do_at_once_is_answered_busy_and_it_recovers(pool: Nigh
         held.append(socket.socket(socket.AF_UNIX))
         held[-1].connect(str(service.socket))
     assert eventually(lambda: outcome(service, pool) == "busy")  # the last of them may not be accepted yet
-    for item in held:
-        item.close()
+    for connection in held:
+        connection.close()
     assert eventually(lambda: outcome(service, pool) == "answered")
 
 

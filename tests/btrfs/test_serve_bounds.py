@@ -321,8 +321,8 @@ def test_who_reads_no_answer_gets_no_more_of_them_and_others_do(crowd: Nights, s
 
     browse = {"backup": "latest", "path": os.fsdecode(LINKS), "limit": 5000}
     held = [ask("eve", "browse", **browse) for _ in range(3)]
-    for item in held:
-        assert item.recv(20).startswith(b'{"ok":true')
+    for connection in held:
+        assert connection.recv(20).startswith(b'{"ok":true')
     refused = ask("eve", "browse", **browse)
     try:
         refused.settimeout(30)
@@ -330,8 +330,8 @@ def test_who_reads_no_answer_gets_no_more_of_them_and_others_do(crowd: Nights, s
         assert service.agent("bob").ask("browse", **{"host": "crowd", **browse})["entries"]
         assert service.agent("eve").ask("browse", host="crowd", backup="latest", path="/linked")["total"] == 2
     finally:
-        for item in (*held, refused):
-            item.close()
+        for connection in (*held, refused):
+            connection.close()
 
 
 def read_all(connection: socket.socket) -> bytes:

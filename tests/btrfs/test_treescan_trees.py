@@ -79,7 +79,7 @@ def see_block_groups(read: Read, tree: int) -> None:
         folder = Path("/sys/fs/btrfs", read.uuid, "allocation", name)
         chosen = [(length, used) for _, length, used, flags in ours if flags & 7 == kind]
         if folder.is_dir():
-            text = [int((folder / item).read_text()) for item in ("total_bytes", "bytes_used")]
+            text = [int((folder / name).read_text()) for name in ("total_bytes", "bytes_used")]
             assert [sum(length for length, _ in chosen), sum(used for _, used in chosen)] == text
         else:
             assert not chosen

@@ -124,12 +124,12 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
         assert inside(host.measured.referenced, truth[host.host], 0.6), host
         shared = 3 * MIB if host.host == "web2" else 0  # what the other subvolume refers to as well
         assert inside(host.measured.exclusive, truth[host.host] - shared, 0.6), host
-    for item, backup_use in zip(use.backups, exact.backups, strict=True):
-        assert item.measured
+    for quick_use, backup_use in zip(use.backups, exact.backups, strict=True):
+        assert quick_use.measured
         assert backup_use.measured
-        assert inside(item.measured.referenced, backup_use.measured.referenced.bytes, 0.6), item
-        if item.host == "web1":
-            assert inside(item.measured.exclusive, backup_use.measured.exclusive.bytes, 0.6), item
+        assert inside(quick_use.measured.referenced, backup_use.measured.referenced.bytes, 0.6), quick_use
+        if quick_use.host == "web1":
+            assert inside(quick_use.measured.exclusive, backup_use.measured.exclusive.bytes, 0.6), quick_use
     of_backups = {vaddr for backup in use.backups for vaddr in dumped(pool, backup.subvolume_id or 0)}
     of_others = dumped(pool, 5) | dumped(pool, subvolume_id_of(pool.top / "mine"))  # the sources lie in the top one
     reserve = (pool.pool / ".btrkeep" / "reserve").stat().st_blocks * 512  # allocated, and never written

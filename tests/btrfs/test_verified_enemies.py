@@ -75,7 +75,7 @@ def test_a_scrub_that_could_not_compare_all_takes_back_no_damage(nights: Nights,
             "finished", False, 1, dict.fromkeys(("uncorrectable", "malloc", "unverified"), 0) | {kind: 1}, 1.0, begun=now
         )
         record_scrub_damage(site, done, now)
-        assert [item.path for item in site.catalogue.damages()] == ["/file"]
+        assert [damage.path for damage in site.catalogue.damages()] == ["/file"]
         record_scrub_damage(site, replace(done, errors={}), now)
         assert site.catalogue.damages() == []
 

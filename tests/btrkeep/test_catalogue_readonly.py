@@ -228,10 +228,10 @@ def test_readers_see_no_wrong_answer_and_no_error_while_writers_come_go_and_are_
         for reader in readers:
             reader.kill()
             reader.wait()
-    assert [item["wrong"] for item in result] == [[], [], []]
-    assert all(sum(item["counts"].values()) > 3 for item in result)
-    assert all(item["longest"] < readonly.PATIENCE for item in result)
-    assert max(max(item["seen"].values(), default=0) for item in result) > 0
+    assert [reader["wrong"] for reader in result] == [[], [], []]
+    assert all(sum(reader["counts"].values()) > 3 for reader in result)
+    assert all(reader["longest"] < readonly.PATIENCE for reader in result)
+    assert max(max(reader["seen"].values(), default=0) for reader in result) > 0
     assert killed + number > 2
 
 

@@ -53,11 +53,11 @@ def test_what_is_made_is_made_of_the_sample_that_was_kept_last_whatever_the_cloc
 
     for moment in (NOW, NOW - timedelta(days=1), NOW + timedelta(minutes=5)):
         next_one(moment)
-    assert [item.taken if item else None for item in before] == [None, NOW, NOW - timedelta(days=1)]
-    assert [item.taken for item in catalogue.samples(FILESYSTEM)] == sorted(
+    assert [sample.taken if sample else None for sample in before] == [None, NOW, NOW - timedelta(days=1)]
+    assert [sample.taken for sample in catalogue.samples(FILESYSTEM)] == sorted(
         [NOW, NOW - timedelta(days=1), NOW + timedelta(minutes=5)]
     )
-    assert [item.taken for item in catalogue.samples(FILESYSTEM, NOW, NOW + timedelta(minutes=5))] == [NOW]
+    assert [sample.taken for sample in catalogue.samples(FILESYSTEM, NOW, NOW + timedelta(minutes=5))] == [NOW]
     assert catalogue.oldest_sample(FILESYSTEM, "raw") == NOW - timedelta(days=1)
     assert catalogue.oldest_sample(FILESYSTEM, "hour") is None
 

@@ -122,7 +122,7 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         return f"{moment:%d.%m.}"
 
     by_name = {}
-    for item in (
+    for verification in (
         Verified(VerificationState.NEVER),
         Verified(VerificationState.DAMAGED, at=NOW, damages=2),
         Verified(VerificationState.DAMAGED, at=NOW, damages=3, damaged="/srv/a\nb"),
@@ -133,7 +133,7 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         Verified(VerificationState.IN_PART, VerifiedBy.SOURCE, NOW, source=replace(COMPARED, at=NOW, changed=0, files=198)),
         Verified(VerificationState.DAMAGED, damages=1, source=replace(COMPARED, files=198, alike=197, changed=0, differing=1)),
     ):
-        by_name[verified_words(item, day)] = verified_briefly(item, day)
+        by_name[verified_words(verification, day)] = verified_briefly(verification, day)
     assert by_name == {
         "never verified": "never",
         "damaged: 2 files": "damaged 20.03.",

@@ -31,10 +31,12 @@ def hidden(tree: ast.Module) -> Iterator[int]:
     """Texts that nobody is shown: docstrings, those of commands left out, which are their help."""
     for node in ast.walk(tree):
         body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
-        decorated = isinstance(node, ast.FunctionDef) and any("command" in ast.unparse(item) for item in node.decorator_list)
-        for item in body[1:] if decorated else body:
-            if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
-                yield id(item.value)
+        decorated = isinstance(node, ast.FunctionDef) and any(
+            "command" in ast.unparse(decorator) for decorator in node.decorator_list
+        )
+        for statement in body[1:] if decorated else body:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                yield id(statement.value)
 
 
 @cache
@@ -60,7 +62,7 @@ def imports_page(tree: ast.Module) -> bool:
 def test_no_message_names_a_file_that_only_the_source_has() -> None:
     usage = {"btrkeep/config/__main__.py", "backupd/doctor/__main__.py", "backupd/metrics/__main__.py"}  # of developers
     result = {(str(path), name) for path, text in texts() for name in NAMED.findall(text)}
-    assert {item for item in result if item[0] not in usage} == set()
+    assert {mention for mention in result if mention[0] not in usage} == set()
 
 
 def test_every_page_that_is_named_is_there() -> None:
@@ -83,7 +85,7 @@ def test_every_manual_page_of_ours_that_is_named_is_there() -> None:
         }
     ours = {(name, number) for name, number in named if name.startswith(("backupd", "btrkeep", "btrfs-heatmap", "btrfs-balancer"))}
     assert {("btrkeep.toml", ""), ("btrkeep.toml", "5"), ("backupd", "8")} <= ours
-    assert [item for item in ours if item[0] not in OURS or item[1] not in ("", OURS[item[0]])] == []
+    assert [mention for mention in ours if mention[0] not in OURS or mention[1] not in ("", OURS[mention[0]])] == []
 
 
 def test_a_checkout_names_its_own_files(tmp_path: Path) -> None:

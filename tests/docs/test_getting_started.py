@@ -118,7 +118,7 @@ def test_who_follows_the_page_has_backups_and_gets_a_file_back(page: Read, make_
     assert len(re.findall(r"^here +\S+Z +complete ", result["delete"].out, re.MULTILINE)) == 1
     before, after = (json.loads(result[name].out) for name in ("listed", "listed again"))
     # A backup's file is written before its last commit, so a rebuilt catalogue does not know how long that took.
-    took = [(item.pop("duration"), same.pop("duration")) for item, same in zip(before, after, strict=True)]
+    took = [(row.pop("duration"), same.pop("duration")) for row, same in zip(before, after, strict=True)]
     assert after == before
     assert len(took) == 2
     assert all(0 < rebuilt <= whole for whole, rebuilt in took)

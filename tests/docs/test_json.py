@@ -35,13 +35,13 @@ def shape(value: Any) -> Any:
     if isinstance(value, dict):
         return {("NAME" if _NAME.fullmatch(key) else key): shape(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [merged for merged in [_merged([shape(item) for item in value])] if merged is not None]
+        return [merged for merged in [_merged([shape(element) for element in value])] if merged is not None]
     return None if value is None else "number" if type(value) in (int, float) else type(value).__name__
 
 
 def _merged(shapes: list[Any]) -> Any:
-    recorded = [item for item in shapes if item is not None]
-    assert all(agree(recorded[0], item) for item in recorded), recorded
+    recorded = [merged_shape for merged_shape in shapes if merged_shape is not None]
+    assert all(agree(recorded[0], merged_shape) for merged_shape in recorded), recorded
     return recorded[0] if recorded else None
 
 

@@ -92,7 +92,7 @@ def all_commands() -> list[tuple[str, ...]]:
     )
     kinds = [(inplace, based) for inplace in ("always", "large", "never") for based in (True, False)]
     return [
-        rsync_command(remote, ssh, "/srv", "/data", item, ()) for inplace, based in kinds for item in passes(inplace, based=based)
+        rsync_command(remote, ssh, "/srv", "/data", flags, ()) for inplace, based in kinds for flags in passes(inplace, based=based)
     ]
 
 

@@ -18,8 +18,8 @@ Read = Callable[[str], Page]
 def test_every_verb_stands_there_with_its_arguments(page: Read) -> None:
     result = {verb: set(arguments.split()) for verb, arguments, _ in page("serve").section("Verbs").table()}
     present = {
-        verb: {name if argument.default is REQUIRED else f"[{name}]" for name, argument in item.arguments.items()}
-        for verb, item in VERBS.items()
+        verb: {name if argument.default is REQUIRED else f"[{name}]" for name, argument in entry.arguments.items()}
+        for verb, entry in VERBS.items()
     }
     assert result == present
 

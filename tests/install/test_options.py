@@ -59,7 +59,7 @@ def told(*steps: str) -> dict[str, Done]:
     """Runs the steps on this machine apart from it, where nothing is installed; by their text."""
     done = run_here([SET_UP, *steps], {"PYTHON": "/python"})
     assert done[0].status == 0, str(done[0])
-    return {str(number): item for number, item in enumerate(done)}
+    return {str(number): result for number, result in enumerate(done)}
 
 
 def all_of(done: dict[str, Done]) -> str:
@@ -67,7 +67,7 @@ def all_of(done: dict[str, Done]) -> str:
 
 
 def outcomes(done: dict[str, Done]) -> list[int]:
-    return [item.status for item in done.values()][1:]
+    return [result.status for result in done.values()][1:]
 
 
 def test_help_is_for_everybody_and_unknown_words_are_refused() -> None:

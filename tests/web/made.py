@@ -96,8 +96,8 @@ def write(
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
     publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM)
     catalogue.set_fact(FACT, as_text(StoredVerdict(NOW, PoolVerdict())))
-    for item in backups:
-        catalogue.put_backup(item)
+    for backup in backups:
+        catalogue.put_backup(backup)
     add_runs(catalogue, runs)
     return catalogue
 

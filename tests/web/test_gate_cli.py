@@ -470,9 +470,9 @@ def test_the_manual_names_every_command_and_every_option() -> None:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         below = command.commands if isinstance(command, click.Group) else {"": command}
-        for inner, item in below.items():
+        for inner, status in below.items():
             assert f"{name} {inner}".strip() in page
-            for parameter in item.params if item else ():
+            for parameter in status.params if status else ():
                 for option in parameter.opts if isinstance(parameter, click.Option) else ():
                     assert option in page, (name, inner, option)
     assert all(option in page for parameter in group.params for option in parameter.opts)

@@ -102,11 +102,11 @@ def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, 
     shown = {backup.name: backup for backup in page.backups}
     answer = told(pool, "retention", "explain", host)
     assert [row["name"] for row in answer] == sorted(filter(None, shown))
-    for item in answer:
-        row = shown[item["name"]]
-        assert row.keep == item["keep"], item
-        assert (format_time(row.goes) if row.goes else None) == item["expires"], item
-        assert row.why == ", ".join(item["reasons"])
+    for decision in answer:
+        row = shown[decision["name"]]
+        assert row.keep == decision["keep"], decision
+        assert (format_time(row.goes) if row.goes else None) == decision["expires"], decision
+        assert row.why == ", ".join(decision["reasons"])
     assert (page.kept, page.going) == (sum(row["keep"] for row in answer), sum(not row["keep"] for row in answer))
     assert not page.in_doubt
     assert host != "web1" or {row["keep"] for row in answer} == {True, False}

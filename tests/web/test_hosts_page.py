@@ -61,7 +61,7 @@ def test_damaged_and_altered_backups_are_remarked_in_the_list_on_the_overview_an
     kept += [backup("changed", EVENING - DAY), backup("changed", EVENING, "altered", outcome="altered")]
     everyone = [HostConfig(name) for name in ("good", "bad", "changed")]
     catalogue = write(tmp_path / "state", everyone, kept, [run("good", EVENING), run("bad", EVENING)])
-    bad = [item.name or "" for item in kept if item.host == "bad"]
+    bad = [backup.name or "" for backup in kept if backup.host == "bad"]
     catalogue.put_verifications([VerifiedBackup("good", kept[0].name or "", NOW - DAY, NOW - DAY, 7, 0, NOW - DAY)])
     assert "is-bad" not in client(tmp_path / "state").get("/").text
     catalogue.put_damages([Damage("bad", name, "/etc/passwd", 0, 0, "verify", NOW) for name in bad[:2]])

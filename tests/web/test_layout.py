@@ -125,7 +125,7 @@ def test_the_labels_of_charts_are_whole(site: Dashboard, browser: Browser) -> No
         for address in ("/pool/charts/trend/{}.svg?days=7", "/pool/charts/trend/{}.svg?days=180"):
             for name in ("allocated", "unused", "score", "orphans"):
                 page.goto(address.format(name) + "&width=360")
-                cut += [f"{address} {name}: {item}" for item in _cut(page)]
+                cut += [f"{address} {name}: {text}" for text in _cut(page)]
         page.goto("about:blank")
         page.set_content(quiet_day())
         cut += _cut(page)

@@ -109,8 +109,8 @@ def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run
         config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={name: host(name) for name in names})
         publish(config, catalogue, rehearsal=False, filesystem=FILESYSTEM, now=NOW - HOUR)
         catalogue.know_since(NOW - HOUR)
-        for item in runs:
-            catalogue.put_backup(backup(item.host, item.started))
+        for run in runs:
+            catalogue.put_backup(backup(run.host, run.started))
         add_runs(catalogue, runs)
 
 
@@ -228,7 +228,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     catalogue = write(state, [host(name) for name in names], backups, [run("mine1", EVENING)])
     assert "Verified:" not in text_of(client(state).get("/").text)
     name, read = backups[0].name or "", NOW - 2 * DAY
-    catalogue.put_verifications([VerifiedBackup(item, name, read, read, 7, 0, read) for item in ("mine1", "mine2")])
+    catalogue.put_verifications([VerifiedBackup(host, name, read, read, 7, 0, read) for host in ("mine1", "mine2")])
     catalogue.put_comparisons([ComparedBackup("secret1", name, NOW, 5, 5, 0, 0)])
     catalogue.put_damages([Damage("secret1", name, "/etc/passwd", 0, 0, "verify", NOW)])
     catalogue.put_damages([Damage("secret1", name, f"/srv/{number}", 0, 0, "verify", NOW, "no copy") for number in range(2)])
@@ -249,7 +249,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
 def test_the_page_of_a_host_names_the_first_of_many_damaged_files_and_counts_all(tmp_path: Path) -> None:
     both = [backup("web1", EVENING), backup("web1", EVENING - DAY)]
     catalogue = write(tmp_path, [host("web1")], both, [run("web1", EVENING)])
-    names = [item.name or "" for item in both]
+    names = [backup.name or "" for backup in both]
     catalogue.put_damages([Damage("web1", names[0], f"/srv/{number:03}\x1b", 0, 9, "scrub", NOW) for number in range(200)])
     catalogue.put_damages([Damage("web1", names[1], "/srv/000\x1b", start, 9, "scrub", NOW) for start in (0, 4096)])
     catalogue.close()

@@ -105,12 +105,12 @@ def test_the_alarm_of_a_host_is_made_of_its_cause_and_silence_is_told() -> None:
     )
     ended = {"last_run": 1, "last_run_started": moment, "last_run_outcome": "failed", "last_run_error": alarm.text}
     others: dict[str, Any] = dict.fromkeys(field.name for field in fields(HostFacts)) | {"newest_warnings": ()}
-    for cause, item in ((None, WITHHELD), (Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0}), "/srv: no progress for 5m")):
+    for cause, shown in ((None, WITHHELD), (Cause(CauseCode.STALLED, "/srv", {"seconds": 300.0}), "/srv: no progress for 5m")):
         facts = {"lab": HostFacts(**{**others, **ended, "last_run_cause": cause})}
         source = SimpleNamespace(config=SimpleNamespace(path=Path("/pool")), cached=lambda _key, _compute, facts=facts: facts)
         with Flask(__name__).test_request_context():
             g.viewer, g.source = Viewer("carol", "viewer", ("lab",)), source
-            assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {item}"
+            assert telling.host_alarm(alarm, "lab") == f"lab: the backup failed: {shown}"
             silent = replace(alarm, what="silent", text="lab: no complete backup for 3d 2h")
             assert telling.host_alarm(silent, "lab") == silent.text
 
@@ -164,14 +164,14 @@ def test_what_the_root_service_says_of_a_job_is_told_and_what_its_command_said_i
     asked, moment = datetime(2026, 11, 20, 22, 0, tzinfo=UTC), "2026-11-20T22:00:00+00:00"
     job = ServeJob("20261120T220000Z-00000000", "run", "lab", "carol", "2026-11-20T22:00:00Z", {})
     ended = [
-        with_actual_state(item, asked + timedelta(hours=25))
-        for item in (job, replace(job, called=moment), replace(job, state=RUNNING))
+        with_actual_state(variant, asked + timedelta(hours=25))
+        for variant in (job, replace(job, called=moment), replace(job, state=RUNNING))
     ]
     output = [job_object(job) for job in ended]
     with Flask(__name__).app_context():
         g.viewer = Viewer("carol", "viewer", ("lab",))
-        assert [telling.redact_answer("job", item)["error"] for item in output] == [item["error"] for item in output]
-        assert [item["error"] for item in telling.redact_answer("jobs", output)] == [item["error"] for item in output]
+        assert [telling.redact_answer("job", task)["error"] for task in output] == [task["error"] for task in output]
+        assert [task["error"] for task in telling.redact_answer("jobs", output)] == [task["error"] for task in output]
         for name in NAMES:
             result = telling.redact_answer("job", job_object(replace(job, state=FAILED, exit=4, error=f"{name} is not there")))
             assert result["error"].startswith("the pool could not be used; the administrator can see why")

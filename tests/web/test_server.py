@@ -152,16 +152,16 @@ def test_who_reads_no_answer_gets_no_more(
     words = b"GET /answer/acme/%d HTTP/1.1\r\nHost: localhost\r\n\r\n"
     held = [line(port, words % number) for number in range(5)]  # the kernel takes a part of each
     try:
-        for item in held:
-            item.recv(1)
+        for client in held:
+            client.recv(1)
         assert answer(port, "/answer/acme/other") == b"unread"  # another user of the same customer
         if victim:
             assert answer(port, victim) == b"x" * ANSWER
         else:
             assert answer(port, "/answer/beta") == b"unread"
     finally:
-        for item in held:
-            item.close()
+        for client in held:
+            client.close()
     wait_for(lambda: answer(port, "/answer/acme/other") != b"unread")
 
 
@@ -189,7 +189,7 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
                 assert counts[-1] == number
     finally:
         result.task_dispatcher.shutdown()
-        trigger = next(item.trigger for item in list(result.map.values()) if isinstance(item, server.BaseWSGIServer))
+        trigger = next(channel.trigger for channel in list(result.map.values()) if isinstance(channel, server.BaseWSGIServer))
         trigger.pull_trigger(lambda: wasyncore.close_all(result.map))
         thread.join(60)
         assert not thread.is_alive()
@@ -204,8 +204,8 @@ def test_who_takes_nothing_gives_its_thread_back(port: int, monkeypatch: pytest.
     monkeypatch.setattr(ours, "TAKING", 1.0)
     assert healthy(port, 30)
     assert ended.wait(30)
-    for item in stuck:
-        item.close()
+    for client in stuck:
+        client.close()
 
 
 @pytest.mark.slow
@@ -230,8 +230,8 @@ def test_many_requests_in_one_breath_keep_no_thread(port: int, monkeypatch: pyte
     stuck = [line(port, HEAD * 100) for _ in range(2)]
     time.sleep(0.3)  # until both threads have the requests; if not yet, they come later
     assert healthy(port, 30)
-    for item in stuck:
-        item.close()
+    for client in stuck:
+        client.close()
 
 
 @pytest.mark.slow
@@ -272,6 +272,6 @@ def test_a_connection_may_ask_again_long_after_its_first_request_began(port: int
 def test_strangers_who_hold_all_connections_and_ask_nothing_are_let_go(port: int) -> None:
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(30)]
     assert healthy(port, 60)
-    assert sum(is_over(item, 60) for item in idle[:20]) == 20
-    for item in idle:
-        item.close()
+    assert sum(is_over(client, 60) for client in idle[:20]) == 20
+    for client in idle:
+        client.close()

@@ -134,5 +134,5 @@ def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app
     assert time.monotonic() - begun < 20  # the stuck ones stay so
     status, text = answer(port, "/files/web1?path=/", oskar)
     assert (status, "are running" in text) == (503, True)
-    for item in stuck:
-        item.close()
+    for client in stuck:
+        client.close()

@@ -264,7 +264,7 @@ def more(site: Site) -> list[str]:
         "/jobs?part=asked",
         "/jobs?days=366",
     ]
-    listed += [f"/files/lab{item}?path={at}" for item in ("", "/versions", "/compare") for at in ("/", path, "/nowhere")]
+    listed += [f"/files/lab{page}?path={at}" for page in ("", "/versions", "/compare") for at in ("/", path, "/nowhere")]
     listed += [
         "/hosts/lab?exact=1",
         f"/restore/lab?path={path}",
@@ -273,7 +273,9 @@ def more(site: Site) -> list[str]:
         "/log/1",
         "/log/2",
     ]
-    listed += [f"/api/v1/hosts/lab/{item}?path={path}&before=2001" for item in ("files", "versions", "compare", "download")]
+    listed += [
+        f"/api/v1/hosts/lab/{operation}?path={path}&before=2001" for operation in ("files", "versions", "compare", "download")
+    ]
     listed += ["/api/v1/runs?host=zzsecre", "/api/v1/runs?limit=500", "/api/v1/hosts?q=zz", f"/api/v1/tasks/{site.job}?lines=1000"]
     return listed
 

@@ -165,5 +165,5 @@ def text(name: str, scenario: Scenario) -> str:
 
 
 if __name__ == "__main__":
-    for title, item in scenarios().items():
-        (GOLDEN / f"{title}.txt").write_text(text(title, item), "utf-8")
+    for title, described in scenarios().items():
+        (GOLDEN / f"{title}.txt").write_text(text(title, described), "utf-8")
