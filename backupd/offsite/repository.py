@@ -122,8 +122,9 @@ def _notes(pool: Pool) -> dict[str, Notes]:
 
 
 def _proven(pool: Pool, notes: Mapping[str, Notes], snapshot: OffsiteSnapshot) -> OffsiteSnapshot:
-    """Returns a snapshot without the id of a machine (its pool was read-only) with the id of the host whose folder has the backup.
-    Without that proof it may belong to another host that had the name.
+    """Adds the id of the machine to a snapshot without one (its pool was read-only): that of the host whose folder has the backup.
+
+    Without that proof the snapshot may belong to another host that had the name.
     """
     machines = {
         of.machine

@@ -315,7 +315,7 @@ class _Come:
     path: Path
     """The received subvolume."""
     parent: Path | None
-    """Returns the subvolume to which it is a difference; None: none."""
+    """The subvolume to which it was sent as a difference; None: it was sent completely."""
 
 
 def _require_parent(come: _Come) -> None:
