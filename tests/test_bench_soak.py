@@ -111,7 +111,7 @@ def extents(top: Path, days: Iterable[int]) -> dict[int, int]:
 
 @pytest.mark.slow
 def test_noise_that_lasts_for_days_is_not_called_creeping() -> None:
-    verdicts = Counter(single.verdict for seed in range(20) if (single := trend(noisy(seed, 36), LIMITS["memory"])))
+    verdicts = Counter(trend_of_noise.verdict for seed in range(20) if (trend_of_noise := trend(noisy(seed, 36), LIMITS["memory"])))
     assert verdicts[CREEPS] == 0
     assert verdicts[STEADY] >= 15
 

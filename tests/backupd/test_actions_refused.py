@@ -171,8 +171,8 @@ def test_the_unfinished_backup_of_a_host_in_use_is_not_deleted_for_others(
     given_up: list[str] = []
     notices: list[str] = []
 
-    def noting(single: UnfinishedBackup) -> bool:
-        given_up.append(single.host)
+    def noting(unfinished_backup: UnfinishedBackup) -> bool:
+        given_up.append(unfinished_backup.host)
         return True
 
     monkeypatch.setattr(room_module, "give_up", noting)

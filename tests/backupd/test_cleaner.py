@@ -110,11 +110,13 @@ def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
     for at, _ in even:
         burst = int(at // 20) * 40 + min(40, int(at % 20) * 20)  # forty within two seconds, then nothing for eighteen
         rough.append((at, set(IDS[burst:1000])))
-    single, other = time_left(looked(even), None), time_left(looked(rough), None)
-    assert single is not None
-    assert single.at_most is not None
-    assert other is not None
-    assert other.at_most is None or other.at_most - other.at_least > 3 * (single.at_most - single.at_least)
+    left_when_even, left_when_rough = time_left(looked(even), None), time_left(looked(rough), None)
+    assert left_when_even is not None
+    assert left_when_even.at_most is not None
+    assert left_when_rough is not None
+    assert left_when_rough.at_most is None or left_when_rough.at_most - left_when_rough.at_least > 3 * (
+        left_when_even.at_most - left_when_even.at_least
+    )
 
 
 def test_the_dropped_share_of_the_present_subvolume_shortens_the_time_left() -> None:

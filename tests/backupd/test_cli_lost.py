@@ -104,12 +104,12 @@ def put_balance(nights: Nights) -> None:
 
 def test_what_only_a_lost_catalogue_knew_comes_back_from_the_pool(rehearsed: Expiries) -> None:
     before = history(rehearsed)
-    assert {table: bool(items) for table, items in before.items()} == dict.fromkeys(HISTORY, True)
+    assert {table: bool(table_rows) for table, table_rows in before.items()} == dict.fromkeys(HISTORY, True)
     assert copy_of(rehearsed).stat().st_mode & 0o777 == 0o600
     backups = rehearsed.json("list")
     lose(rehearsed)
     answer = rehearsed.json("rebuild")
-    assert answer["history"]["rows"] == {table: len(items) for table, items in before.items()}
+    assert answer["history"]["rows"] == {table: len(table_rows) for table, table_rows in before.items()}
     assert (answer["history"]["passed_over"], answer["history"]["trouble"]) == (0, None)
     after = history(rehearsed)
     assert [row[1:] for row in after.pop("balance")] == [row[1:] for row in before.pop("balance")]  # ids are given anew

@@ -264,7 +264,7 @@ def test_the_last_complete_backup_is_deleted_only_when_it_was_requested_as_the_l
 
 STATES = st.sampled_from(["complete", "complete", "complete", "suspect", "failed"])
 MARKS = st.one_of(st.none(), st.integers(-50, 500).map(lambda hours: timedelta(hours=hours)))
-BACKUPS = st.lists(st.tuples(st.integers(0, 400), STATES, MARKS), max_size=40, unique_by=lambda single: single[0])
+BACKUPS = st.lists(st.tuples(st.integers(0, 400), STATES, MARKS), max_size=40, unique_by=lambda drawn_backup: drawn_backup[0])
 POLICIES = st.builds(
     Retention,
     daily=st.integers(0, 20),

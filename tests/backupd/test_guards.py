@@ -255,9 +255,9 @@ def test_a_clock_that_is_behind_is_not_believed_without_a_run_by_the_clock_of_no
 def test_a_doubted_clock_that_jumps_once_more_has_to_stay_so_for_a_whole_night() -> None:
     past = ClockPast(fact(NOON), doubted=fact(NOON + 30 * DAY, DAY + HOUR))
     again = fact(NOON + 60 * DAY, DAY + 2 * HOUR)
-    verdict_ = clock_verdict(past, again, None, rehearsal=False)
-    assert verdict_.wait
-    assert past_after(past, again, verdict_) == ClockPast(fact(NOON), doubted=again)
+    result = clock_verdict(past, again, None, rehearsal=False)
+    assert result.wait
+    assert past_after(past, again, result) == ClockPast(fact(NOON), doubted=again)
 
 
 @pytest.mark.parametrize("same_pool", [True, False])

@@ -58,17 +58,17 @@ def test_trees_of_the_last_year_of_all_are_none(tmp_path: Path) -> None:
 
 def test_a_time_that_no_calendar_has_costs_its_own_tree_and_no_other() -> None:
     top = Path(tempfile.mkdtemp(dir=session.folder()))  # in memory, where every time can be kept
-    dated, snapshots_ = top / "dated", top / "rsnapshot"
+    by_date, rsnapshot = top / "dated", top / "rsnapshot"
     for folder in ("backup.0", "2026-11-20"):
-        (dated / folder).mkdir(parents=True)
+        (by_date / folder).mkdir(parents=True)
     for folder in ("daily.0", "daily.1"):
-        (snapshots_ / folder / "web1").mkdir(parents=True)
-    _stamp(dated / "backup.0")
-    _stamp(snapshots_ / "daily.0")
-    assert [tree.folder.name for tree in read_dated(dated, ALONE).trees] == ["2026-11-20"]
-    old_history = read_rsnapshot(snapshots_, HostNames())
+        (rsnapshot / folder / "web1").mkdir(parents=True)
+    _stamp(by_date / "backup.0")
+    _stamp(rsnapshot / "daily.0")
+    assert [tree.folder.name for tree in read_dated(by_date, ALONE).trees] == ["2026-11-20"]
+    old_history = read_rsnapshot(rsnapshot, HostNames())
     assert [tree.folder.parent.name for tree in old_history.trees] == ["daily.1"]
-    assert list(old_history.skipped) == [str(snapshots_ / "daily.0")]
+    assert list(old_history.skipped) == [str(rsnapshot / "daily.0")]
 
 
 def test_a_host_that_the_history_does_not_have_is_an_error_and_not_nothing_to_do(tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ def test_the_rate_of_a_slot_is_what_its_samples_say() -> None:
 
 
 def test_a_sample_of_hours_is_spread_over_them_and_adds_up_to_the_same() -> None:
-    single = sample(at(3), seconds=7200.0, read=0, written=7200 * MIB)
-    actual_slots = slots([single], START, at(4), 48)
+    long_sample = sample(at(3), seconds=7200.0, read=0, written=7200 * MIB)
+    actual_slots = slots([long_sample], START, at(4), 48)
     assert sum((slot.written or 0) * slot.known for slot in actual_slots) == pytest.approx(7200 * MIB)
     assert {slot.start.hour for slot in actual_slots if slot.known} == {1, 2}
-    assert list(within([single], at(2.5), at(9))) == pytest.approx([1800.0, 0.0, 1800 * MIB])
+    assert list(within([long_sample], at(2.5), at(9))) == pytest.approx([1800.0, 0.0, 1800 * MIB])
 
 
 def test_hosts_that_follow_each_other_are_one_backup_and_what_lies_outside_is_cut() -> None:

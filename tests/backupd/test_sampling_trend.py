@@ -37,9 +37,11 @@ def test_few_days_are_shown_closely_and_many_coarsely(days: int, minutes: int) -
 
 
 def test_the_share_of_metadata_counts_copies() -> None:
-    single = sample(START, spaces={"data raid1": (9, 6, 2000), "system dup": (1, 1, 2000), "metadata raid1c3": (3, 2, 3000)})
-    assert metadata_share(single) == pytest.approx(6 / 20)
-    assert data_factor(single) == 2.0
+    sample_of_three_spaces = sample(
+        START, spaces={"data raid1": (9, 6, 2000), "system dup": (1, 1, 2000), "metadata raid1c3": (3, 2, 3000)}
+    )
+    assert metadata_share(sample_of_three_spaces) == pytest.approx(6 / 20)
+    assert data_factor(sample_of_three_spaces) == 2.0
     assert data_factor(sample(START, spaces={"mixed single": (9, 6, 1000)})) == 1.0
 
 

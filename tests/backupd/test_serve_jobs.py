@@ -319,12 +319,12 @@ def test_restores_and_previews_take_no_turn_of_a_backup_and_wait_for_none() -> N
 
 
 def test_one_host_of_somebody_does_not_wait_for_the_hundred_of_another() -> None:
-    hundred, single = [waiting(number) for number in range(100)], waiting(200, "bob")
-    assert turns([*hundred, single], 2) == ["host0", "host200"]
-    assert turns([begun(300), *hundred, single], 2) == ["host200"]
-    assert turns([begun(300, state="done"), *hundred, single], 1) == ["host200"]  # alice was served last
-    assert turns([begun(300, "bob", "done"), begun(299, state="done"), *hundred, single], 1) == ["host0"]
-    assert turns([*hundred, waiting(200, "bob"), waiting(201, "bob")], 5) == ["host0", "host200", "host1", "host201", "host2"]
+    of_alice, of_bob = [waiting(number) for number in range(100)], waiting(200, "bob")
+    assert turns([*of_alice, of_bob], 2) == ["host0", "host200"]
+    assert turns([begun(300), *of_alice, of_bob], 2) == ["host200"]
+    assert turns([begun(300, state="done"), *of_alice, of_bob], 1) == ["host200"]  # alice was served last
+    assert turns([begun(300, "bob", "done"), begun(299, state="done"), *of_alice, of_bob], 1) == ["host0"]
+    assert turns([*of_alice, waiting(200, "bob"), waiting(201, "bob")], 5) == ["host0", "host200", "host1", "host201", "host2"]
 
 
 def test_the_oldest_of_too_many_jobs_are_forgotten(jobs: JobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

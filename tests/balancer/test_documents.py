@@ -76,8 +76,14 @@ def test_the_json_on_the_page_has_the_fields_that_the_program_prints() -> None:
 
 
 def one_block_group() -> Survey:
-    single, nothing = np.ones(1, np.uint64), np.zeros(SIZES, np.int64)
-    return surveyed(single, single, single, FreeExtents(single, single, single, np.ones(1), nothing, nothing), np.ones(1, bool))
+    one_group, nothing = np.ones(1, np.uint64), np.zeros(SIZES, np.int64)
+    return surveyed(
+        one_group,
+        one_group,
+        one_group,
+        FreeExtents(one_group, one_group, one_group, np.ones(1), nothing, nothing),
+        np.ones(1, bool),
+    )
 
 
 def script(path: Path) -> ModuleType:

@@ -234,12 +234,12 @@ def test_the_numbers_of_a_line_are_those_of_the_row(nights: Nights) -> None:
     assert "3 scores of its free space" in lines[0]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
         rows = connection.execute("SELECT taken, score FROM score ORDER BY taken DESC LIMIT 3").fetchall()
-    items = [line.split() for line in lines if re.match(r"\d{4}-\d\d-\d\d ", line)]
-    assert [(line[0], line[1:3], line[3:5], line[5:7]) for line in items] == [
+    cells_by_line = [line.split() for line in lines if re.match(r"\d{4}-\d\d-\d\d ", line)]
+    assert [(line[0], line[1:3], line[3:5], line[5:7]) for line in cells_by_line] == [
         (taken[:10], ["34.0", "TiB"], ["30.0", "TiB"], ["250,000", "400"]) for taken, _ in reversed(rows)
     ]
-    assert [line[-2] for line in items] == [f"{score:,.0f}" for _, score in reversed(rows)]
-    assert items[2][7:9] == ["15.0", "GiB"]  # MOVED, of the balance that ended before the last look
+    assert [line[-2] for line in cells_by_line] == [f"{score:,.0f}" for _, score in reversed(rows)]
+    assert cells_by_line[2][7:9] == ["15.0", "GiB"]  # MOVED, of the balance that ended before the last look
     text = " ".join(lines[-5:])
     assert f"{rows[2][1]:,.0f} to {rows[0][1]:,.0f}" in text
 

@@ -294,9 +294,9 @@ def test_what_finds_the_catalogue_imports_none_until_there_is_one() -> None:
 def test_extents_of_16_mib_and_more_are_large() -> None:
     of_class = np.zeros(SIZES, np.int64)
     of_class[[12, 23, 24, 25]] = [4096, 8 << 20, 16 << 20, 32 << 20]
-    single, score = np.ones(3, np.uint64), np.array([250.0, 250.5, 3.0])
-    counted = FreeExtents(np.full(3, 5), single, np.array([7, 9, 8], np.uint64), score, (of_class > 0).astype(np.int64), of_class)
-    free_space_score = sample(ONE, NOW, surveyed(single, single, single, counted, np.array([True, True, False])), 1 << 40)
+    extents, score = np.ones(3, np.uint64), np.array([250.0, 250.5, 3.0])
+    counted = FreeExtents(np.full(3, 5), extents, np.array([7, 9, 8], np.uint64), score, (of_class > 0).astype(np.int64), of_class)
+    free_space_score = sample(ONE, NOW, surveyed(extents, extents, extents, counted, np.array([True, True, False])), 1 << 40)
     assert (free_space_score.free_in_large, free_space_score.largest_free, free_space_score.bad, free_space_score.block_groups) == (
         48 << 20,
         9,
@@ -306,7 +306,10 @@ def test_extents_of_16_mib_and_more_are_large() -> None:
     assert (free_space_score.fragments, free_space_score.score, free_space_score.unallocated) == (10, 500.5, 1 << 40)
     assert free_space_score.histogram == ((4096, 1, 4096), (8 << 20, 1, 8 << 20), (16 << 20, 1, 16 << 20), (32 << 20, 1, 32 << 20))
     none = sample(
-        ONE, NOW, surveyed(single, single, single, replace(counted, extents=of_class * 0, bytes=of_class * 0), np.zeros(3, bool)), 0
+        ONE,
+        NOW,
+        surveyed(extents, extents, extents, replace(counted, extents=of_class * 0, bytes=of_class * 0), np.zeros(3, bool)),
+        0,
     )
     assert (none.block_groups, none.largest_free, none.score, none.histogram) == (0, 0, 0.0, ())
 

@@ -52,8 +52,8 @@ def readable() -> Readable:
 def close() -> None:
     """Takes away what was brought."""
     while _found:
-        if (single := _found.pop()).top != TOP:
-            problems = session.remove(single.top.parent)
+        if (checkout := _found.pop()).top != TOP:
+            problems = session.remove(checkout.top.parent)
             assert not problems, "\n".join(problems)
 
 

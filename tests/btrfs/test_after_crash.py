@@ -187,8 +187,8 @@ def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: 
     note(nights).write_text("none of ours")
     killed(nights, "before", "checksums replaced", "verify", "--after-crash")
     assert [host for host, _ in noted(nights)["unread"]] == ["web"]
-    (single,) = after_crash(nights)
-    assert (single["bytes"], single["read"], single["state"]) == (2_000_000, 40, "whole")
+    (backup,) = after_crash(nights)
+    assert (backup["bytes"], backup["read"], backup["state"]) == (2_000_000, 40, "whole")
     assert after_crash(nights) == []
     assert nights.backupd("verify", "--after-crash", "web", check=False).returncode == 2
 

@@ -56,10 +56,10 @@ def seal(pool: Path, name: str) -> Any:
     return json.loads((pool / "hosts/web1/seals.json").read_text())["backups"][name]
 
 
-def share(single: Path, other: Path) -> None:
+def share(source: Path, target: Path) -> None:
     """What duperemove does: the two files share their data, by the kernel's own comparison. Works on read-only subvolumes."""
-    size = single.stat().st_size
-    fds = [os.open(path, os.O_RDONLY) for path in (single, other)]
+    size = source.stat().st_size
+    fds = [os.open(path, os.O_RDONLY) for path in (source, target)]
     try:
         request = bytearray(struct.pack("=QQHHI", 0, size, 1, 0, 0) + struct.pack("=qQQiI", fds[1], 0, 0, 0, 0))
         fcntl.ioctl(fds[0], _FIDEDUPERANGE, request)

@@ -152,14 +152,14 @@ def test_a_path_with_odd_characters_is_fetched_and_patterns_do_not_misread_it(ni
 
 
 def test_a_path_that_left_the_configuration_leaves_the_next_backup(nights: Nights) -> None:
-    single, two = grow(nights.source / "one"), grow(nights.source / "two")
-    nights.host("web", single, two)
+    first, second = grow(nights.source / "one"), grow(nights.source / "two")
+    nights.host("web", first, second)
     nights.run("web")
-    nights.host("web", two)
+    nights.host("web", second)
     nights.run("web")
-    assert nights.differences("web", two) == []
+    assert nights.differences("web", second) == []
     assert {path.name for path in nights.data("web", nights.source).iterdir()} == {"two"}
-    assert nights.data("web", single, nights.names("web")[0]).exists()
+    assert nights.data("web", first, nights.names("web")[0]).exists()
 
 
 def test_a_path_may_change_to_one_below_it_and_back(nights: Nights) -> None:

@@ -199,7 +199,7 @@ class History:
     def found(self, server: str) -> list[Found]:
         pool = self.servers[server].pool
         lines = work("btrfs", "subvolume", "list", "-u", "-R", pool).stdout.splitlines()
-        return [single for line in lines if (single := _found(pool, line))]
+        return [backup for line in lines if (backup := _found(pool, line))]
 
     def machine(self, server: str, host: str) -> str:
         """Whose backups lie in that host's folder: of one machine alone."""
@@ -209,8 +209,8 @@ class History:
     def look(self) -> None:
         """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
         for server, nights in self.servers.items():
-            founds = self.found(server)
-            for found_backup in founds:
+            backups = self.found(server)
+            for found_backup in backups:
                 if found_backup.content not in self.truth:
                     self._keep(server, found_backup)
                 machine, truth = self.truth[found_backup.content]
@@ -219,20 +219,20 @@ class History:
                     data = found_backup.path / "data" / str(self.machines[machine].source).strip("/")
                     output = work("rsync", "-n", "-aHAXci", "--delete", f"{truth}/", f"{data}/").stdout
                     assert output == "", f"{self}\n{server}: {found_backup.path}\n{output}"
-            for host in {backup.host for backup in founds}:
-                owners = {self.truth[backup.content][0] for backup in founds if backup.host == host}
+            for host in {backup.host for backup in backups}:
+                owners = {self.truth[backup.content][0] for backup in backups if backup.host == host}
                 assert len(owners) == 1, f"{self}\n{server}: {host} is of {owners}"
             assert not list(nights.pool.glob("hosts/*/.receiving")), self
-            lost = {content for name, content in self.held if name == server} - {backup.content for backup in founds}
+            lost = {content for name, content in self.held if name == server} - {backup.content for backup in backups}
             assert not lost, f"{self}\n{server}: a held backup is gone: {lost}"
 
-    def _keep(self, server: str, single: Found) -> None:
+    def _keep(self, server: str, backup: Found) -> None:
         """It was made just now: this is what its machine has."""
-        machine = self.own.get((server, single.host))
-        assert machine, f"{self}\n{server}: {single.path} is of nobody"
+        machine = self.own.get((server, backup.host))
+        assert machine, f"{self}\n{server}: {backup.path} is of nobody"
         truth = self.top / f"truth-{len(self.truth)}"
         work("rsync", "-aHAX", f"{self.machines[machine].source}/", f"{truth}/")
-        self.truth[single.content] = machine, truth
+        self.truth[backup.content] = machine, truth
 
     def settle(self) -> None:
         """Everybody fetches; what did not come has a reason that is told."""
@@ -251,10 +251,10 @@ class History:
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name
             if not mark or mark["name"] != source or host in failed:
                 continue
-            founds = [backup for backup in self.found(source) if backup.host == host and backup.name < latest]
+            backups = [backup for backup in self.found(source) if backup.host == host and backup.name < latest]
             wanted = max(
-                (backup for backup in founds if (server, backup.content) not in self.deleted),
-                key=lambda single: single.name,
+                (backup for backup in backups if (server, backup.content) not in self.deleted),
+                key=lambda backup: backup.name,
                 default=None,
             )
             here = max((backup.name for backup in self.found(server) if backup.host == host), default="")
@@ -262,8 +262,8 @@ class History:
             assert wanted is None or wanted.name <= here, why
 
 
-def _by_name(single: Found) -> str:
-    return single.name
+def _by_name(backup: Found) -> str:
+    return backup.name
 
 
 def _found(pool: Path, line: str) -> Found | None:

@@ -173,9 +173,9 @@ def test_the_wait_ends_in_time_and_at_once_for_what_never_was(still: cleaner.Sti
     point = still()
     snapshots = cleaner.diverged(point, 1, files=40)
     cleaner.delete(snapshots)
-    [single] = orphans(point)
+    [orphan] = orphans(point)
     begun = time.monotonic()
-    assert not wait_for(point, single, 0.3)
+    assert not wait_for(point, orphan, 0.3)
     assert 0.3 <= time.monotonic() - begun < 20
     assert wait_for(point, 99_999, 100)
     assert time.monotonic() - begun < 50

@@ -194,10 +194,10 @@ def test_json_goes_on_with_one_object_a_line(still: cleaner.Still, backupd_runni
     with cleaner.held(cleaner.diverged(point, 3, files=40)):
         running = backupd_running("progress", point, "--json", "--interval", "0.1", env={"PYTHONUNBUFFERED": "1"})
         assert running.stdout is not None
-        items = [json.loads(running.stdout.readline()) for _ in range(14)]
-        assert {each["orphans"] for each in items} == {3}
-        assert items[0]["rate"] is None
-        assert items[-1]["rate"] == 0
+        readings = [json.loads(running.stdout.readline()) for _ in range(14)]
+        assert {each["orphans"] for each in readings} == {3}
+        assert readings[0]["rate"] is None
+        assert readings[-1]["rate"] == 0
         work("btrfs", "filesystem", "sync", point)
         time.sleep(0.5)
         text = backupd("progress", point, "--once", "--interval", "0.3").stdout

@@ -34,8 +34,8 @@ def named(nights: Nights, file: Path) -> list[dict[str, Any]]:
     """What is known once somebody could not read it: again while the kernel leaves out lines, which it counts for all tests."""
     for _ in range(8):
         assert work("sha256sum", file, check=False).returncode
-        if items := damaged(nights):
-            return items
+        if damages := damaged(nights):
+            return damages
         time.sleep(5)
     pytest.fail("the kernel's log names nothing")
 
@@ -70,14 +70,14 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     ours = nights.subvolume("web", last)["Subvolume ID"]
     before_us = f"BTRFS warning (device {device}): csum failed root {ours} ino {folder} off 0 csum 0x1 expected csum 0x2 mirror 1"
     Path("/dev/kmsg").write_text(f"<4>{before_us}\n")
-    items = named(nights, spoilt)
-    assert [(row["host"], row["path"], row["backups"], row["found_by"]) for row in items] == [
+    damages = named(nights, spoilt)
+    assert [(row["host"], row["path"], row["backups"], row["found_by"]) for row in damages] == [
         ("db", f"{tree}/db/again", [db], ["device"]),
         ("web", f"{tree}/web/file", [first, last], ["device"]),
     ]
-    assert {place["start"] for row in items for place in row["places"]} <= {512 << 10, (512 << 10) + 4096}
+    assert {place["start"] for row in damages for place in row["places"]} <= {512 << 10, (512 << 10) + 4096}
     before = fact(nights)
-    assert damaged(nights) == items
+    assert damaged(nights) == damages
     assert fact(nights) == before  # nothing was counted since, nor by the look itself
 
     uncounted = json.dumps(before | {"counters": {}})  # as if all had been counted after the last line that is known
@@ -160,10 +160,10 @@ def test_a_verify_that_may_not_read_the_kernels_log_leaves_its_lines_to_the_next
     for _ in range(8):  # again while the kernel leaves out lines, which it counts for all tests
         assert work("sha256sum", spoilt, check=False).returncode
         work(*with_own_mounts(*within, "verify", "db"), cwd=TOP)
-        if items := damaged(nights):
+        if damages := damaged(nights):
             break
         time.sleep(5)
-    assert [(row["host"], row["path"]) for row in items] == [("web", f"{tree}/web/file")]
+    assert [(row["host"], row["path"]) for row in damages] == [("web", f"{tree}/web/file")]
 
 
 def test_a_line_names_subvolume_inode_and_place() -> None:

@@ -37,7 +37,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_tree_comes_back_in_groups_and_one_by_one(nights: Nights, tmp_path: Path, seed: int) -> None:
-    top, quick, single, again = nights.source / "tree", tmp_path / "quick", tmp_path / "single", tmp_path / "again"
+    top, quick, one_by_one, again = nights.source / "tree", tmp_path / "quick", tmp_path / "single", tmp_path / "again"
     random_tree(top, seed)
     nights.host("web1", top)
     nights.run("web1")
@@ -48,14 +48,14 @@ def test_a_random_tree_comes_back_in_groups_and_one_by_one(nights: Nights, tmp_p
     work("find", tmp_path / "skeleton", "-not", "-type", "d", "-delete")
     for folder in [path for path in (tmp_path / "skeleton").rglob("*") if path.is_dir()] + [tmp_path / "skeleton"]:
         write(folder / "in the way")  # no folder is fresh
-    single.mkdir()
-    work("mv", tmp_path / "skeleton", single / "tree")
-    restore(nights, "web1", top, "--to", single, "--privileged", "--overwrite=all")
-    work("find", single, "-name", "in the way", "-delete")
+    one_by_one.mkdir()
+    work("mv", tmp_path / "skeleton", one_by_one / "tree")
+    restore(nights, "web1", top, "--to", one_by_one, "--privileged", "--overwrite=all")
+    work("find", one_by_one, "-name", "in the way", "-delete")
     for name, entry in wanted.items():  # the times of folders, which we have just changed
         if entry.kind == "d":
-            os.utime(single / "tree" / os.fsdecode(name), ns=(0, (top / os.fsdecode(name)).stat().st_mtime_ns))
-    assert differences(wanted, manifest(single / "tree")) == []
+            os.utime(one_by_one / "tree" / os.fsdecode(name), ns=(0, (top / os.fsdecode(name)).stat().st_mtime_ns))
+    assert differences(wanted, manifest(one_by_one / "tree")) == []
     seen = restore(nights, "web1", top, "--to", again, "--dry-run")
     done = restore(nights, "web1", top, "--to", again)
     for left_out in (seen["left_out"], done["left_out"]):

@@ -198,7 +198,7 @@ def test_what_is_explained_of_a_block_group_is_what_its_items_say(shape: Callabl
     with open_btrfs(mount) as fd:
         result = explain(fd, seen.vaddr, 8)
     assert isinstance(result, ExplainedBlockGroup)
-    by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda single: single[1])}
+    by_class: dict[int, list[Span]] = {length.bit_length() - 1: [] for _, length in sorted(seen.free, key=lambda extent: extent[1])}
     for free_extent in seen.free:
         by_class[free_extent[1].bit_length() - 1].append(free_extent)
     wanted = [(2**power, len(numbers), sum(extent[1] for extent in numbers)) for power, numbers in by_class.items()]

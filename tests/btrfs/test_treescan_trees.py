@@ -356,9 +356,9 @@ def test_while_it_is_written_to_nothing_that_is_read_is_impossible(make_btrfs: C
             groups = see_that_groups_are_possible(theirs.fd, chunk)
             see_that_extents_are_possible(free, groups | dict(rows(*vars_of(block_groups(theirs.fd, chunks(theirs.fd)))[:2])))
             is_data = chunk.type & np.uint64(DATA) != 0
-            items = [pair for gap in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*gap)]
+            free_spans = [pair for gap in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*gap)]
             # a group that was dropped in between leaves its chunk, as it was given, without an extent: one gap
-            see_that_extents_are_possible(items, dict(rows(chunk.vaddr, chunk.length)))
+            see_that_extents_are_possible(free_spans, dict(rows(chunk.vaddr, chunk.length)))
             for extent in extents(theirs.fd, buffer_size=max(buffer_size, 4096)):
                 assert extent.refs.min(initial=1) > 0
                 assert not (extent.length % SECTOR).any()

@@ -101,8 +101,8 @@ def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_h
     for content in contents:
         damage(nights.top, content[8192:16384])
     nights.backupd("verify", "web", check=False)
-    items = sorted(rows(nights, "select path, found_by from damage"))
-    assert [path for path, _ in items] == [f"{tmp_path}/{name}" for name in ("0", "1", "2", "moved")]
+    damages = sorted(rows(nights, "select path, found_by from damage"))
+    assert [path for path, _ in damages] == [f"{tmp_path}/{name}" for name in ("0", "1", "2", "moved")]
     file = nights.pool / "hosts/web/verified.json"
     fields = json.loads(file.read_text())
     for row in fields["backups"].values():
@@ -111,7 +111,7 @@ def test_after_a_rebuild_every_damaged_file_is_known_and_what_differs_from_the_h
     file.write_text(json.dumps(fields))
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert sorted(rows(nights, "select path from damage")) == [(path,) for path, _ in items]
+    assert sorted(rows(nights, "select path from damage")) == [(path,) for path, _ in damages]
     assert rows(nights, "select path from damage where found_by = 'source' and path like '%moved'") == [(f"{tmp_path}/moved",)]
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tmp_path) == []

@@ -30,14 +30,14 @@ COUNTERS = {"boot": "b", "clock": 7.5, "devices": {"sda:1": [1, 2, 3, 4, 5]}, "p
 
 def test_a_sample_comes_back_as_it_went_in_and_can_be_read_with_sqlite3(catalogue: Catalogue, tmp_path: Path) -> None:
     score = {"score": 17.25, "scored": NOW - timedelta(hours=1)}
-    single = sample(NOW, **score, seconds=300.5, read=1 << 60, activity="scrub", pressure={"io some": 1.25}, counters=COUNTERS)
-    single = replace(single, spaces={"data raid1": [1, 2, 2000]}, devices={"1": [5, 4, 0, 1, 0, 0, 0]})
+    full_sample = sample(NOW, **score, seconds=300.5, read=1 << 60, activity="scrub", pressure={"io some": 1.25}, counters=COUNTERS)
+    full_sample = replace(full_sample, spaces={"data raid1": [1, 2, 2000]}, devices={"1": [5, 4, 0, 1, 0, 0, 0]})
     assert catalogue.newest_sample(FILESYSTEM) is None
-    assert catalogue.add_sample(FILESYSTEM, lambda before: single if before is None else sample(NOW)) == single
-    assert catalogue.newest_sample(FILESYSTEM) == replace(single, id=1)
+    assert catalogue.add_sample(FILESYSTEM, lambda before: full_sample if before is None else sample(NOW)) == full_sample
+    assert catalogue.newest_sample(FILESYSTEM) == replace(full_sample, id=1)
     assert catalogue.newest_sample("another") is None
     assert ask(tmp_path, "SELECT taken, span, allocated, spaces, read FROM sample") == [
-        ("2026-11-20T22:00:00.000000Z", "raw", single.allocated, '{"data raid1":[1,2,2000]}', 1 << 60)
+        ("2026-11-20T22:00:00.000000Z", "raw", full_sample.allocated, '{"data raid1":[1,2,2000]}', 1 << 60)
     ]
 
 

@@ -188,10 +188,10 @@ def test_a_time_comes_back_as_the_same_second_in_utc(moment: datetime) -> None:
 
 
 @given(TIMES, TIMES)
-def test_written_times_and_names_sort_as_the_moments_do(single: datetime, other: datetime) -> None:
-    single, other = (moment.replace(microsecond=0).astimezone(UTC) for moment in (single, other))
-    assert (format_time(single) < format_time(other)) is (single < other)
-    assert (backup_name(single) < backup_name(other)) is (single < other)
+def test_written_times_and_names_sort_as_the_moments_do(first: datetime, second: datetime) -> None:
+    first, second = (moment.replace(microsecond=0).astimezone(UTC) for moment in (first, second))
+    assert (format_time(first) < format_time(second)) is (first < second)
+    assert (backup_name(first) < backup_name(second)) is (first < second)
 
 
 def test_times_are_written_as_gnu_date_writes_them() -> None:

@@ -29,8 +29,10 @@ CHECKSUMS = TREES[7][1]
 )
 def test_an_extent_has_the_colour_of_its_tree(refs: int, is_tree_block: bool, owner: int, colour: tuple[int, int, int]) -> None:
     """As the peer decides; for it 0 is not among trees, but a reference that names none."""
-    single = np.ones(1, np.uint64)
-    batch = Extents(single, single, single * np.uint64(refs), single, np.array([is_tree_block]), np.array([owner], np.uint64))
+    one_group = np.ones(1, np.uint64)
+    batch = Extents(
+        one_group, one_group, one_group * np.uint64(refs), one_group, np.array([is_tree_block]), np.array([owner], np.uint64)
+    )
     paint = by_tree(batch)
     assert tuple(paint.rgb[0].tolist()) == colour
     assert paint.share.tolist() == [1.0]

@@ -42,5 +42,5 @@ def browser() -> "Iterator[Browser]":
 
     if why := browsers.why_not():
         pytest.skip(leftout.reason("in a real browser", why))
-    with browsers.chromium() as single:
-        yield single
+    with browsers.chromium() as browser:
+        yield browser

@@ -88,8 +88,8 @@ def sample(taken: datetime, **more: Any) -> Sample:
     return Sample(FILESYSTEM, taken, "raw", spaces={}, devices={}, **{**values, **rest, **peaks, **more})
 
 
-def add(catalogue: Catalogue, single: Sample) -> None:
-    catalogue.add_sample(FILESYSTEM, lambda _: single)
+def add(catalogue: Catalogue, sample: Sample) -> None:
+    catalogue.add_sample(FILESYSTEM, lambda _: sample)
 
 
 @pytest.mark.parametrize(

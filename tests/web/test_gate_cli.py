@@ -362,11 +362,11 @@ def server() -> Iterator[Server]:
         os.chown(settings.state / "dashboard.sqlite", 0, STRANGER)
         (settings.state / "dashboard.sqlite").chmod(0o640)
         words = readable().run_as(STRANGER, *WEB[1:])
-    single = Server(settings, *words)
+    server = Server(settings, *words)
     try:
-        yield single
+        yield server
     finally:
-        for process in (single.process, single.logins):
+        for process in (server.process, server.logins):
             process.kill()
             process.wait()
         shutil.rmtree(top)

@@ -48,9 +48,9 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    single = made(tmp_path)
-    add_user(single, "alice")
-    return single
+    site = made(tmp_path)
+    add_user(site, "alice")
+    return site
 
 
 @pytest.fixture
@@ -398,9 +398,9 @@ def test_a_password_that_the_administrator_sets_meanwhile_stays(
 def test_a_flood_of_logins_takes_few_threads_and_the_rest_are_told_to_come_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    single = gate(settings)
+    client = gate(settings)
     visitors, begun, go = (
-        [Gate(single.app, REMOTE_ADDR=f"10.9.{number}.1") for number in range(12)],
+        [Gate(client.app, REMOTE_ADDR=f"10.9.{number}.1") for number in range(12)],
         threading.Semaphore(0),
         threading.Event(),
     )
@@ -420,4 +420,4 @@ def test_a_flood_of_logins_takes_few_threads_and_the_rest_are_told_to_come_again
         assert refused == [503] * 6
         go.set()
         assert sorted(answer.result().status_code for answer in answers) == [401] * 6 + [503] * 6
-    assert single.log_in("name99").status_code == 401  # there are places again
+    assert client.log_in("name99").status_code == 401  # there are places again

@@ -33,11 +33,11 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    single = made(tmp_path)
-    add_user(single, "alice")
-    add_user(single, "carol", "viewer")
-    add_user(single, "dave", "viewer", ("web*",))
-    return single
+    site = made(tmp_path)
+    add_user(site, "alice")
+    add_user(site, "carol", "viewer")
+    add_user(site, "dave", "viewer", ("web*",))
+    return site
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def app(settings: Settings) -> Flask:
 
 @pytest.fixture
 def here(app: Flask) -> Gate:
-    single = Gate(app)
-    single.log_in()
-    return single
+    gate = Gate(app)
+    gate.log_in()
+    return gate
 
 
 def routes(app: Flask) -> Iterator[tuple[Rule, str]]:
@@ -203,9 +203,9 @@ def test_what_operators_do_is_not_for_viewers_and_what_is_of_everybody_not_for_t
     app.add_url_rule("/x/whole", "x_whole", needs_all_hosts(lambda: f"all of it, {viewer().name}"))
     answers = {}
     for name in ("alice", "carol", "dave"):
-        single = Gate(app)
-        single.log_in(name)
-        answers[name] = [single.get(address).status_code for address in ("/x/operator", "/x/whole")]
+        gate = Gate(app)
+        gate.log_in(name)
+        answers[name] = [gate.get(address).status_code for address in ("/x/operator", "/x/whole")]
     assert answers == {"alice": [200, 200], "carol": [403, 200], "dave": [403, 403]}
 
 
@@ -225,9 +225,9 @@ def test_a_host_that_one_may_not_see_is_answered_like_one_that_is_not_there(app:
 def logged_in(settings: Settings, address: str, view: Callable[[], str]) -> Gate:
     app = dashboard(settings)
     app.add_url_rule(address, "x_view", view)
-    single = Gate(app)
-    single.log_in()
-    return single
+    gate = Gate(app)
+    gate.log_in()
+    return gate
 
 
 KINDS = [

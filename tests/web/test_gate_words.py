@@ -98,10 +98,10 @@ def test_the_hour_that_comes_twice_says_which_one_it_is() -> None:
     st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]),
 )
 def test_two_moments_within_a_day_are_never_told_alike(naive: datetime, name: str) -> None:
-    zone, single = ZoneInfo(name), naive.replace(tzinfo=UTC, second=0, microsecond=0)
-    for later in (single + timedelta(minutes=30), single + timedelta(hours=1)):
-        assert absolute(single, zone) != absolute(later, zone)
-    assert comes_twice(single, ZoneInfo("UTC")) is False
+    zone, moment = ZoneInfo(name), naive.replace(tzinfo=UTC, second=0, microsecond=0)
+    for later in (moment + timedelta(minutes=30), moment + timedelta(hours=1)):
+        assert absolute(moment, zone) != absolute(later, zone)
+    assert comes_twice(moment, ZoneInfo("UTC")) is False
 
 
 def test_all_there_is_to_say_of_a_moment() -> None:

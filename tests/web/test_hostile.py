@@ -194,9 +194,9 @@ def parameters(web: Dashboard) -> Iterator[tuple[str, str]]:
 def test_no_parameter_makes_a_page_fail(site: Dashboard, data: st.DataObject) -> None:
     every = _of(site)
     rule, names = data.draw(st.sampled_from(every))
-    given_ = {name: data.draw(ODD) for name in data.draw(st.lists(st.sampled_from(names.split()), max_size=3, unique=True))}
+    values = {name: data.draw(ODD) for name in data.draw(st.lists(st.sampled_from(names.split()), max_size=3, unique=True))}
     path = VARIABLE.sub(lambda match: raw(data.draw(st.one_of(st.just(VALUES.get(match[1], "x")), ODD))) or "x", rule)
-    query = "&".join(f"{name}={raw(value)}" for name, value in given_.items())
+    query = "&".join(f"{name}={raw(value)}" for name, value in values.items())
     answer = with_cookie(site, f"{path}?{query}")
     # 502 and 503: there is no root service here; and that is what they must say.
     assert answer.status < 500 or (answer.status in (502, 503) and "root service" in answer.text), (path, query, site.said[-1500:])

@@ -70,7 +70,7 @@ def test_a_table_that_goes_on_has_a_shadow_at_that_edge_until_its_end_is_seen(si
             """Of the edge against what is beside it, both in the gap above the heading's words."""
             image = looked_at(table)
             wide = image.width
-            parts = [image.crop((wide - from_, 3, wide - to, 8)) for from_, to in ((EDGE, 2), (6 * EDGE, 5 * EDGE))]
+            parts = [image.crop((wide - left, 3, wide - to, 8)) for left, to in ((EDGE, 2), (6 * EDGE, 5 * EDGE))]
             edge, beside = (float(ImageStat.Stat(part).mean[0]) for part in parts)
             return beside - edge
 

@@ -149,8 +149,8 @@ def test_balances_are_those_that_the_balancer_tells_of(bed: Bed) -> None:
 
 
 def test_what_is_not_known_to_have_been_written_does_not_lower_the_amplification(bed: Bed) -> None:
-    single = balances(bed.catalogue, bed.filesystem, bed.now)[0]
-    balance_run, unknown = replace(single, moved=100, written=1000), replace(single, moved=900, written=None, amplification=None)
+    balance = balances(bed.catalogue, bed.filesystem, bed.now)[0]
+    balance_run, unknown = replace(balance, moved=100, written=1000), replace(balance, moved=900, written=None, amplification=None)
     assert sums([balance_run, unknown]).amplification == 10
     assert sums([balance_run, unknown]).moved == 1000
     assert sums([unknown]).amplification is None
@@ -330,8 +330,8 @@ def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: B
     start = datetime(2026, 6, 1, tzinfo=UTC)
     with Catalogue.open(tmp_path / "state") as catalogue:
         for day in (0, 1, 2, 3, 10, 11, 12):
-            single = sample(start + timedelta(days=day), filesystem="x", orphans=day)
-            _keep(catalogue, single)
+            daily = sample(start + timedelta(days=day), filesystem="x", orphans=day)
+            _keep(catalogue, daily)
         result = trend(catalogue, "x", start + timedelta(days=13), 30)
     drawn = ET.fromstring(trend_charts.trend_chart("unused", result, BERLIN, ChartStyle()))
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == 2
@@ -341,16 +341,16 @@ def test_where_samples_are_missing_the_line_has_a_gap_and_the_day_says_so(bed: B
     assert b"no samples" in day_charts.day_chart("written", empty, BERLIN, ChartStyle())
 
 
-def _keep(catalogue: Catalogue, single: Sample) -> None:
-    catalogue.add_sample(single.filesystem, lambda _: single)
+def _keep(catalogue: Catalogue, sample: Sample) -> None:
+    catalogue.add_sample(sample.filesystem, lambda _: sample)
 
 
 def test_of_what_waited_between_two_points_the_most_is_shown(tmp_path: Path) -> None:
     start = datetime(2026, 6, 1, tzinfo=UTC)
     with Catalogue.open(tmp_path / "state") as catalogue:
         for minute, orphans in ((0, 0), (5, 90), (10, 100), (15, 0), (65, 7)):
-            single = sample(start + timedelta(minutes=minute), filesystem="x", orphans=orphans)
-            _keep(catalogue, single)
+            taken = sample(start + timedelta(minutes=minute), filesystem="x", orphans=orphans)
+            _keep(catalogue, taken)
         result = trend(catalogue, "x", start + timedelta(days=7), 7)
     assert [(point.orphans, point.most_orphans) for point in result.points] == [(0, 100), (7, 7)]
 

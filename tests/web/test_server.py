@@ -114,17 +114,17 @@ def healthy(port: int, timeout: float = 3.0) -> bool:
 
 def line(port: int, sent: bytes) -> socket.socket:
     """A client that takes nothing: its own buffer is small."""
-    single = socket.socket()
-    single.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    single.connect(("127.0.0.1", port))
-    single.sendall(sent)
-    return single
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    client.sendall(sent)
+    return client
 
 
-def is_over(single: socket.socket, patience: float) -> bool:
-    single.settimeout(patience)
+def is_over(client: socket.socket, patience: float) -> bool:
+    client.settimeout(patience)
     try:
-        while single.recv(1 << 16):
+        while client.recv(1 << 16):
             continue
     except ConnectionError:
         return True
@@ -183,9 +183,9 @@ def test_connections_to_all_addresses_of_the_server_count_together() -> None:
         with ExitStack() as held:
             for number, (host, port) in enumerate(listening, 1):
                 address = "::1" if ":" in host else "127.0.0.1"
-                single = held.enter_context(closing(socket.create_connection((address, int(port)))))
-                single.sendall(HEAD)
-                assert single.recv(9) == b"HTTP/1.1 "
+                client = held.enter_context(closing(socket.create_connection((address, int(port)))))
+                client.sendall(HEAD)
+                assert client.recv(9) == b"HTTP/1.1 "
                 assert counts[-1] == number
     finally:
         result.task_dispatcher.shutdown()
@@ -236,10 +236,10 @@ def test_many_requests_in_one_breath_keep_no_thread(port: int, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as single:
-        single.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
         answer = b""
-        while piece := single.recv(4096):
+        while piece := client.recv(4096):
             answer += piece
     assert answer.count(b"HTTP/1.1 200 OK") == 1
     assert b"connection: close" in answer.lower()
@@ -248,12 +248,12 @@ def test_of_requests_in_one_breath_the_first_is_answered_and_the_connection_ends
 @pytest.mark.slow
 @pytest.mark.parametrize("beginning", [b"GET /healthz HTTP/1.1\r\nX: ", b"POST /x HTTP/1.1\r\nContent-Length: 5000\r\n\r\n"])
 def test_a_request_that_comes_byte_by_byte_is_given_up(port: int, beginning: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as single:
+    with socket.create_connection(("127.0.0.1", port)) as client:
         begun = time.monotonic()
-        single.sendall(beginning)
+        client.sendall(beginning)
         with suppress(ConnectionError):
             while time.monotonic() < begun + 100:
-                single.sendall(b"a")
+                client.sendall(b"a")
                 time.sleep(0.1)
         assert 0.9 < time.monotonic() - begun < 90
 

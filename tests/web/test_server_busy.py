@@ -98,12 +98,12 @@ def cookie_of(app: Flask, name: str) -> tuple[str, str]:
 
 
 def sent(port: int, method: str, address: str, cookie: str, form: str = "") -> socket.socket:
-    single = socket.socket()
-    single.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    single.connect(("127.0.0.1", port))
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
     head = f"{method} {address} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\nContent-Length: {len(form)}\r\n"
-    single.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{form}".encode())
-    return single
+    client.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{form}".encode())
+    return client
 
 
 def answer(port: int, address: str, cookie: str = "") -> tuple[int, str]:
