@@ -227,6 +227,7 @@ def test_somebody_who_is_not_root_is_told_so_in_one_line(nights: Nights, words: 
     done = as_nobody("--config", config, *words)
     assert done.returncode == 4, done.stderr
     assert done.stdout == "" or (words == ["status"] and done.stdout.startswith("unknown: "))
+    assert "last readable" not in done.stdout  # alarms were never checked
     assert done.stderr.splitlines() == [f"error: {nights.pool}/.btrkeep/pool.json may not be read", "hint: run this as root"]
 
 

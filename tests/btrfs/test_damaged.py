@@ -301,7 +301,7 @@ def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_dam
     assert answer["unnamed"] > 0  # whose file it is nobody can know
     assert [(damaged_file["path"], damaged_file["backups"]) for damaged_file in answer["damaged"]] == [(f"{tree}/file", [first])]
     done = nights.backupd("verify", check=False)
-    assert (done.returncode, f"nothing of web@{last} can be read" in done.stderr) == (1, True)
+    assert (done.returncode, f"no file of web@{last} can be read" in done.stderr) == (1, True)
     assert [row["verified"]["state"] for row in nights.listed("web")] == ["damaged", "damaged"]
     assert rows(nights, f"select path from damage where name = '{last}'") == [("/",)]
     (nights.state / "catalogue.sqlite").unlink()
