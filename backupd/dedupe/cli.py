@@ -224,7 +224,7 @@ def _say_plan(plans: Sequence[SharingPlan], *, as_json: bool) -> None:
     files, equal, unread = (sum(getattr(plan, name) for plan in plans) for name in ("files", "equal", "unread"))
     left = [{"host": backup.host, "name": backup.name, "left": why} for plan in plans for backup, why in plan.left]
     text = [
-        f"{counted(files, 'file')}, {format_size(equal)}, have an equal file, by recorded checksums; some may share data already",
+        f"{counted(files, 'file')} ({format_size(equal)}) equal another file, by their checksums; some may already share data",
         f"{format_size(unread)} would be read to find more",
         *_left_lines(why for plan in plans for _, why in plan.left),
     ]

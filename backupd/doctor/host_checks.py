@@ -242,10 +242,12 @@ _OF_THE_HOST = frozenset({
 # A shell's words when the program is not there, or when its interpreter is not: they do not say which.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
 _NO_PYTHON = "rrsync does not start there: install rsync, which contains it, and python3 on the host"
-_NOT_REACHED = "check that the host is on, `address` and `port`, and whether a firewall between drops the connection"
+_NOT_REACHED = (
+    "check that the host is on, that `address` and `port` are right, and whether a firewall in between drops the connection"
+)
 _HINTS: dict[ExitCause | None, str] = {
     ExitCause.NO_SUCH_NAME: "correct `address`, or add the name to DNS or /etc/hosts",
-    ExitCause.REFUSED: "check that sshd runs there, and `address` and `port`",
+    ExitCause.REFUSED: "check that sshd runs there, and that `address` and `port` are right",
     ExitCause.NO_ROUTE: _NOT_REACHED,
     ExitCause.SILENT: _NOT_REACHED,
     ExitCause.KEY_REFUSED: f"add the public key to the host's authorized_keys; {page('restricted-keys')} has the line",

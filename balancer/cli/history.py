@@ -102,5 +102,5 @@ def _how_to_begin(path: Path, days: int, older: "list[FreeSpaceScore]", which: l
     return (
         f"No scores of {printable(str(path))} are recorded yet. To begin:\n\n"
         f"  btrfs-balancer score --record {words}\n\n"
-        "Every night from a timer or a line of cron it makes the history that this command shows."
+        "Run every night, by a timer or a line of cron, it makes the history that this command shows."
     )

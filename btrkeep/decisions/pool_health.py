@@ -211,7 +211,7 @@ def _devices(facts: PoolFacts) -> Iterator[Finding]:
 def _copies(facts: PoolFacts) -> str:
     """Returns the effect of a missing device on the data, as a further sentence."""
     if facts.redundancy is None:
-        return "; how many good copies are left could not be read"
+        return "; the number of remaining good copies could not be read"
     return f"; {redundancy_words(facts.redundancy)}"
 
 

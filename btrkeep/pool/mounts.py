@@ -236,9 +236,9 @@ def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
     except PermissionError:
         raise unusable(f"{path} may not be read", privilege_hint("CAP_DAC_READ_SEARCH")) from None
     except OSError as error:
-        raise unusable(f"{path}: {error.strerror}", "name where a btrfs is mounted: `findmnt -t btrfs` lists them") from None
+        raise unusable(f"{path}: {error.strerror}", "name the mount point of a btrfs: `findmnt -t btrfs` lists them") from None
     if stat.S_ISBLK(kind):
-        raise unusable(f"{path} is a device", f"name where it is mounted: `findmnt {path}` shows it")
+        raise unusable(f"{path} is a device", f"name its mount point: `findmnt {path}` shows it")
     if mount.filesystem != "btrfs":
         raise unusable(f"{path} is on {mount.filesystem}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
     if not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):

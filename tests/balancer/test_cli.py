@@ -99,7 +99,7 @@ def test_a_word_that_is_not_understood_is_an_error_of_one_line_and_a_hint(words:
 def test_what_is_no_btrfs_is_an_error_of_one_line_and_a_hint(tmp_path: Path) -> None:
     assert fails("score", tmp_path / "none", status=4) == (
         f"{tmp_path}/none: No such file or directory",
-        "name where a btrfs is mounted: `findmnt -t btrfs` lists them",
+        "name the mount point of a btrfs: `findmnt -t btrfs` lists them",
     )
     kind = work("findmnt", "-no", "FSTYPE", "--target", "/proc").stdout.strip()
     assert fails("score", "/proc", status=4) == (f"/proc is on {kind}, not on btrfs", "`findmnt -t btrfs` lists what is mounted")

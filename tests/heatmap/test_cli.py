@@ -106,7 +106,7 @@ def test_options_that_exclude_each_other_are_an_error(words: list[str], error: s
 
 
 def test_what_is_no_mounted_btrfs_is_an_error_of_one_line_and_a_hint(tmp_path: Path) -> None:
-    mounts = "name where a btrfs is mounted: `findmnt -t btrfs` lists them"
+    mounts = "name the mount point of a btrfs: `findmnt -t btrfs` lists them"
     assert fails(tmp_path / "none") == (f"{tmp_path}/none: No such file or directory", mounts)
     assert fails("/proc") == ("/proc is on proc, not on btrfs", "`findmnt -t btrfs` lists what is mounted")
     assert fails("/dev/null")[0].startswith("/dev/null is on ")
@@ -293,7 +293,7 @@ def test_other_mistakes_about_a_filesystem_are_errors_too(point: Path, tmp_path:
     assert fails("--order", "5", "--size", "4", point)[0] == "size (4) cannot be smaller than order (5)"
     assert fails("--device", "7", point) == ("there is no device 7", "the filesystem has 1")
     device = btrfs.devices_of(point)[0]
-    assert fails(device) == (f"{device} is a device", f"name where it is mounted: `findmnt {device}` shows it")
+    assert fails(device) == (f"{device} is a device", f"name its mount point: `findmnt {device}` shows it")
     done = heatmap("-o", tmp_path / "none" / "x.png", point, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0].startswith(f"error: {tmp_path}/none/x.png cannot be written")

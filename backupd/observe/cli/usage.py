@@ -72,7 +72,7 @@ def command(ctx: click.Context, host: str | None, method: str | None, seconds: f
         if alive is not None:
             more = f"; data written before {local_time(since)} is not counted" if since else ""
             click.echo(
-                f"{printable(host or '')}: {format_size(alive)} of its data are in use by simple quotas, including metadata{more}"
+                f"{printable(host or '')}: simple quotas count {format_size(alive)} of its data and metadata as in use{more}"
             )
 
     return print_answer({**_fields(use, host), "alive": alive}, show, as_json=as_json)
