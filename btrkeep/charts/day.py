@@ -32,27 +32,27 @@ class DayOfDisks(Protocol):
     def sums(self) -> Sequence[PhaseSum]: ...
 
 
-def day_chart(name: str, day: DayOfDisks, zone: ZoneInfo, look: ChartStyle) -> bytes:
+def day_chart(name: str, day: DayOfDisks, zone: ZoneInfo, style: ChartStyle) -> bytes:
     """Draws the bytes written, with the jobs above; or the bytes read."""
-    return _draw(name, day, zone, look).document(words(name, day, zone))
+    return _draw(name, day, zone, style).document(words(name, day, zone))
 
 
-def day_panels(day: DayOfDisks, zone: ZoneInfo, look: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
+def day_panels(day: DayOfDisks, zone: ZoneInfo, style: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
     """Returns both charts, one above the other, with their headings."""
-    beside = max(look.width_of(kind) for kind in ("", *kinds_of(day.phases)))
-    beside = max(beside, *(_scale(name, day).width(look) for name in headings))
-    return [Panel(heading, _draw(name, day, zone, look, beside + MARGIN)) for name, heading in headings.items()]
+    beside = max(style.width_of(kind) for kind in ("", *kinds_of(day.phases)))
+    beside = max(beside, *(_scale(name, day).width(style) for name in headings))
+    return [Panel(heading, _draw(name, day, zone, style, beside + MARGIN)) for name, heading in headings.items()]
 
 
 def _scale(name: str, day: DayOfDisks) -> AxisScale:
     return size_scale(max((getattr(slot, name) or 0 for slot in day.slots), default=0), "/s")
 
 
-def _draw(name: str, day: DayOfDisks, zone: ZoneInfo, look: ChartStyle, beside: float = 0) -> Sheet:
+def _draw(name: str, day: DayOfDisks, zone: ZoneInfo, style: ChartStyle, beside: float = 0) -> Sheet:
     kinds = kinds_of(day.phases) if name == NAMES[0] else []
     above = len(kinds) * _LANE + (6 if kinds else 0)
-    beside = max(beside, *(look.width_of(kind) for kind in ("", *kinds)))
-    sheet = Sheet(look, _HEIGHT + above)
+    beside = max(beside, *(style.width_of(kind) for kind in ("", *kinds)))
+    sheet = Sheet(style, _HEIGHT + above)
     inside = frame(sheet, day.start, day.end, _scale(name, day), above=above, beside=beside)
     _phases(sheet, inside, day)
     _unknown(sheet, inside, day)
@@ -96,7 +96,7 @@ def _unknown(sheet: Sheet, inside: Frame, day: DayOfDisks) -> None:
     for begin, end in unknown_spans(day.slots):
         left, right, middle = inside.x(begin), inside.x(end), (inside.top + inside.bottom) / 2
         sheet.rect(left, inside.top, right - left, inside.bottom - inside.top, "faint", 0.18)
-        if right - left > sheet.look.width_of("no samples"):
+        if right - left > sheet.style.width_of("no samples"):
             sheet.text((left + right) / 2, middle, "no samples", anchor="middle", colour="ink")
 
 

@@ -30,9 +30,9 @@ class AxisScale:
         """Returns the values of the lines."""
         return [self.step * number for number in range(int(self.top / self.step + 1e-9) + 1)]
 
-    def width(self, look: ChartStyle) -> float:
+    def width(self, style: ChartStyle) -> float:
         """Returns the approximate width of the longest label in pixels."""
-        return max(look.width_of(self.words(mark)) for mark in self.marks())
+        return max(style.width_of(self.words(mark)) for mark in self.marks())
 
 
 def size_scale(most: float, suffix: str = "") -> AxisScale:
@@ -128,13 +128,13 @@ def plot(sheet: Sheet, scale: AxisScale, above: float = 0, beside: float = 0, be
     """Draws the largest plot that fits on the sheet, with lines and their values. Leaves `above` and `below` free, and at least
     `beside` on its left.
     """
-    look = sheet.look
-    left = max(beside, scale.width(look)) + 8
-    area = Plot(left, _TOP + above, look.width - _RIGHT, sheet.height - look.font - 10 - below, scale)
+    style = sheet.style
+    left = max(beside, scale.width(style)) + 8
+    area = Plot(left, _TOP + above, style.width - _RIGHT, sheet.height - style.font - 10 - below, scale)
     for mark in scale.marks():
         y = area.y(mark)
         sheet.line(area.left, y, area.right, y)
-        sheet.text(area.left - 6, y + look.font / 3, scale.words(mark), anchor="end")
+        sheet.text(area.left - 6, y + style.font / 3, scale.words(mark), anchor="end")
     return area
 
 
@@ -148,8 +148,8 @@ def number_frame(
     sheet: Sheet, first: int, last: int, scale: AxisScale, above: float = 0, beside: float = 0, name: str = ""
 ) -> NumberFrame:
     """Draws a plot over whole numbers, with these and the `name` of their axis below it; see `plot`."""
-    look = sheet.look
-    area = plot(sheet, scale, above, beside, look.font + 6 if name else 0)
+    style = sheet.style
+    area = plot(sheet, scale, above, beside, style.font + 6 if name else 0)
     if name:
         sheet.text((area.left + area.right) / 2, sheet.height - 6, name, anchor="middle")
     inside = NumberFrame(area.left, area.top, area.right, area.bottom, scale, first, last)
@@ -177,11 +177,11 @@ def labels(sheet: Sheet, bottom: float, named: Iterable[tuple[float, str]]) -> N
     """Draws the labels of an x axis that fit, each with its mark."""
     taken = -math.inf
     for x, words in named:
-        half = sheet.look.width_of(words) / 2 * _WIDER
-        if x - half < max(taken, 0) or x + half > sheet.look.width:
+        half = sheet.style.width_of(words) / 2 * _WIDER
+        if x - half < max(taken, 0) or x + half > sheet.style.width:
             continue
         sheet.line(x, bottom, x, bottom + 4, "faint")
-        sheet.text(x, bottom + 5 + sheet.look.font, words, anchor="middle")
+        sheet.text(x, bottom + 5 + sheet.style.font, words, anchor="middle")
         taken = x + half + _BETWEEN
 
 
@@ -196,10 +196,10 @@ def legend(sheet: Sheet, entries: Sequence[tuple[str, str, str | None]]) -> int:
     """Draws names with their colours, and returns their width in pixels. Each entry: the name, the colour, and the dash of a line
     ("" for a plain one) or None for an area.
     """
-    x, row, font = 4.0, 0, sheet.look.font
+    x, row, font = 4.0, 0, sheet.style.font
     for name, colour, dash in entries:
-        wide = sheet.look.width_of(name) + 34
-        if x > 4 and x + wide > sheet.look.width:
+        wide = sheet.style.width_of(name) + 34
+        if x > 4 and x + wide > sheet.style.width:
             x, row = 4.0, row + 1
         y = row * (font + 10) + 4
         if dash is None:

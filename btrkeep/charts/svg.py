@@ -90,8 +90,8 @@ IN_PAGE = ChartStyle(640, PAGE, 20)
 """Part of a page: a drawing of 640 units that the page scales. On a telephone its letters are 20 units high."""
 
 
-def look_of(words: Mapping[str, str]) -> ChartStyle:
-    """Parses `look` and `width` of a query, limited to the existing ones."""
+def style_of(words: Mapping[str, str]) -> ChartStyle:
+    """Parses `style` and `width` of a query, limited to the existing ones."""
     width = words.get("width", "")
     wanted = int(width[:5]) if width.isascii() and width.isdigit() else _USUAL
     return ChartStyle(min(WIDTHS, key=lambda width: abs(width - wanted)), DARK if words.get("look") == DARK else LIGHT)
@@ -111,28 +111,28 @@ _MARKS: Mapping[str, str] = {
 class Sheet:
     """Collects shapes, and makes a document of them."""
 
-    def __init__(self, look: ChartStyle, height: int) -> None:
-        self.look, self.height = look, height
+    def __init__(self, style: ChartStyle, height: int) -> None:
+        self.style, self.height = style, height
         self._parts: list[str] = []
 
     def text(
         self, x: float, y: float, words: str, *, anchor: str = "start", colour: str = "faint", font: int | None = None
     ) -> None:
         """Draws words; y is their baseline."""
-        ink = self.look.colour(colour)
+        ink = self.style.colour(colour)
         self._parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{font or self.look.font}" fill="{ink}">'
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{font or self.style.font}" fill="{ink}">'
             f"{escape(words)}</text>"
         )
 
     def mark(self, x: float, y: float, shape: str, colour: str) -> None:
         """Draws one of `_MARKS` with its centre there."""
-        self._parts.append(f'<path transform="translate({x:.1f} {y:.1f})" d="{_MARKS[shape]}" fill="{self.look.colour(colour)}"/>')
+        self._parts.append(f'<path transform="translate({x:.1f} {y:.1f})" d="{_MARKS[shape]}" fill="{self.style.colour(colour)}"/>')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = "grid", width: float = 1.0) -> None:
         """Draws a straight line."""
         self._parts.append(
-            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{self.look.colour(colour)}"'
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{self.style.colour(colour)}"'
             f' stroke-width="{width}"/>'
         )
 
@@ -140,30 +140,30 @@ class Sheet:
         """Draws a filled rectangle."""
         self._parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
-            f' fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>'
+            f' fill="{self.style.colour(colour)}" fill-opacity="{opacity}"/>'
         )
 
     def area(self, points: Iterable[tuple[float, float]], colour: str, opacity: float = 1.0) -> None:
         """Draws a filled polygon."""
-        self._parts.append(f'<path d="{_path(points)}Z" fill="{self.look.colour(colour)}" fill-opacity="{opacity}"/>')
+        self._parts.append(f'<path d="{_path(points)}Z" fill="{self.style.colour(colour)}" fill-opacity="{opacity}"/>')
 
     def curve(self, points: Iterable[tuple[float, float]], colour: str, dash: str = "", width: float = 1.6) -> None:
         """Draws a line through points."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         self._parts.append(
-            f'<path d="{_path(points)}" fill="none" stroke="{self.look.colour(colour)}" stroke-width="{width}"'
+            f'<path d="{_path(points)}" fill="none" stroke="{self.style.colour(colour)}" stroke-width="{width}"'
             f' stroke-linejoin="round"{dashed}/>'
         )
 
     def bars(self, places: Iterable[tuple[float, float]], base: float, width: float, colour: str) -> None:
         """Draws vertical bars on `base`, each with its middle at x and its top at y; very low ones are made visible."""
         paths = (f"M{x - width / 2:.1f} {base:g}V{min(y, base - 1):.1f}h{width:.1f}V{base:g}z" for x, y in places)
-        self._parts.append(f'<path d="{"".join(paths)}" fill="{self.look.colour(colour)}"/>')
+        self._parts.append(f'<path d="{"".join(paths)}" fill="{self.style.colour(colour)}"/>')
 
     def dot(self, x: float, y: float, colour: str, words: str = "", *, hollow: bool = False) -> None:
         """Draws a small circle; `words` are its tooltip."""
-        own = self.look.colour(colour)
-        ink = f'fill="{self.look.colour("ground")}" stroke="{own}"' if hollow else f'fill="{own}"'
+        own = self.style.colour(colour)
+        ink = f'fill="{self.style.colour("ground")}" stroke="{own}"' if hollow else f'fill="{own}"'
         title = f"<title>{escape(words)}</title>" if words else ""
         self._parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{3 if words else 2.5}" {ink}>{title}</circle>')
 
@@ -173,13 +173,13 @@ class Sheet:
 
     def document(self, title: str) -> bytes:
         """Returns the whole file."""
-        size = f'width="{self.look.width}" height="{self.height}" viewBox="0 0 {self.look.width} {self.height}"'
+        size = f'width="{self.style.width}" height="{self.height}" viewBox="0 0 {self.style.width} {self.height}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="system-ui, sans-serif">'
         return f"{head}<title>{escape(title)}</title>{''.join(self._parts)}</svg>".encode()
 
     def markup(self, title: str) -> Markup:
         """Returns a part of a page. Its title is for screen readers, and not a tooltip of the whole."""
-        head = f'<svg viewBox="0 0 {self.look.width} {self.height}" role="img" aria-label="{escape(title)}">'
+        head = f'<svg viewBox="0 0 {self.style.width} {self.height}" role="img" aria-label="{escape(title)}">'
         return Markup(f"{head}{''.join(self._parts)}</svg>")  # noqa: S704  every text in it is escaped
 
 
@@ -195,12 +195,12 @@ class Panel:
 
 def file_of(title: str, panels: Sequence[Panel], described: str, foot: str = "") -> bytes:
     """Returns a file of charts below each other, on white. `foot`: the last line. `described`: a description in words."""
-    look = panels[0].sheet.look
+    style = panels[0].sheet.style
     height = _HEAD + sum(panel.sheet.height + (_HEADING if panel.heading else 0) + _APART for panel in panels)
-    sheet = Sheet(look, height + (look.font + _APART if foot else 0))
-    sheet.rect(0, 0, look.width, sheet.height, "ground")
+    sheet = Sheet(style, height + (style.font + _APART if foot else 0))
+    sheet.rect(0, 0, style.width, sheet.height, "ground")
     sheet.text(
-        MARGIN, 26, title, colour="ink", font=max(min(17, int(look.width * FONT / _CHARACTER / len(title))), 6)
+        MARGIN, 26, title, colour="ink", font=max(min(17, int(style.width * FONT / _CHARACTER / len(title))), 6)
     )  # all of a long path
     y = _HEAD
     for panel in panels:
@@ -210,7 +210,7 @@ def file_of(title: str, panels: Sequence[Panel], described: str, foot: str = "")
         sheet.put(panel.sheet, y)
         y += panel.sheet.height + _APART
     if foot:
-        sheet.text(MARGIN, y + look.font, foot, colour="ink")
+        sheet.text(MARGIN, y + style.font, foot, colour="ink")
     return sheet.document(described)
 
 

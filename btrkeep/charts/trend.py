@@ -73,9 +73,9 @@ class TimesChart:
     """Width in pixels reserved on the left for labels, so that the chart is aligned with those above or below."""
 
 
-def draw(chart: TimesChart, look: ChartStyle) -> Sheet:
+def draw(chart: TimesChart, style: ChartStyle) -> Sheet:
     """Draws the chart, without its title."""
-    sheet = Sheet(look, chart.height)
+    sheet = Sheet(style, chart.height)
     above = (
         legend(sheet, [(series.name, series.colour, _DASHES.get(series.kind)) for series in chart.series])
         if len(chart.series) > 1
@@ -145,17 +145,17 @@ class TrendSpan(Protocol):
     def points(self) -> Sequence[TrendMoment]: ...
 
 
-def trend_chart(name: str, trend: TrendSpan, zone: ZoneInfo, look: ChartStyle) -> bytes:
+def trend_chart(name: str, trend: TrendSpan, zone: ZoneInfo, style: ChartStyle) -> bytes:
     """Returns the chart of that name, as SVG."""
     chart = _CHARTS[name](trend, zone)
-    return draw(chart, look).document(chart.title)
+    return draw(chart, style).document(chart.title)
 
 
-def trend_panels(trend: TrendSpan, zone: ZoneInfo, look: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
+def trend_panels(trend: TrendSpan, zone: ZoneInfo, style: ChartStyle, headings: Mapping[str, str]) -> list[Panel]:
     """Returns those charts with these names that have data, with their headings, one above the other."""
     charts = {name: _CHARTS[name](trend, zone) for name in headings if has(name, trend)}
-    beside = max(chart.scale.width(look) for chart in charts.values()) + MARGIN
-    return [Panel(headings[name], draw(replace(chart, beside=beside), look)) for name, chart in charts.items()]
+    beside = max(chart.scale.width(style) for chart in charts.values()) + MARGIN
+    return [Panel(headings[name], draw(replace(chart, beside=beside), style)) for name, chart in charts.items()]
 
 
 def small_chart(trend: TrendSpan, zone: ZoneInfo) -> Markup | None:
@@ -260,7 +260,7 @@ class NightLine:
 def draw_nights(
     lines: Sequence[NightLine],
     scale: AxisScale,
-    look: ChartStyle,
+    style: ChartStyle,
     height: int,
     *,
     first: int = 1,
@@ -268,7 +268,7 @@ def draw_nights(
     named: bool = False,
 ) -> Sheet:
     """Draws the lines. `first`: the number of the first night; `named`: with a legend above."""
-    sheet = Sheet(look, height)
+    sheet = Sheet(style, height)
     above = legend(sheet, [(line.name, line.colour, line.dash) for line in lines]) if named else 0
     last = first + max((len(line.values) for line in lines), default=1) - 1
     inside = number_frame(sheet, first, last, scale, above, beside, "night")

@@ -120,9 +120,9 @@ def test_without_any_history_the_span_is_the_usual_one(tmp_path: Path) -> None:
 
 
 def test_a_chart_of_three_bars_is_narrow() -> None:
-    def width(count: int, look: ChartStyle) -> int:
-        drawn = bar_chart("x", [Bar("1", 1.0)] * count, number_scale(1), look).decode()
-        assert f'width="{look.width}"' in drawn  # the sheet is as wide as the page, so letters have the size of the page's
+    def width(count: int, style: ChartStyle) -> int:
+        drawn = bar_chart("x", [Bar("1", 1.0)] * count, number_scale(1), style).decode()
+        assert f'width="{style.width}"' in drawn  # the sheet is as wide as the page, so letters have the size of the page's
         bars = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)
         return max(round(float(x) + float(wide)) for x, wide in bars)
 

@@ -17,7 +17,7 @@ from bench import site_history
 from btrkeep.catalogue import Catalogue, PastRuns, Sample
 from btrkeep.charts import day as day_charts
 from btrkeep.charts import trend as trend_charts
-from btrkeep.charts.svg import DARK, WIDTHS, ChartStyle, look_of
+from btrkeep.charts.svg import DARK, WIDTHS, ChartStyle, style_of
 from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import format_time, parse_time
 from tests.backupd.made_samples import sample
@@ -356,6 +356,6 @@ def test_of_what_waited_between_two_points_the_most_is_shown(tmp_path: Path) -> 
 
 
 def test_a_wish_for_a_chart_is_one_of_those_that_there_are() -> None:
-    assert look_of({"width": "999999999999", "look": "<svg>"}) == ChartStyle(WIDTHS[-1])
-    assert look_of({"width": "-3"}) == look_of({"width": "\u0663"}) == ChartStyle()
-    assert look_of({"width": "0", "look": "dark"}) == ChartStyle(WIDTHS[0], DARK)
+    assert style_of({"width": "999999999999", "look": "<svg>"}) == ChartStyle(WIDTHS[-1])
+    assert style_of({"width": "-3"}) == style_of({"width": "\u0663"}) == ChartStyle()
+    assert style_of({"width": "0", "look": "dark"}) == ChartStyle(WIDTHS[0], DARK)

@@ -17,7 +17,7 @@ from btrkeep.charts.day import NAMES as DAY_CHARTS
 from btrkeep.charts.day import day_chart
 from btrkeep.charts.day import words as day_words
 from btrkeep.charts.frame import AxisScale, number_scale, size_scale
-from btrkeep.charts.svg import FONT, ChartStyle, Sheet, look_of
+from btrkeep.charts.svg import FONT, ChartStyle, Sheet, style_of
 from btrkeep.charts.trend import NAMES as TREND_CHARTS
 from btrkeep.charts.trend import has as has_chart
 from btrkeep.charts.trend import trend_chart
@@ -106,7 +106,7 @@ def trend_picture(name: str) -> Response:
     if name not in TREND_CHARTS:
         abort(404, "there is no such chart")
     month, zone = trend_of(requested_days()), source().config.zone
-    return svg(lambda look: trend_chart(name, month, zone, look))
+    return svg(lambda style: trend_chart(name, month, zone, style))
 
 
 @blueprint.get("/day")
@@ -139,7 +139,7 @@ def day_picture(name: str) -> Response:
     if name not in DAY_CHARTS:
         abort(404, "there is no such chart")
     shown = _day()
-    return svg(lambda look: day_chart(name, shown, ZoneInfo(shown.zone), look))
+    return svg(lambda style: day_chart(name, shown, ZoneInfo(shown.zone), style))
 
 
 @blueprint.get("/score")
@@ -176,7 +176,7 @@ def scores_picture() -> Response:
     current = distribution(painter().state(gallery.recorded[-1])) if gallery.recorded else None
     if current is None:
         abort(404, "no scores were recorded")
-    return svg(lambda look: score_chart(current, look))
+    return svg(lambda style: score_chart(current, style))
 
 
 @blueprint.get("/charts/sizes.svg")
@@ -184,7 +184,7 @@ def scores_picture() -> Response:
 def sizes_picture() -> Response:
     """Returns the chart of the free space by the size of the free extents."""
     current = _scores()
-    return svg(lambda look: size_chart(current.sizes, look))
+    return svg(lambda style: size_chart(current.sizes, style))
 
 
 @blueprint.get("/picture.png")
@@ -201,7 +201,7 @@ def picture_latest() -> Response:
 
 def svg(draw: Callable[[ChartStyle], bytes]) -> Response:
     """Returns a chart for the background and the width in the request."""
-    return revalidated(draw(look_of(request.args)), "image/svg+xml")
+    return revalidated(draw(style_of(request.args)), "image/svg+xml")
 
 
 def picture(painter: Painter, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> Response:
@@ -240,24 +240,24 @@ class Bar:
     """True if it has another colour, to draw attention."""
 
 
-def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, look: ChartStyle, colour: str = "blue") -> bytes:
+def bar_chart(title: str, bars: Sequence[Bar], scale: AxisScale, style: ChartStyle, colour: str = "blue") -> bytes:
     """Returns the bars as SVG. If not all labels fit, draws only every second or third one."""
-    left = max(look.width_of(scale.words(mark)) for mark in scale.marks()) + 8
-    right = min(look.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
-    sheet = Sheet(look, _HEIGHT)
+    left = max(style.width_of(scale.words(mark)) for mark in scale.marks()) + 8
+    right = min(style.width, round(left) + _RIGHT + _WIDEST * max(len(bars), 2)) - _RIGHT
+    sheet = Sheet(style, _HEIGHT)
     bottom, tall = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
     for mark in scale.marks():
         y = bottom - mark / scale.top * tall
         sheet.line(left, y, right, y)
         sheet.text(left - 6, y + FONT / 3, scale.words(mark), anchor="end")
     step = (right - left) / max(len(bars), 1)
-    every = ceil(max((look.width_of(bar.label) + 4 for bar in bars), default=0) / step)
+    every = ceil(max((style.width_of(bar.label) + 4 for bar in bars), default=0) / step)
     for place, bar in enumerate(bars):
         x, height = left + place * step, max(bar.value / scale.top * tall, 1.0 if bar.value else 0.0)
         sheet.rect(x + step * 0.08, bottom - height, step * 0.84, height, "red" if bar.strong else colour)
         if place % every == 0:
-            half = look.width_of(bar.label) / 2
-            sheet.text(min(max(x + step / 2, half), look.width - half), bottom + 5 + FONT, bar.label, anchor="middle")
+            half = style.width_of(bar.label) / 2
+            sheet.text(min(max(x + step / 2, half), style.width - half), bottom + 5 + FONT, bar.label, anchor="middle")
     return sheet.document(title)
 
 
@@ -276,7 +276,7 @@ def score_words(shares: Distribution) -> str:
     return f"data block groups by their score: {', '.join(parts) or 'none'}"
 
 
-def score_chart(shares: Distribution, look: ChartStyle) -> bytes:
+def score_chart(shares: Distribution, style: ChartStyle) -> bytes:
     """Draws block groups by their score; the bad ones in another colour."""
     bars = [
         Bar(
@@ -286,7 +286,7 @@ def score_chart(shares: Distribution, look: ChartStyle) -> bytes:
         )
         for score_class in shares.classes
     ]
-    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), look)
+    return bar_chart(score_words(shares), bars, number_scale(max(bar.value for bar in bars)), style)
 
 
 def size_words(sizes: Sequence[SizeClass]) -> str:
@@ -297,7 +297,7 @@ def size_words(sizes: Sequence[SizeClass]) -> str:
     return f"{format_size(whole)} are free in {counted(count, 'extent')}; {format_size(large)} in extents of 16 MiB and more"
 
 
-def size_chart(sizes: Sequence[SizeClass], look: ChartStyle) -> bytes:
+def size_chart(sizes: Sequence[SizeClass], style: ChartStyle) -> bytes:
     """Free bytes by the size of the free extents."""
     bars = [Bar(size_short(size.least), size.bytes) for size in sizes]
-    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), look, "green")
+    return bar_chart(size_words(sizes), bars, size_scale(max((size.bytes for size in sizes), default=0)), style, "green")
