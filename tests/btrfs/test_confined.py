@@ -123,7 +123,7 @@ def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(web.source / "socket"))
     (web.source / "socket").chmod(0o777)
-    web.dashboard_settings("backup", confine="always")
+    web.settings("backup", confine="always")
     assert web.run("web")["web"]["outcome"] == "complete"
     arrived = web.data("web", file)
     assert {name: os.getxattr(arrived, name) for name in os.listxattr(arrived)} == {
@@ -142,10 +142,10 @@ def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
         if program:
             (folder / name).symlink_to(program)
     env = {"PATH": f"{folder}:{Path(sys.executable).parent}"}
-    web.dashboard_settings("backup", confine="always")
+    web.settings("backup", confine="always")
     done = web.backupd("run", "web", check=False, env=env)
     assert (done.returncode, "bubblewrap is not installed" in done.stderr) == (1, True)
-    web.dashboard_settings("backup", confine="auto")
+    web.settings("backup", confine="auto")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
     answer = json.loads(web.backupd("doctor", "--json", check=False, env=env).stdout)
@@ -165,7 +165,7 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     (folder / "bwrap").chmod(0o755)
     env = {"PATH": f"{folder}:{os.environ['PATH']}"}
     web.host("own", web.source, address=None)
-    web.dashboard_settings("backup", confine="auto")
+    web.settings("backup", confine="auto")
     answer = web.run(status=1, env=env)
     assert (answer["own"]["outcome"], answer["web"]["outcome"]) == ("complete", "failed")
     assert "rsync 3.2.7 may not connect to hosts" in answer["web"]["error"]
@@ -177,7 +177,7 @@ def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web:
     back = ("restore", "web", str(web.source), "--to-host")
     refused = web.backupd(*back, check=False, env=env)
     assert (refused.returncode, "rsync 3.2.7 may not connect to hosts" in refused.stderr) == (1, True), refused.stderr
-    web.dashboard_settings("backup", confine="never")
+    web.settings("backup", confine="never")
     assert web.run("web", env=env)["web"]["outcome"] == "complete"
     assert web.record("web")["confined"] is False
     web.backupd(*back, env=env)
@@ -195,13 +195,13 @@ def test_a_look_at_a_host_is_confined_too(web: Nights) -> None:
     (folder / "rsync").chmod(0o755)
     env = {"PATH": f"{folder}:{os.environ['PATH']}"}
     for confine, open_to_it in (("always", False), ("never", True)):
-        web.dashboard_settings("backup", confine=confine)
+        web.settings("backup", confine=confine)
         output = web.backupd("check", "--connect", check=False, env=env).stdout
         assert ("can be listed" in output, trace.exists()) == (open_to_it, open_to_it), output
         assert "[pool]" not in output
 
 
 def test_a_host_that_is_there_is_reached_from_the_cell(web: Nights) -> None:
-    web.dashboard_settings("backup", confine="always")
+    web.settings("backup", confine="always")
     output = web.backupd("check", "--connect", check=False).stdout
     assert "reached, 1 path can be listed" in output

@@ -179,7 +179,7 @@ def test_a_backup_is_not_deleted_while_it_is_drilled(web: Nights, tmp_path: Path
 
 
 def test_what_has_no_room_is_not_finished_and_says_nothing_of_the_backup(web: Nights) -> None:
-    web.dashboard_settings("pool", min_free="99%")
+    web.settings("pool", min_free="99%")
     (done,) = drill(web, "--sample", "all", status=1)
     assert done["outcome"] == "unfinished"
     assert "above min_free" in done["text"]

@@ -147,8 +147,8 @@ def _legend(sheet: Sheet, rows: Sequence[Interval], names: Sequence[str]) -> int
     """Draws the names with their marks, at the top; returns their height in pixels."""
     left, y = 8.0, 14
     for number in sorted({row.variant for row in rows}):
-        wide = sheet.look.width_of(names[number]) + 46
-        if left > 8 and left + wide > sheet.look.width:
+        wide = sheet.style.width_of(names[number]) + 46
+        if left > 8 and left + wide > sheet.style.width:
             left, y = 8.0, y + 20
         look = look_of(number)
         sheet.line(left, y - 4, left + 24, y - 4, look.ink, 1.8)
