@@ -45,10 +45,10 @@ class ChosenNames:
     """Bytes on disk of the chosen names."""
 
 
-def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look: Callable[[int], None]) -> ChosenNames:
+def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, poll: Callable[[int], None]) -> ChosenNames:
     """Chooses among all names that are not folders. A name that does not fit into `room` bytes with the others is skipped.
 
-    `look` is called with the number of names seen so far, and may raise. Raises OSError.
+    `poll` is called with the number of names seen so far, and may raise. Raises OSError.
     """
     drawn: list[tuple[bytes, int]] = []
     most = min(sample.number or _MOST, _MOST)
@@ -58,7 +58,7 @@ def choose_names(tree: Tree, sample: FileSample, room: int, chance: Random, look
             continue
         seen += 1
         if not seen % 100:
-            look(seen)
+            poll(seen)
         if sample.share is not None and chance.random() >= sample.share:
             continue
         candidate = (entry.path, entry.allocated if entry.kind == "file" else 0)
@@ -188,12 +188,12 @@ def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) 
     """
     progress = RestoreProgress()
 
-    def look(seen: int) -> None:
+    def poll(seen: int) -> None:
         progress.files = seen
         tell(progress)
 
     if not drill.sample.is_all:
-        return choose_names(tree, drill.sample, context.room(), context.chance, look)
+        return choose_names(tree, drill.sample, context.room(), context.chance, poll)
     seen = allocated = 0
     links = set[int]()
     for entry in entries(tree, b"/"):
@@ -205,7 +205,7 @@ def _chosen(context: DrillContext, drill: RestoreDrill, tree: Tree, tell: Tell) 
             if entry.links > 1:
                 links.add(entry.inode)
         if not seen % 100:
-            look(seen)
+            poll(seen)
     return ChosenNames((), seen, 0, allocated)
 
 

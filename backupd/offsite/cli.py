@@ -201,7 +201,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
     cancellation = Cancellation()
     with opened(ctx) as context, cancellation.listening():
         for settings in _chosen(context, name):
-            restic = replace(_restic(context, settings), look=cancellation.raise_if_cancelled)
+            restic = replace(_restic(context, settings), poll=cancellation.raise_if_cancelled)
             result: dict[str, Any] = {"offsite": settings.name, "read": sample, "files": 0, "backup": None, "error": None}
             try:
                 now = context.clock.now()

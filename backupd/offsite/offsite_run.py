@@ -144,7 +144,7 @@ class _Watch:
         if line.get("message_type") == "status":
             self.run.sinks(OffsiteProgress(self.host, float(line.get("percent_done", 0.0)), int(line.get("bytes_done", 0))))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Raises Cancelled; and ResticFailed if there was no progress for too long."""
         self.run.cancellation.raise_if_cancelled()
         stall = self.run.settings.stall
@@ -181,7 +181,7 @@ class OffsiteRun:
     _patient_until: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.restic = replace(self.restic, look=self.cancellation.raise_if_cancelled)
+        self.restic = replace(self.restic, poll=self.cancellation.raise_if_cancelled)
 
     def plan(self, named: Sequence[str]) -> tuple[OffsiteSummary, list[OffsiteSnapshot], list[tuple[str, str]]]:
         """Reads the repository and returns its contents and the backups to send; hosts whose backup failed too often count as
@@ -292,7 +292,7 @@ class OffsiteRun:
         words += (*_parent_words(in_repository, host, machine), *limit_words(self.settings))
         with lock_for_reading(path):
             watch = _Watch(self, host)
-            answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, look=watch.look, tell=watch.tell)
+            answer = self.restic.ask("backup", *words, str(SHOWN), shown=path, poll=watch.poll, tell=watch.tell)
         answer_summary = next((line for line in reversed(answer.lines) if isinstance(line, dict) and "snapshot_id" in line), None)
         if answer_summary is None:
             raise ResticFailed("restic ended without a snapshot")
@@ -302,7 +302,7 @@ class OffsiteRun:
             incomplete.update(ids)  # first: the tag may fail, or be cut off
             KnownRepository(self.catalogue, self.settings.name).note(in_repository, incomplete, {(host, name)})
             try:
-                tag_incomplete(self.restic, ids, watch.look)
+                tag_incomplete(self.restic, ids, watch.poll)
                 in_repository[:] = snapshots(self.restic, self.pool)
             except ResticFailed as error:
                 self.sinks.notice(f"{host}@{name}: could not mark its snapshot as incomplete in the repository: {error.message}")
@@ -330,16 +330,16 @@ class OffsiteRun:
         if summary.doubt:
             return
         known_repository = KnownRepository(self.catalogue, self.settings.name)
-        look, going = self.cancellation.raise_if_cancelled, list[str]()
+        poll, going = self.cancellation.raise_if_cancelled, list[str]()
         try:
             in_repository = snapshots(self.restic, self.pool)
-            if note_machines(self.restic, in_repository, known_repository.incomplete(in_repository), look):
+            if note_machines(self.restic, in_repository, known_repository.incomplete(in_repository), poll):
                 in_repository = snapshots(self.restic, self.pool)
             summary.removal = self.removal(in_repository, forced)
             going = [snapshot.id for snapshot in summary.removal.going]
             for first in range(0, len(going), MOST_AT_ONCE):
                 ids = going[first : first + MOST_AT_ONCE]
-                self.restic.ask("forget", *ids, look=look)
+                self.restic.ask("forget", *ids, poll=poll)
                 summary.removed += len(ids)
         except Cancelled:
             summary.cancelled = True

@@ -84,10 +84,10 @@ def snapshots(restic: Restic, pool: Pool) -> list[OffsiteSnapshot]:
 
 
 def note_machines(
-    restic: Restic, in_repository: Sequence[OffsiteSnapshot], incomplete: Collection[str], look: Callable[[], None]
+    restic: Restic, in_repository: Sequence[OffsiteSnapshot], incomplete: Collection[str], poll: Callable[[], None]
 ) -> bool:
     """Stores in the repository the ids of machines that `snapshots` has found. Returns whether there were any. The ids of those
-    snapshots change, and the key must be able to delete. Raises ResticFailed, and what `look` raises.
+    snapshots change, and the key must be able to delete. Raises ResticFailed, and what `poll` raises.
     """
     left = left_by_tag(in_repository)
     ids_by_machine: dict[str, list[str]] = {}
@@ -95,21 +95,21 @@ def note_machines(
         if snapshot.proven and snapshot.id not in incomplete and snapshot.id not in left:
             ids_by_machine.setdefault(snapshot.machine, []).append(snapshot.id)
     for machine, ids in ids_by_machine.items():
-        _ask_of(restic, ("tag", "--add", f"{_MACHINE}{machine}"), ids, look)
-    _ask_of(restic, ("forget",), sorted(left), look)
+        _ask_of(restic, ("tag", "--add", f"{_MACHINE}{machine}"), ids, poll)
+    _ask_of(restic, ("forget",), sorted(left), poll)
     return bool(ids_by_machine or left)
 
 
-def tag_incomplete(restic: Restic, ids: Sequence[str], look: Callable[[], None]) -> None:
+def tag_incomplete(restic: Restic, ids: Sequence[str], poll: Callable[[], None]) -> None:
     """Marks in the repository that these snapshots lack files, for a server whose catalogue is lost. Their ids change. Raises
     ResticFailed if the key may not delete.
     """
-    _ask_of(restic, ("tag", "--add", _INCOMPLETE), ids, look)
+    _ask_of(restic, ("tag", "--add", _INCOMPLETE), ids, poll)
 
 
-def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], look: Callable[[], None]) -> None:
+def _ask_of(restic: Restic, words: Sequence[str], ids: Sequence[str], poll: Callable[[], None]) -> None:
     for first in range(0, len(ids), MOST_AT_ONCE):
-        restic.ask(*words, *ids[first : first + MOST_AT_ONCE], look=look)
+        restic.ask(*words, *ids[first : first + MOST_AT_ONCE], poll=poll)
 
 
 def _notes(pool: Pool) -> dict[str, Notes]:
@@ -248,9 +248,9 @@ class SampleCheck:
     """The backup's name."""
 
 
-def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Callable[[], None]) -> SampleCheck:
-    """Raises ResticFailed if the repository is damaged, SampleDiffers if a restored file differs, and what `look` raises."""
-    restic.ask("check", f"--read-data-subset={share}", look=look)
+def check_sample(restic: Restic, pool: Pool, share: str, files: int, poll: Callable[[], None]) -> SampleCheck:
+    """Raises ResticFailed if the repository is damaged, SampleDiffers if a restored file differs, and what `poll` raises."""
+    restic.ask("check", f"--read-data-subset={share}", poll=poll)
     both = [
         snapshot
         for snapshot in snapshots(restic, pool)
@@ -263,7 +263,7 @@ def check_sample(restic: Restic, pool: Pool, share: str, files: int, look: Calla
     try:
         with lock_for_reading(pool.host(chosen.host) / chosen.name), Tree(pool.host(chosen.host) / chosen.name) as tree:
             paths = _some_files(tree, files)
-            _compare(restic, chosen, tree, paths, folder, look)
+            _compare(restic, chosen, tree, paths, folder, poll)
     finally:
         with suppress(OSError):
             remove_tree(folder)
@@ -280,7 +280,7 @@ def _some_files(tree: Tree, number: int) -> list[bytes]:
 
 
 def _compare(
-    restic: Restic, chosen: OffsiteSnapshot, tree: Tree, paths: list[bytes], folder: Path, look: Callable[[], None]
+    restic: Restic, chosen: OffsiteSnapshot, tree: Tree, paths: list[bytes], folder: Path, poll: Callable[[], None]
 ) -> None:
     if not paths:
         return
@@ -289,7 +289,7 @@ def _compare(
     words = [word for pattern in patterns for word in ("--include", pattern)]
     failed = ""
     try:
-        restic.ask("restore", chosen.id, "--target", str(folder), *words, written=folder, look=look)
+        restic.ask("restore", chosen.id, "--target", str(folder), *words, written=folder, poll=poll)
     except ResticFailed as error:  # it may be about attributes alone: what counts is below
         failed = f": {error.message}"
     for path in paths:

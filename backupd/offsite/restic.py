@@ -82,7 +82,7 @@ class Restic:
     """Folders that are hidden from restic."""
     variables: Mapping[str, str] = field(repr=False)
     """Its environment, with the password."""
-    look: Callable[[], None] = lambda: None
+    poll: Callable[[], None] = lambda: None
     """Called from time to time during each command; may raise."""
 
     def ask(
@@ -91,19 +91,19 @@ class Restic:
         shown: Path | None = None,
         written: Path | None = None,
         tell: Callable[[dict[str, Any]], None] = lambda _line: None,
-        look: Callable[[], None] = lambda: None,
+        poll: Callable[[], None] = lambda: None,
     ) -> Answer:
         """Runs a command of restic. `shown` appears at SHOWN, `written` is a folder to which it may write; `tell` receives each
-        line at once, `look` is called from time to time, and may raise.
+        line at once, `poll` is called from time to time, and may raise.
 
         A stale lock, as `restic unlock` defines it, is removed. Raises ResticFailed, also if the repository has not answered for
-        `stall`, and the exceptions of `look`, which end restic.
+        `stall`, and the exceptions of `poll`, which end restic.
         """
         try:
-            return self._ask(words, shown, written, tell, look)
+            return self._ask(words, shown, written, tell, poll)
         except RepositoryLocked:
-            self._ask(("unlock",), None, None, tell, look)
-            return self._ask(words, shown, written, tell, look)
+            self._ask(("unlock",), None, None, tell, poll)
+            return self._ask(words, shown, written, tell, poll)
 
     def _ask(
         self,
@@ -111,7 +111,7 @@ class Restic:
         shown: Path | None,
         written: Path | None,
         tell: Callable[[dict[str, Any]], None],
-        look: Callable[[], None],
+        poll: Callable[[], None],
     ) -> Answer:
         command = (*self._cell(shown, written), PROGRAM, *words, "--json", "--cache-dir", str(self.cache))
         lines: list[Any] = []
@@ -120,9 +120,9 @@ class Restic:
             with piped(command, extra=self.variables) as program:
                 silence = _Silence(program.pid, self.settings.stall)
 
-                def look_at_all() -> None:
-                    self.look()
-                    look()
+                def poll_all() -> None:
+                    self.poll()
+                    poll()
                     if words[0] != "backup" and silence.is_over():  # what a backup does is in its lines
                         waited = format_duration(self.settings.stall)
                         raise ResticFailed(f"restic: the repository has not answered for {waited}", "check that its server works")
@@ -131,13 +131,13 @@ class Restic:
                             f"restic: the repository cannot be reached: {self._clean(why)}", "check that its server is running"
                         )
 
-                for line in _lines(program.output, look_at_all):
+                for line in _lines(program.output, poll_all):
                     if isinstance(line, dict):
                         tell(line)
                         if line.get("message_type") == "status":
                             continue  # one each second, for days
                     lines.append(line)
-                status = program.wait(look_at_all)
+                status = program.wait(poll_all)
                 output = program.error_lines()
         except ProgramFailed as error:
             raise ResticFailed(self._clean(error.message), error.hint) from None
@@ -281,13 +281,13 @@ def _require_private(file: Path) -> None:
         )
 
 
-def _lines(output: int, look: Callable[[], None]) -> Iterator[Any]:
+def _lines(output: int, poll: Callable[[], None]) -> Iterator[Any]:
     """Yields each line of JSON when it arrives; skips other lines."""
     rest = b""
     waiting = select.poll()
     waiting.register(output, select.POLLIN)
     while True:
-        look()
+        poll()
         if not waiting.poll(_LOOK * 1000):
             continue
         piece = os.read(output, _PIECE)

@@ -277,8 +277,8 @@ class _FetchPool:
         try:
             with ExitStack() as held:
                 if far := lent:
-                    held.callback(setattr, far, "look", far.look)
-                    far.look = self._require_not_stopped
+                    held.callback(setattr, far, "poll", far.poll)
+                    far.poll = self._require_not_stopped
                 while not self.deadline_passed and (planned := self._next() or self._next_after(finisher)):
 
                     def fetch(planned: HostFetches = planned) -> None:

@@ -260,9 +260,9 @@ class HostCopies:
         expected = ExpectedBackup.of(host, fetch)
         longest = longest_stream(announced.total, require_room(context.pool, context.config).total)
         self.watched.expect(announced.bytes)
-        is_stopped, looked, looked_at = far.look, before, time.monotonic()
+        is_stopped, looked, looked_at = far.poll, before, time.monotonic()
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal looked, looked_at
             is_stopped()
             self.watched.follow(far.bytes - before)
@@ -275,11 +275,11 @@ class HostCopies:
                 require_room(context.pool, context.config)
 
         take_notes(context.pool, host, fetch.backup.name, announced, context.replica, context.now)  # first: it comes but once
-        far.look = look  # also while nothing comes: few bytes can reserve much room
+        far.poll = poll  # also while nothing comes: few bytes can reserve much room
         try:
-            receiving.take(expected, pieces, version=announced.stream, look=look)
+            receiving.take(expected, pieces, version=announced.stream, poll=poll)
         finally:
-            far.look = is_stopped
+            far.poll = is_stopped
         return far.bytes - before
 
     def _publish(self, receiving: Receiving, came: Mapping[str, tuple[Fetch, int, float]], left: FetchQueue) -> None:

@@ -147,15 +147,15 @@ class Receiving:
             discard_received(self._pool, self._host)
 
     def take(
-        self, expected: ExpectedBackup, pieces: Iterator[bytes], *, version: int, look: Callable[[], None] = lambda: None
+        self, expected: ExpectedBackup, pieces: Iterator[bytes], *, version: int, poll: Callable[[], None] = lambda: None
     ) -> None:
-        """Passes on the stream of `pieces`. `look` is called from time to time, and may raise.
+        """Passes on the stream of `pieces`. `poll` is called from time to time, and may raise.
 
         Raises NotReceived, and what `pieces` raises; then no further stream can be received.
         """
         name = f"{_SUBVOLUME}{len(self._names) + 1}" if self._names else _SUBVOLUME
         self._names.append(name)
-        patient = partial(_within, self._patience, look)
+        patient = partial(_within, self._patience, poll)
         self._is_cut = True
         parent, mark = self._parent(expected.parent)
         parent_uuid = expected.parent.uuid if expected.parent else None
@@ -166,7 +166,7 @@ class Receiving:
                 for passed in guard.filter(piece):
                     write_watched(self._program.input, passed, patient())
                     wait_for_tick(last)  # the first command makes the subvolume, those after it change it
-                look()
+                poll()
         except BrokenPipeError:  # it says why
             raise self._fault(patient()) or NotReceived("btrfs receive ended too early") from None
         if not guard.whole:
@@ -175,13 +175,13 @@ class Receiving:
             self._is_cut = False
             self._came.append(_Come(expected, self._folder / name, parent))
 
-    def _last_change(self, look: Callable[[], None]) -> int:
+    def _last_change(self, poll: Callable[[], None]) -> int:
         """Waits until the program has read everything that was passed on; returns until when it may have changed files.
 
-        Changes of the next stream must be later (btrkeep/clock.py). `look` may raise; raises BrokenPipeError.
+        Changes of the next stream must be later (btrkeep/clock.py). `poll` may raise; raises BrokenPipeError.
         """
         while is_unread(self._program.input):
-            look()
+            poll()
             time.sleep(_LOOK)
         return moment()
 
@@ -255,10 +255,10 @@ class Receiving:
         if problem:
             raise problem
 
-    def _fault(self, look: Callable[[], None]) -> NotReceived | None:
-        """Waits for the end of the program; returns its error message. Raises what `look` raises, except NotReceived."""
+    def _fault(self, poll: Callable[[], None]) -> NotReceived | None:
+        """Waits for the end of the program; returns its error message. Raises what `poll` raises, except NotReceived."""
         try:
-            status = self._program.wait(look)
+            status = self._program.wait(poll)
         except NotReceived as error:
             self._program.kill()  # at once: the cell was made long ago
             return error
@@ -270,12 +270,12 @@ class Receiving:
         return NotReceived(f"btrfs receive: {why}", HINTS[receive_cause(heard, is_read_only=self._disk.is_read_only)])
 
 
-def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
-    """Returns a version of `look` that raises NotReceived if it is called for longer: `btrfs receive` makes no progress."""
+def _within(seconds: float, poll: Callable[[], None]) -> Callable[[], None]:
+    """Returns a version of `poll` that raises NotReceived if it is called for longer: `btrfs receive` makes no progress."""
     end = time.monotonic() + seconds
 
     def limited() -> None:
-        look()
+        poll()
         if time.monotonic() > end:
             why = f"btrfs receive made no progress: it read nothing, or did not end, for {format_duration(seconds)}"
             raise NotReceived(why, "check the kernel's messages (dmesg): the pool or one of its disks may hang")
@@ -286,24 +286,24 @@ def _within(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
 def _unless(is_stopped: Callable[[], bool]) -> Pulse:
     """Returns a function that raises NotReceived when the replication is stopped."""
 
-    def look() -> None:
+    def poll() -> None:
         if is_stopped():
             raise NotReceived("it was stopped while the existing copy was compared with the received copy", "fetch it again")
 
-    return look
+    return poll
 
 
 def _until(is_stopped: Callable[[], bool], patience: float) -> Callable[[], None]:
-    """Returns a `look` for the end of the program, which has `patience` seconds, and less once the replication is stopped."""
+    """Returns a `poll` for the end of the program, which has `patience` seconds, and less once the replication is stopped."""
     hurry: Callable[[], None] | None = None
 
-    def look() -> None:
+    def poll() -> None:
         nonlocal hurry
         if is_stopped():
             hurry = hurry or _within(_GRACE, lambda: None)
             hurry()
 
-    return _within(patience, look)
+    return _within(patience, poll)
 
 
 @dataclass(frozen=True, slots=True)

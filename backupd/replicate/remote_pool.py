@@ -104,19 +104,19 @@ class OwnStreams:
 
 
 class RemotePool:
-    """One connection to the answering program. `look` is called from time to time, and may raise."""
+    """One connection to the answering program. `poll` is called from time to time, and may raise."""
 
     def __init__(
         self,
         program: Answering,
-        look: Callable[[], None],
+        poll: Callable[[], None],
         says: Mapping[str, Any] | None = None,
         patience: float = DEFAULTS["stall"],
     ) -> None:
         """`says`: the facts about this server that are sent to the other one. `patience`: the seconds within which it has to
         answer, because its kernel may search long for changes. Raises RemotePoolMissing.
         """
-        self._program, self.look = program, look
+        self._program, self.poll = program, poll
         self._is_pushed = says is not None
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
@@ -151,7 +151,7 @@ class RemotePool:
     def _count(self, size: int) -> None:
         self.bytes += size
         self.pace(size)
-        self.look()
+        self.poll()
 
     def hosts(self) -> Iterator[RemoteHost]:
         """Yields the hosts of the other pool that have something to fetch. Raises ConnectionBroken, RemoteRefused."""
@@ -253,7 +253,7 @@ class RemotePool:
         end = time.monotonic() + patience
 
         def take() -> None:
-            self.look()
+            self.poll()
             if time.monotonic() > end:
                 raise ConnectionBroken(f"the other server has received nothing for {format_duration(patience)}")
 
@@ -341,11 +341,11 @@ class Connections:
         self._held.close()
 
     @contextmanager
-    def connect(self, look: Callable[[], None]) -> Iterator[RemotePool]:
+    def connect(self, poll: Callable[[], None]) -> Iterator[RemotePool]:
         """Opens a connection, with the functions that it calls from time to time. Raises RemotePoolMissing."""
         first, self._first = self._first, None
         with ExitStack() as held:
-            yield RemotePool(first or self._begin(held), look, patience=self._patience)
+            yield RemotePool(first or self._begin(held), poll, patience=self._patience)
 
     def _begin(self, held: ExitStack) -> PipedProgram:
         try:
@@ -356,8 +356,8 @@ class Connections:
 
 @contextmanager
 def connected(
-    command: Sequence[str], look: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
+    command: Sequence[str], poll: Callable[[], None] = lambda: None, patience: float = DEFAULTS["stall"]
 ) -> Iterator[RemotePool]:
     """Opens a connection by that command. Raises RemotePoolMissing."""
-    with Connections(command, patience) as made, made.connect(look) as far:
+    with Connections(command, patience) as made, made.connect(poll) as far:
         yield far

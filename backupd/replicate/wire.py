@@ -212,19 +212,19 @@ def write_all(fd: int, content: bytes | memoryview) -> None:
                 raise BrokenPipeError from None
 
 
-def write_watched(pipe: int, content: bytes | memoryview, look: Callable[[], None]) -> None:
-    """Writes everything into a pipe whose writes do not wait. `look` is called from time to time while nothing is read, and may
+def write_watched(pipe: int, content: bytes | memoryview, poll: Callable[[], None]) -> None:
+    """Writes everything into a pipe whose writes do not wait. `poll` is called from time to time while nothing is read, and may
     raise.
     """
-    poll = select.poll()
-    poll.register(pipe, select.POLLOUT)
+    writable = select.poll()
+    writable.register(pipe, select.POLLOUT)
     left = memoryview(content)
     while left:
         try:
             left = left[os.write(pipe, left) :]
         except BlockingIOError:
-            if not poll.poll(_LOOK):
-                look()
+            if not writable.poll(_LOOK):
+                poll()
 
 
 _MOST_BACKUPS = 100_000

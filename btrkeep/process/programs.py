@@ -153,13 +153,13 @@ class PipedProgram:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def wait(self, look: Callable[[], None]) -> int:
-        """Returns its exit status after it has ended, negative for a signal. `look` is called regularly, and may raise."""
+    def wait(self, poll: Callable[[], None]) -> int:
+        """Returns its exit status after it has ended, negative for a signal. `poll` is called regularly, and may raise."""
         self.end_input()
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
         while not ended.poll(_LOOK):
-            look()
+            poll()
         return self._process.wait()
 
     def error_lines(self) -> list[str]:

@@ -205,12 +205,12 @@ def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
     far = RemotePool(OwnStreams(out, 0), lambda: None, says, replica.stall)
 
     @contextmanager
-    def connect(look: Callable[[], None]) -> Iterator[RemotePool]:
-        before, far.look = far.look, look
+    def connect(poll: Callable[[], None]) -> Iterator[RemotePool]:
+        before, far.poll = far.poll, poll
         try:
             yield far
         finally:
-            far.look = before
+            far.poll = before
 
     try:
         done = fetch_one(context, replace(replica, concurrency=1), ReplicationOptions(), connect)
