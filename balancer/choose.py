@@ -6,7 +6,6 @@ the figures.
 """
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from balancer.cost_model import DEFAULT
 from balancer.score import GIB, Array
 from balancer.survey import Cost, DataBlockGroups
 from btrkeep.choices import BALANCE_POLICIES
+from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_size
 
 _ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {

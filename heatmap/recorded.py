@@ -18,7 +18,7 @@ zeros. `score` is kept as the bits of its floats, in the same way. `de_vaddr` is
 import json
 import struct
 import zlib
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
+from btrkeep.lazy_dataclass import dataclass
 from heatmap.filesystem_state import Array, FilesystemState
 
 MAGIC = b"\x89heatmap"

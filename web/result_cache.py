@@ -9,13 +9,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from btrkeep.catalogue import state_mark
 from btrkeep.errors import OperatorError
+from btrkeep.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -15,11 +15,12 @@ The recorded alarms change only when a message has arrived, so what could not be
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from backupd.alarms.events import Alarm, FoundAlarms, Key, Known
 from btrkeep.catalogue import StoredAlarm
+from btrkeep.lazy_dataclass import dataclass
 
 QUIET = timedelta(hours=24)
 

@@ -11,7 +11,7 @@ import stat
 import weakref
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from backupd.files.spool import MOST, unnamed_file
 from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
 from backupd.files.walking import MANY, MUCH, PlainFile, PlainFiles, Unreadable, WalkEntry, parent_of, plain_file, report
 from btrkeep.fs.openat import FOLDER
+from btrkeep.lazy_dataclass import dataclass
 
 WHOLE = 256
 """Maximum names in a folder that is restored as a unit: so many are lost at most if the restore is killed."""

@@ -5,7 +5,7 @@ the results.
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from backupd.files.batched_walk import NumberSet, PlainFolder
 from backupd.files.conflict_policy import NEW, LinkPlacer
@@ -19,6 +19,7 @@ from backupd.files.tree import identity
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer
 from btrkeep.descriptors import ClosingFd
+from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ from backupd.repo.backup_json import DATA
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder, open_inner
+from btrkeep.lazy_dataclass import dataclass
 from btrkeep.procfs import mounts
 from btrkeep.units import printable
 

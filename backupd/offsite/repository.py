@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate, islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copy_status import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
 from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, left_by_tag, newest_there, placed, tagged_incomplete
 from btrkeep.errors import OperatorError, PoolUnusable
+from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_backup_name

@@ -3,11 +3,12 @@ times seconds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import exp
 from typing import Any
 
 from btrkeep.config import HostConfig
+from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

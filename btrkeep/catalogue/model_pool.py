@@ -4,9 +4,11 @@ Addresses and sizes are bytes, `seconds` durations, scores those of balancer/sco
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import NamedTuple
+
+from btrkeep.lazy_dataclass import dataclass
 
 BALANCE_OUTCOMES = (
     "done",

@@ -3,11 +3,12 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)

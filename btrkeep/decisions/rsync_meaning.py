@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, StrEnum, auto
+
+from btrkeep.lazy_dataclass import dataclass
 
 
 class ExitKind(Enum):

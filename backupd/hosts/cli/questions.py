@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import click
@@ -11,6 +10,7 @@ import click
 from btrkeep.cli import print_error
 from btrkeep.cli.output import with_calls
 from btrkeep.errors import OperatorError, UsageError
+from btrkeep.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

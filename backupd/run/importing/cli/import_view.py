@@ -4,7 +4,7 @@ imported.
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -22,6 +22,7 @@ from btrkeep.cli.listings import Column
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import UsageError
+from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
