@@ -160,36 +160,37 @@ MEANING: dict[int, Meaning] = {
     255: Meaning(ExitKind.RETRY, ExitCause.NOT_CONNECTED),
 }
 
+# Patterns are compiled when they are needed, by `re.match`: compiling them takes 20 ms of a command's start.
 # Where ssh (8.5 to 10) prints an errno: connect, key exchange, a jump host's channel, and a connection that broke later.
 _SSH_ERRNO = (
     r"(?:ssh: connect to host \S+ port \d+|channel \d+: open failed: connect failed|(?:kex|ssh)_exchange_identification: \w+"
     r"|client_loop: send disconnect|(?:ssh_dispatch_run_fatal|packet_write_\w+|banner exchange): Connection \w+ \S+ port \d+"
     r"|mux_client_\w+: read \w+ failed): "
 )
-_SSH_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
+_SSH_SAYS: tuple[tuple[str, Meaning], ...] = (
     (
-        re.compile(r"Host key verification failed|@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! +@"),
+        r"Host key verification failed|@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! +@",
         Meaning(ExitKind.HOST, ExitCause.HOST_KEY),
     ),
     (
-        re.compile(r"(?:\S+: )?Permission denied \([a-z]|Received disconnect from .*: Too many authentication failures"),
+        r"(?:\S+: )?Permission denied \([a-z]|Received disconnect from .*: Too many authentication failures",
         Meaning(ExitKind.HOST, ExitCause.KEY_REFUSED),
     ),
-    (re.compile(r"ssh: Could not resolve hostname "), Meaning(ExitKind.RETRY, ExitCause.NO_SUCH_NAME)),
-    (re.compile(_SSH_ERRNO + "Connection refused"), Meaning(ExitKind.RETRY, ExitCause.REFUSED)),
+    (r"ssh: Could not resolve hostname ", Meaning(ExitKind.RETRY, ExitCause.NO_SUCH_NAME)),
+    (_SSH_ERRNO + "Connection refused", Meaning(ExitKind.RETRY, ExitCause.REFUSED)),
     (
-        re.compile(_SSH_ERRNO + "(?:No route to host|Network is unreachable|Host is down)"),
+        _SSH_ERRNO + "(?:No route to host|Network is unreachable|Host is down)",
         Meaning(ExitKind.RETRY, ExitCause.NO_ROUTE),
     ),
     (
-        re.compile(
+        (
             _SSH_ERRNO + r"(?:Connection|Operation) timed out|Connection timed out during banner exchange"
             r"|Connection to \S+ port \d+ timed out|Timeout, server \S+ not responding"
         ),
         Meaning(ExitKind.RETRY, ExitCause.SILENT),
     ),
     (
-        re.compile(
+        (
             _SSH_ERRNO + r"(?:Connection reset by peer|Broken pipe)|(?:kex|ssh)_exchange_identification: "
             r"|Connection (?:closed|reset) by \S+ port \d+|Connection to \S+ (?:closed|reset) by remote host"
         ),
@@ -197,40 +198,40 @@ _SSH_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
     ),
 )
 # What ssh prints beside the reason.
-_SSH_ASIDE = re.compile(r"stdio forwarding failed|(?:Shared c|C)onnection to \S+ closed|Disconnected from |mux_client_|debug\d: ")
+_SSH_ASIDE = r"stdio forwarding failed|(?:Shared c|C)onnection to \S+ closed|Disconnected from |mux_client_|debug\d: "
 # What the login shell over there, sudo and rrsync print when they do not start rsync. A startup file's message names that file.
 _SHELL = r"(?:-?(?:/[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|rba)?sh(?:\[\d+\])?: (?:(?:line )?\d+: )?|zsh:\d+: |env: )"
-_SHELL_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
+_SHELL_SAYS: tuple[tuple[str, Meaning], ...] = (
     (
-        re.compile(
+        (
             rf"{_SHELL}\S+: (?:(?:command )?not found|No such file or directory)$|{_SHELL}command not found: \S+$"
             r"|fish: Unknown command: |\S+: Command not found\.$|sudo: \S+: command not found$"
         ),
         MEANING[127],
     ),
-    (re.compile(rf"{_SHELL}\S+: (?:Permission denied|cannot execute)"), MEANING[126]),
+    (rf"{_SHELL}\S+: (?:Permission denied|cannot execute)", MEANING[126]),
     (
-        re.compile(r"sudo: .*(?:password|terminal) is required"),
+        r"sudo: .*(?:password|terminal) is required",
         Meaning(ExitKind.HOST, ExitCause.SUDO_PASSWORD),
     ),
     (
-        re.compile(
+        (
             r"sudo: (?!unable to resolve host |setrlimit)|Sorry, user \S+ (?:is not allowed to execute|may not run sudo)"
             r"|\S+ is not in the sudoers file"
         ),
         Meaning(ExitKind.HOST, ExitCause.SUDO_REFUSED),
     ),
-    (re.compile(r"\S*rrsync error: "), Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
+    (r"\S*rrsync error: ", Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
 )
 # What the rsync over there says of our options if it is an old one, or openrsync (macOS, OpenBSD), whose long usage ends so.
-_RSYNC_SAYS: tuple[tuple[re.Pattern[str], Meaning], ...] = (
+_RSYNC_SAYS: tuple[tuple[str, Meaning], ...] = (
     (
-        re.compile(r"rsync: .*: unknown option|rsync: unrecognized option|.{0,8}source \.\.\. directory$"),
+        r"rsync: .*: unknown option|rsync: unrecognized option|.{0,8}source \.\.\. directory$",
         replace(MEANING[1], kind=ExitKind.HOST),
     ),
 )
 # What our rsync prints of bytes that are not rsync's.
-_NOT_RSYNC = re.compile(r"protocol version mismatch -- is your shell clean\?")
+_NOT_RSYNC = r"protocol version mismatch -- is your shell clean\?"
 _NO_PROTOCOL = Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL)
 
 
@@ -248,8 +249,8 @@ def _number(exit_code: int) -> int:
     return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else exit_code
 
 
-_CLOSED = re.compile(r"rsync: (?:\[\w+\] )?connection unexpectedly closed \((\d+) bytes received so far\)")
-_OUR_RSYNC = re.compile(r"rsync: (?:\[\w+\] )?connection unexpectedly closed|rsync (?:error|warning): ")
+_CLOSED = r"rsync: (?:\[\w+\] )?connection unexpectedly closed \((\d+) bytes received so far\)"
+_OUR_RSYNC = r"rsync: (?:\[\w+\] )?connection unexpectedly closed|rsync (?:error|warning): "
 
 
 def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
@@ -265,7 +266,7 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
         means = Meaning(ExitKind.RETRY, ExitCause.REMOTE_SIGNALLED, number=_number(exit_code))
     elif exit_code in (12, 255):
         means = _of_the_connection(exit_code, lines)
-    elif exit_code == 2 and (line := next(filter(_NOT_RSYNC.match, lines), "")):
+    elif exit_code == 2 and (line := next((line for line in lines if re.match(_NOT_RSYNC, line)), "")):
         means = replace(_NO_PROTOCOL, line=line)
     else:
         means = MEANING.get(exit_code) or Meaning(ExitKind.BROKEN, ExitCause.UNKNOWN, number=exit_code)
@@ -274,7 +275,7 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
 
 def _last_line(kind: ExitKind, lines: tuple[str, ...]) -> str:
     """Returns rsync's own last line, which names its status, or an earlier complaint that explains it."""
-    complaints = [line for line in lines if not _OUR_RSYNC.match(line)]
+    complaints = [line for line in lines if not re.match(_OUR_RSYNC, line)]
     if kind in (ExitKind.BROKEN, ExitKind.HOST) and complaints:
         return complaints[-1]
     return next((line for line in reversed(lines) if line.startswith("rsync error: ")), complaints[-1] if complaints else "")
@@ -287,7 +288,7 @@ def _of_the_connection(exit_code: int, lines: tuple[str, ...]) -> Meaning:
     So messages decide. rsync's own messages are ignored: that a file could not be opened ("Permission denied") is not about the
     connection.
     """
-    received = [int(match[1]) for line in lines if (match := _CLOSED.match(line))]
+    received = [int(match[1]) for line in lines if (match := re.match(_CLOSED, line))]
     reached = any(received)
     printed = [line for line in lines if not line.startswith("rsync")]
     if by_ssh := _by_ssh(exit_code, printed):
@@ -315,16 +316,16 @@ def _by_ssh(exit_code: int, printed: list[str]) -> Meaning | None:
         if means and means.cause is not ExitCause.CLOSED:
             return means
         closed = closed or means
-        if not means and not _SSH_ASIDE.match(line) and (closed or exit_code == 12):
+        if not means and not re.match(_SSH_ASIDE, line) and (closed or exit_code == 12):
             break
     return closed
 
 
-def _last_match(table: Iterable[tuple[re.Pattern[str], Meaning]], lines: tuple[str, ...]) -> Meaning | None:
+def _last_match(table: Iterable[tuple[str, Meaning]], lines: tuple[str, ...]) -> Meaning | None:
     rows = tuple(table)
     return next((means for line in reversed(lines) if (means := _match(rows, line))), None)
 
 
-def _match(table: Iterable[tuple[re.Pattern[str], Meaning]], line: str) -> Meaning | None:
+def _match(table: Iterable[tuple[str, Meaning]], line: str) -> Meaning | None:
     """Returns the first row that matches the line, with the line."""
-    return next((replace(means, line=line) for pattern, means in table if pattern.match(line)), None)
+    return next((replace(means, line=line) for pattern, means in table if re.match(pattern, line)), None)

@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from backupd.run.importing.formats import OldTree
 from backupd.run.importing.import_context import TreeProgress, named
@@ -25,6 +23,9 @@ from btrkeep.errors import UsageError
 from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
+
+if TYPE_CHECKING:  # it takes 50 ms, and only a terminal needs it
+    from rich.table import Table
 
 _WIDEST_BAR, _BESIDE = 30, 64
 
@@ -148,8 +149,11 @@ class ImportDisplay(LiveDisplay):
         """Prints a line above the display."""
         self.line(text) if self._is_shown else print_wrapped(text)
 
-    def picture(self) -> Table:
+    def picture(self) -> "Table":
         """Returns one row for each host in progress."""
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table.grid(padding=(0, 2), pad_edge=False)
         for host, host_line in self._hosts.items():
             drawn = self.bar(host_line.files, host_line.of, widest=_WIDEST_BAR, beside=_BESIDE, style="green")
