@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,12 +39,15 @@ def open_folder(root: int, path: Iterable[bytes]) -> int:
 
     Raises OSError: ENOENT, and ENOTDIR if a component is not a folder or is a symlink. Raises ValueError for "..".
     """
-    folder = os.dup(root)
+    folder = root
     for name in path:
-        with ClosingFd(folder):
+        try:
             inner = open_inner(folder, name)
+        finally:
+            if folder != root:
+                os.close(folder)
         folder = inner
-    return folder
+    return folder if folder != root else os.dup(root)
 
 
 def open_inner(folder: int, name: bytes) -> int:

@@ -22,9 +22,8 @@ from backupd.run.importing.target_names import (
     CopyPlace,
     changed_meanwhile,
     correct_attributes,
-    keep_attributes,
+    give_attributes,
     make_special,
-    opened_name,
     status_or_none,
 )
 from backupd.run.importing.tree_links import TreeLinks
@@ -329,21 +328,30 @@ class _Copier:
         if not stat.S_ISREG(os.stat(place.name, dir_fd=place.source, follow_symlinks=False).st_mode):  # to open it may have effects
             counts.names += make_special(place)
             return
-        with opened_name(place, os.O_RDONLY | FILE) as (old, status):
-            if not stat.S_ISREG(status.st_mode):
+        old = os.open(place.name, os.O_RDONLY | FILE, dir_fd=place.source)
+        try:
+            status = os.fstat(old)
+            if status.st_ino != place.inode or not stat.S_ISREG(status.st_mode):
                 raise changed_meanwhile()
             kept = (same is not FileMatch.NONE or self._delta) and self._keep(old, place, status, same, counts)
             if not kept:
-                counts.add(CopiedNames(1, status.st_size, self._make(old, place, status)))
+                counts.written += self._make(old, place, status)
+                counts.names += 1
+                counts.bytes += status.st_size
             after = os.fstat(old)
             if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
                 raise changed_meanwhile()
+        finally:
+            os.close(old)
 
     def _make(self, old: int, place: "CopyPlace", status: os.stat_result) -> int:
         """Makes the file, instead of the entry with its name. Returns the number of bytes written."""
-        with ClosingFd(_created(place.here, place.name)) as new:
+        new = _created(place.here, place.name, status.st_mode & 0o777)
+        try:
             written = self._copy_data(old, new, status)
-            keep_attributes(old, new, status, has_some=place.inherits)
+            give_attributes(old, new, status, inherits=place.inherits)
+        finally:
+            os.close(new)
         return written
 
     def _keep(self, old: int, place: "CopyPlace", status: os.stat_result, same: FileMatch, counts: CopiedNames) -> bool:
@@ -408,7 +416,12 @@ class _Copier:
         """Copies the data; holes stay holes. Returns the number of bytes written. Raises OSError, also if the file has become
         shorter.
         """
-        size, end, written, piece = status.st_size, 0, 0, memoryview(self._buffer)
+        size = status.st_size
+        if 0 < size < _PIECE and size <= status.st_blocks * 512:  # as most are
+            data = os.pread(old, size, 0)
+            if len(data) == size == os.pwrite(new, data, 0):
+                return size
+        end, written, piece = 0, 0, memoryview(self._buffer)
         runs: Iterable[tuple[int, int]] = data_runs(old, size) if status.st_blocks * 512 < size else ((0, size),)
         for position, until in runs:
             while position < until and self.goes_on():
@@ -457,9 +470,9 @@ def _write(fd: int, data: memoryview, position: int) -> None:
         done += os.pwrite(fd, data[done:], position + done)
 
 
-def _created(here: int, name: bytes) -> int:
+def _created(here: int, name: bytes, mode: int) -> int:
     try:
-        return os.open(name, _NEW, 0o600, dir_fd=here)
+        return os.open(name, _NEW, mode, dir_fd=here)
     except FileExistsError:
         os.unlink(name, dir_fd=here)
-        return os.open(name, _NEW, 0o600, dir_fd=here)
+        return os.open(name, _NEW, mode, dir_fd=here)

@@ -94,6 +94,8 @@ def require_one_numbering(tree: int) -> None:
     """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs regards them as one filesystem, and shows their
     inode numbers, which each subvolume assigns separately. Layers that are not visible here are not checked.
     """
+    if os.major(os.fstat(tree).st_dev):  # a disk's; folders of overlayfs have a number that belongs to no disk
+        return
     number, all_mounts = mount_id(tree), mounts()
     if not (mount := next((mount for mount in all_mounts if mount.id == number), None)) or mount.filesystem != "overlay":
         return
@@ -132,20 +134,15 @@ def walk_tree(tree: int, goes_on: Callable[[], bool]) -> Generator[WalkedFolder,
             status = os.fstat(fd)
             if status.st_dev != device:
                 raise UnprovenTree(f"{printable(path)} in it is another filesystem or subvolume", "import that as a separate tree")
-            inner, files, others = (list["os.DirEntry[bytes]"]() for _ in range(3))
-            with os.scandir(b"/proc/self/fd/%d" % fd) as entries:
-                for entry in entries:  # of a million files; nearly all are such
-                    if entry.is_file(follow_symlinks=False):
-                        files.append(entry)
-                    else:
-                        (inner if entry.is_dir(follow_symlinks=False) else others).append(entry)
-            others += files
+            with os.scandir(b"/proc/self/fd/%d" % fd) as unsorted:
+                entries = sorted(unsorted, key=_INODE)
+            files, names, others = [entry for entry in entries if entry.is_file(follow_symlinks=False)], list[bytes](), entries
+            if len(files) < len(entries):
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                others = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)] if names else entries
             if others and not is_proven:
-                _require_inodes(fd, path, others[-1], device)
+                _require_inodes(fd, path, (files or others)[-1], device)
                 is_proven = True
-            for dir_entries in inner, others:
-                dir_entries.sort(key=_INODE)
-            names = [entry.name for entry in inner]
             waiting += [path + b"/" + name if path else name for name in reversed(names)]
             yield WalkedFolder(path, fd, status, names, others, array("Q", map(_INODE, others)), len(files))
 
