@@ -49,6 +49,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Mapping[str, object]:
         ratios, least, bytes_, quiet = list[float](), list[float](), list[float](), list[bool]()
         seconds: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
         cpu: dict[str, list[float]] = {"import": [], "cp": [], "least": []}
+        work(sys.executable, "-m", "backupd", "import", "--help")  # else the first measured import compiles its modules
         for number in range(options.rounds):
             pool, copy, path = Nights(_fresh(size)), _fresh(size), _fresh(size)
             quiet.append(wait_for_quiet(options))
