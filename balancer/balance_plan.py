@@ -106,9 +106,9 @@ class Costs:
 
     def of(self, groups: DataBlockGroups, indices: Sequence[int]) -> dict[int, Cost]:
         """Returns the block groups by vaddr. Raises OSError."""
-        return {int(groups.vaddr[index]): self._of_one(groups, index) for index in indices}
+        return {int(groups.vaddr[index]): self._cost_of(groups, index) for index in indices}
 
-    def _of_one(self, groups: DataBlockGroups, index: int) -> Cost:
+    def _cost_of(self, groups: DataBlockGroups, index: int) -> Cost:
         vaddr, state = int(groups.vaddr[index]), (int(groups.used[index]), int(groups.fragments[index]))
         cached = self._known.get(vaddr)
         if cached is None or cached[0] != state:

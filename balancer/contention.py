@@ -96,10 +96,10 @@ def operation_and_who(path: Path) -> tuple[str, str]:
     /x", or "".
     """
     operation = exclusive_operation(path)
-    return (operation, "") if operation in ("none", "balance paused") else (operation, _who(path))
+    return (operation, "") if operation in ("none", "balance paused") else (operation, _user_of(path))
 
 
-def _who(path: Path) -> str:
+def _user_of(path: Path) -> str:
     filesystem = identity(path)
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid():

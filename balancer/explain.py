@@ -97,7 +97,7 @@ def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NoSuchBloc
     start, length = chunk.vaddr[at], chunk.length[at]
     group = looked_up(fd, start, length)
     if not len(group.vaddr):  # nor is one that has vanished since the chunks were read
-        return _not_there(chunk, vaddr)
+        return _no_such_group(chunk, vaddr)
     size = int(length[0])
     free_vaddr, free_length = _free_extents(fd, start, length)
     tally = FreeSpaceTally(start, length)
@@ -151,7 +151,7 @@ def profile(flags: int) -> str:
     return f"{kind}, {next((name for bit, name in _PROFILES.items() if flags & bit), 'single')}"
 
 
-def _not_there(chunk: Chunks, vaddr: int) -> NoSuchBlockGroup:
+def _no_such_group(chunk: Chunks, vaddr: int) -> NoSuchBlockGroup:
     holds = np.flatnonzero((chunk.vaddr <= vaddr) & (chunk.vaddr + chunk.length > vaddr))
     inside = (int(chunk.vaddr[holds[0]]), profile(int(chunk.type[holds[0]]))) if len(holds) else None
     data = sorted(chunk.vaddr[chunk.type & np.uint64(DATA) != 0].tolist(), key=lambda start: abs(start - vaddr))

@@ -175,7 +175,7 @@ def _restic() -> Callable[[bytes], object]:
 
     from backupd.offsite import restic as module
     from backupd.offsite.repository import snapshots
-    from btrkeep.decisions.offsite import newest_there
+    from btrkeep.decisions.offsite import newest_in_repository
     from btrkeep.pool.marker import Pool
 
     folder = scratch_folder()
@@ -209,7 +209,7 @@ def _restic() -> Callable[[bytes], object]:
         except module.ResticFailed:
             listed = []
         assert all(type(snapshot.id) is str and snapshot.id.isalnum() for snapshot in listed)
-        newest_there(listed, set())
+        newest_in_repository(listed, set())
         text = data.decode("utf-8", "replace")
         failure = restic._failure(text.splitlines(), 1)
         assert secret not in failure.message

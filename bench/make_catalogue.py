@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from btrkeep.catalogue import Backup, Catalogue, Run
-from btrkeep.catalogue.hosts import know_all
+from btrkeep.catalogue.hosts import ensure_hosts
 from btrkeep.catalogue.tables import run
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.units import backup_name
@@ -111,7 +111,7 @@ def add_runs(catalogue: Catalogue, history: Iterable[Run]) -> None:
     source = iter(history)
     with catalogue._writing("runs added") as session:
         while runs := list(islice(source, 1000)):
-            know_all(session, {run.host for run in runs})
+            ensure_hosts(session, {run.host for run in runs})
             run.add(session, runs)
 
 

@@ -191,10 +191,10 @@ def privilege_hint(name: str = SYS_ADMIN) -> str:
     capabilities = read_capabilities()
     if capabilities is None or capabilities.has(name):
         return "root was refused: check the service's sandbox, the mount options, and dmesg"
-    return f"root has no {name} here{_where(capabilities)}"
+    return f"root has no {name} here{_container_words(capabilities)}"
 
 
-def _where(capabilities: Capabilities) -> str:
+def _container_words(capabilities: Capabilities) -> str:
     if capabilities.namespace:
         return ": this is a user namespace (an unprivileged container). Run this on the machine itself"
     return " (a container, or a service's sandbox): run this on the machine itself, or give it that capability"

@@ -58,7 +58,7 @@ def add_below(image: Image.Image, lower: Array) -> Image.Image:
 
 def legend(state: FilesystemState, grid: Grid, sort: str, scheme: ColourScheme, width: int) -> Array:
     """u8[h, width, 3]: the band for a picture of a whole filesystem, `width` pixels wide."""
-    lines = [title(state), *numbers(state), how(grid, sort)]
+    lines = [title(state), *numbers(state), pixel_words(grid, sort)]
     return band(lines, scheme.key(state), width)
 
 
@@ -95,7 +95,7 @@ def numbers(state: FilesystemState) -> list[str]:
     ]
 
 
-def how(grid: Grid, sort: str) -> str:
+def pixel_words(grid: Grid, sort: str) -> str:
     """Returns a line that says what a pixel represents."""
     order = "by virtual address" if sort == VIRTUAL else "by position on the device"
     return f"{pixels(grid)}; {order}"

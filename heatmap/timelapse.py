@@ -263,7 +263,7 @@ def timelapse(
     # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
     height, width = frames.frame(len(frames.sources) - 1).shape[:2]
     with whole_file(str(output)) as file:
-        write(frames, file, FrameFormat(width, height, fps), output.parent, progress or _tell_nobody)
+        write(frames, file, FrameFormat(width, height, fps), output.parent, progress or _no_progress)
     return TimelapseSummary(
         len(frame_sources.sources),
         frame_sources.sources[0].taken,
@@ -290,7 +290,7 @@ class FrameFormat:
         return 1 / self.fps if number < count - 1 else max(_LAST_STAYS, 1 / self.fps)
 
 
-def _tell_nobody(_done: int, _count: int) -> None:
+def _no_progress(_done: int, _count: int) -> None:
     pass
 
 

@@ -84,7 +84,7 @@ def _host_line(status: HostStatus, alarm_since: datetime | None, call: str) -> s
     since = f"; since {local_time(alarm_since)}" if alarm_since else ""
     since += f"; last complete backup {local_time(status.last_complete)}" if status.last_complete else ""
     command = f"{call} {'list' if status.state == 'suspect' else 'log'} {status.host}"
-    return f"{harmless(f'{status.host}: {_why(_error(status), status.age)}')}{since}; {command}"
+    return f"{harmless(f'{status.host}: {_error_or_age(_error(status), status.age)}')}{since}; {command}"
 
 
 def _reason(status: HostStatus) -> str | None:
@@ -103,7 +103,7 @@ def _hosts_words(same: Sequence[HostStatus], since: Mapping[str, datetime], call
         return _host_line(first, since.get(first.host), call)
     times = [since[status.host] for status in same if status.host in since]
     begun = f"; since {local_time(min(times))}" if times else ""
-    text = harmless(f"{counted(len(same), 'host')}: {_why(_error(first), first.age)}")
+    text = harmless(f"{counted(len(same), 'host')}: {_error_or_age(_error(first), first.age)}")
     return f"{text}{begun}; {call} status --state {shlex.quote(first.state)}"
 
 
@@ -112,7 +112,7 @@ def _hosts_line(report: StatusReport) -> str:
     return f"{counted(len(report.hosts), 'host')}: {', '.join(states)}." if states else "No host is configured."
 
 
-def _why(error: str | None, age: float | None) -> str:
+def _error_or_age(error: str | None, age: float | None) -> str:
     if error:
         return error
     return f"last complete backup {format_duration(age)} ago" if age is not None else "no complete backup yet"

@@ -170,7 +170,7 @@ def command(
 
             before, done = _used(context), list[SharedBackup]()
             for backup in (backup for part in parts if part for backup in deduper(tell).share(part)):
-                done.append(_told(backup, as_json))
+                done.append(_printed(backup, as_json))
                 job.add(backup)
             after = _used(context)
             job.end("stopped" if pacer.is_over else "complete", before, after)
@@ -182,14 +182,14 @@ def _used(context: PoolContext) -> tuple[int, int]:
     """Bytes of data and of metadata in use after a commit, as the sizes of files."""
     commit(context.pool.path)
     spaces = read_allocation(context.pool.path).spaces
-    return _of(spaces, ("data", "mixed")), _of(spaces, ("metadata",))
+    return _used_bytes(spaces, ("data", "mixed")), _used_bytes(spaces, ("metadata",))
 
 
-def _of(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
+def _used_bytes(spaces: Sequence[Space], types: tuple[str, ...]) -> int:
     return sum(space.used for space in spaces if space.type in types)
 
 
-def _told(backup: SharedBackup, as_json: bool) -> SharedBackup:
+def _printed(backup: SharedBackup, as_json: bool) -> SharedBackup:
     if not as_json and backup.files:
         words = f"{counted(backup.files, 'file')} share {format_size(backup.shared)}" + (
             f"; the rest is skipped: {backup.left}" if backup.left else ""

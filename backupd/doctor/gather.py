@@ -246,11 +246,11 @@ def layer(name: str, sys: Path = SYS) -> Layer:
     if (folder / "partition").exists():
         return Layer(name, "partition", rotational=_flag(folder.resolve().parent / "queue" / "rotational"))
     rotational = _flag(folder / "queue" / "rotational")
-    kind, detail, redundant = _what(name, folder, sys)
+    kind, detail, redundant = _layer_kind(name, folder, sys)
     return Layer(name, kind, detail, redundant, rotational)
 
 
-def _what(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
+def _layer_kind(name: str, folder: Path, sys: Path) -> tuple[str, str, bool | None]:
     """Returns kind, detail and `redundant` of the layer."""
     if (folder / "dm").is_dir():
         return _mapped(name, folder, sys)

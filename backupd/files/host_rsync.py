@@ -118,20 +118,20 @@ async def _run_in(
     reader, messages = _Reader(take), Messages()
     beyond = False
 
-    def heard(feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        def hear(data: bytes) -> None:
+    def within_limits(feed: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def guarded(data: bytes) -> None:
             nonlocal beyond
             watch.moved()
             beyond = beyond or not allowance.takes(data)
             if not beyond:
                 feed(data)
 
-        return hear
+        return guarded
 
     group = Group.start(
         command,
-        on_stdout=heard(reader.feed),
-        on_stderr=heard(messages.feed),
+        on_stdout=within_limits(reader.feed),
+        on_stderr=within_limits(messages.feed),
         keep_open=cell.inherited if cell else (),
         wraps=cell is not None,
     )

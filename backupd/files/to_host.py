@@ -260,7 +260,7 @@ class HostRestore:
             self._refused.add(item.name)
             step, why = REFUSED, f"it is not a {item.kind} there"
         elif not item.new:
-            step, why = self._of_what_is_there(item, older), differs_words(item.fields)
+            step, why = self._decide_existing(item, older), differs_words(item.fields)
         if item.fields == CONTENT_ONLY:
             self._other_content.add(hash(item.name))
         if step == KEPT:
@@ -269,7 +269,7 @@ class HostRestore:
             self._overwritten.add(hash(item.name))
         preview.counts[step].add(self._place(item.name), why, item.size if item.kind == "file" else 0)
 
-    def _of_what_is_there(self, item: Item, older: set[int]) -> str:
+    def _decide_existing(self, item: Item, older: set[int]) -> str:
         if item.kind == "folder" and (item.only_time or self.request.overwrite or item.name in (b".", b"")):
             return ENTERED  # rsync always gives folders what they should have
         if self.request.overwrite == OLDER:

@@ -131,7 +131,7 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]
             done = write(out)
             out.flush()
             os.fsync(fd)
-        put(folder, temporary, name, _there(folder, name) if replace else None)
+        put(folder, temporary, name, _existing(folder, name) if replace else None)
     except BaseException as error:
         remove_unfinished(folder, temporary, undeleted)
         if isinstance(error, PlaceOccupied):
@@ -143,7 +143,7 @@ def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]
     return done
 
 
-def _there(folder: int, name: bytes) -> Entry | None:
+def _existing(folder: int, name: bytes) -> Entry | None:
     try:
         return entry_of(b"", os.stat(name, dir_fd=folder, follow_symlinks=False), None)
     except FileNotFoundError:

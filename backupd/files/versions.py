@@ -321,7 +321,7 @@ def versions(
         progress(number, len(ordered))
         try:
             pulse()
-            sighting = _look(collected, backup, path)
+            sighting = _read_backup(collected, backup, path)
         except TimeBudgetUsedUp:
             stopped = True
             break
@@ -330,7 +330,7 @@ def versions(
     return replace(_history(path, by_content, collected.kept, seen), stopped=stopped)
 
 
-def _look(collected: _VersionCollector, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
+def _read_backup(collected: _VersionCollector, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
     """Returns what a backup shows, and the number of the version; None if the backup was deleted in the meantime."""
     try:
         tree = Tree(backup.path)

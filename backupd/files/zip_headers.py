@@ -67,8 +67,8 @@ def header(zip_member: ZipMember, sizes: Sizes) -> bytes:
     words = (
         0x04034B50,
         _version(zip_member.large),
-        *_how(zip_member),
-        *_when(zip_member.entry),
+        *_flags_and_method(zip_member),
+        *_dos_time(zip_member.entry),
         shown.crc,
         shown.packed,
         shown.size,
@@ -88,7 +88,16 @@ def record(zip_member: ZipMember, sizes: Sizes, offset: int) -> bytes:
     size, packed, at = (min(value, _FULL) for value in (sizes.size, sizes.packed, offset))
     version = _version(zip_member.large or bool(wide))
     mode = (zip_member.entry.mode | _FORMATS[zip_member.entry.kind]) << 16 | (0x10 if zip_member.entry.kind == "folder" else 0)
-    words = (0x02014B50, _UNIX | version, version, *_how(zip_member), *_when(zip_member.entry), sizes.crc, packed, size)
+    words = (
+        0x02014B50,
+        _UNIX | version,
+        version,
+        *_flags_and_method(zip_member),
+        *_dos_time(zip_member.entry),
+        sizes.crc,
+        packed,
+        size,
+    )
     return struct.pack("<IHHHHHHIIIHHHHHII", *words, len(zip_member.name), len(extra), 0, 0, 0, mode, at) + zip_member.name + extra
 
 
@@ -116,14 +125,14 @@ def _version(wide: bool) -> int:
     return 45 if wide else 20
 
 
-def _how(zip_member: ZipMember) -> tuple[int, int]:
+def _flags_and_method(zip_member: ZipMember) -> tuple[int, int]:
     """Flags and method."""
     return (0 if zip_member.name.isascii() else _UTF8) | (
         _SIZES_AFTER if zip_member.packed else 0
     ), _DEFLATED if zip_member.packed else _STORED
 
 
-def _when(entry: Entry) -> tuple[int, int]:
+def _dos_time(entry: Entry) -> tuple[int, int]:
     """Time and date. Those of a zip have no zone: they are in UTC. The range is 1980 to 2107."""
     moment = time.gmtime(min(max(_seconds(entry), 315532800), 4354819198))
     clock = moment.tm_hour << 11 | moment.tm_min << 5 | moment.tm_sec // 2

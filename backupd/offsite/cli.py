@@ -13,7 +13,7 @@ from backupd.cli.command_context import completing_config, dry_run_option, opene
 from backupd.cli.copy_commands import chosen_copies, closing_time, is_copy_due, left_words, report_unreached
 from backupd.expire.report import expiry_words, skip_words
 from backupd.offsite.offsite_run import OffsiteEvent, OffsitePlan, OffsiteProgress, OffsiteRun, OffsiteSummary, Sent
-from backupd.offsite.repository import KnownRepository, check_sample, make, note_size, require_there, snapshots
+from backupd.offsite.repository import KnownRepository, check_sample, make, note_size, require_repository, snapshots
 from backupd.offsite.restic import Restic, restic_of
 from backupd.repo.pool_context import PoolContext
 from btrkeep.cli import json_option, print_answer, print_error, print_listing
@@ -131,7 +131,7 @@ def list_command(ctx: click.Context, name: str | None, hosts: tuple[str, ...], a
     with opened(ctx) as context:
         for settings in _chosen(context, name):
             restic = _restic(context, settings)
-            require_there(restic)
+            require_repository(restic)
             in_repository = snapshots(restic, context.pool)
             incomplete = KnownRepository(context.catalogue, settings.name).incomplete(in_repository)
             for snapshot in sorted(in_repository, key=lambda snapshot: (snapshot.host, snapshot.name)):
@@ -209,7 +209,7 @@ def check_command(ctx: click.Context, name: str | None, sample: str, files: int,
                     take_lock(_lock(context, settings), "backupd offsite check", format_time(now)),
                     noted_attempt(context.catalogue, Step.OFFSITE_CHECK, now, settings.name) as attempt,
                 ):
-                    require_there(restic)
+                    require_repository(restic)
                     done = check_sample(restic, context.pool, sample, files, cancellation.raise_if_cancelled)
                     attempt.end(AttemptOutcome.DONE)
                     note_size(restic, context.catalogue)
@@ -254,7 +254,7 @@ def _one(
 ) -> dict[str, Any]:
     """Sends to one repository; starts no further backup after `end`."""
     restic = _restic(context, settings)
-    require_there(restic)
+    require_repository(restic)
     sinks: ProgressSinks[OffsiteEvent] = ProgressSinks(notices_on_stderr if as_json else _Lines())
     left = (end - context.clock.now()).total_seconds() if end else None
     run = OffsiteRun(context.config, context.pool, context.catalogue, settings, restic, context.clock.now(), sinks, left)

@@ -30,7 +30,14 @@ from backupd.repo.read_lock import lock_for_reading
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.copy_status import COPIED, OFFSITE_THERE, copied_backups_text, note_stored, offsite_newest, read_offsite
-from btrkeep.decisions.offsite import OffsiteSnapshot, complete_there, left_by_tag, newest_there, placed, tagged_incomplete
+from btrkeep.decisions.offsite import (
+    OffsiteSnapshot,
+    complete_in_repository,
+    left_by_tag,
+    newest_in_repository,
+    placed,
+    tagged_incomplete,
+)
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import take_lock
@@ -204,13 +211,13 @@ class KnownRepository:
         """
         ids = {snapshot.id for snapshot in in_repository}
         fact: dict[str, Any] = {
-            "newest": newest_there(in_repository, incomplete),
+            "newest": newest_in_repository(in_repository, incomplete),
             "incomplete": sorted(ids.intersection(incomplete)),
         }
         if unheard:
             fact["unheard"] = sorted(unheard)
         self._catalogue.set_fact(OFFSITE_THERE + self._name, json.dumps(fact, separators=(",", ":"), sort_keys=True))
-        self._catalogue.set_fact(COPIED + self._name, copied_backups_text(complete_there(in_repository, incomplete)))
+        self._catalogue.set_fact(COPIED + self._name, copied_backups_text(complete_in_repository(in_repository, incomplete)))
 
 
 def restic_time(moment: datetime) -> str:
@@ -218,7 +225,7 @@ def restic_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def require_there(restic: Restic) -> Path | None:
+def require_repository(restic: Restic) -> Path | None:
     """Returns the folder of a repository on this machine. Raises OperatorError if it is missing: a disk may be disconnected."""
     if (local := restic.local) and not (local / "config").is_file():
         hint = f"mount it, or create it with `backupd offsite init {restic.settings.name}`"

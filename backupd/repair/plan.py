@@ -260,10 +260,12 @@ class RepairPlanner:
         expected = RecordedSums.of(summed, before.digest if before else NO_DIGEST)
         asked = (key(entry), entry.path, expected)
         if asked not in self._known:
-            self._known[asked] = self._look(backup, tree, entry, expected, differs=before is not None and before.differs)
+            self._known[asked] = self._find_good_copy(backup, tree, entry, expected, differs=before is not None and before.differs)
         return self._known[asked]
 
-    def _look(self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool) -> DamagedPath:
+    def _find_good_copy(
+        self, backup: Restorable, tree: Tree, entry: Entry, expected: RecordedSums, *, differs: bool
+    ) -> DamagedPath:
         with self._own.counting():
             own = self._read(tree, entry, expected)
         is_right = own is not None and (expected.are_those_of(own) if expected.are_known else own.bad is None and not differs)

@@ -135,10 +135,10 @@ def _discard_left(context: ReplicationContext, hosts: Iterable[str]) -> Iterator
                 ):
                     discard_received(context.pool, host)
         except (OSError, OperatorError) as error:
-            yield HostFailed(host, _why(error))
+            yield HostFailed(host, _error_words(error))
 
 
-def _why(error: OperatorError | OSError) -> str:
+def _error_words(error: OperatorError | OSError) -> str:
     """Formats an error and its remedy in one line."""
     if isinstance(error, OperatorError):
         return f"{error.message}; {error.hint}" if error.hint else error.message
@@ -301,7 +301,7 @@ class _FetchPool:
         except PoolUnusable as error:
             self._unusable = self._unusable or error
         except (OperatorError, OSError) as error:
-            self._events.put((HostFailed(host, _why(error)), None))
+            self._events.put((HostFailed(host, _error_words(error)), None))
         except Exception as error:
             log.exception("%s", host)
             self._events.put((HostFailed(host, repr(error)), None))

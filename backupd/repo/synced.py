@@ -21,13 +21,13 @@ MARK = "user.btrkeep.synced"
 @Checkpoint("synced mark set")
 def mark_synced(subvolume: Path, record: Record) -> None:
     """Sets the mark for the run of that record. Raises OSError."""
-    os.setxattr(subvolume, MARK, _of(record), follow_symlinks=False)
+    os.setxattr(subvolume, MARK, _content_of(record), follow_symlinks=False)
 
 
 def is_synced(subvolume: Path, record: Record) -> bool:
     """Returns True if the subvolume has the mark, set by the run of that record."""
     try:
-        return os.getxattr(subvolume, MARK, follow_symlinks=False) == _of(record)
+        return os.getxattr(subvolume, MARK, follow_symlinks=False) == _content_of(record)
     except OSError:  # there is none
         return False
 
@@ -39,5 +39,5 @@ def remove_mark(subvolume: Path) -> None:
         os.removexattr(subvolume, MARK, follow_symlinks=False)
 
 
-def _of(record: Record) -> bytes:
+def _content_of(record: Record) -> bytes:
     return format_time(record.started).encode()

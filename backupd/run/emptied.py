@@ -134,7 +134,7 @@ def may_empty_folders(settings: Mapping[str, Any], base: Mapping[str, Any]) -> b
     return not set(settings.get("exclude", ())) <= set(base.get("exclude", ()))
 
 
-def _why(record: Record, base: Record) -> EmptiedWhy:
+def _why_emptied(record: Record, base: Record) -> EmptiedWhy:
     if may_empty_folders(record.settings, base.settings):
         return EmptiedWhy.EXCLUDED
     return EmptiedWhy.UNDATED if base.started > record.started else EmptiedWhy.NOT_MOUNTED
@@ -154,7 +154,7 @@ def _emptied(
     Counts missing files only until there are too many. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
     where this may matter, they are replaced by those without holes, for which the base is read. Raises OSError, _Stopped.
     """
-    emptied, uncertain, walked = dict[str, EmptiedFolders](), _why(record, base), set[str]()
+    emptied, uncertain, walked = dict[str, EmptiedFolders](), _why_emptied(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))
     if not folders:  # so nothing depends on the base, which may have been deleted meanwhile
         return emptied

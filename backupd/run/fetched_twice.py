@@ -109,7 +109,7 @@ def with_fetched_twice(
         return FetchedTwice([])
     warnings, folders = defaultdict[str, list[str]](list), list[ConditionKey]()
     try:
-        for repeat in _found(pool, host, prepared, results, cancelled, command):
+        for repeat in _warnings(pool, host, prepared, results, cancelled, command):
             warnings[repeat.path].append(repeat.words)
             if repeat.folder:
                 folders.append(ConditionKey(ConditionKind.FETCHED_TWICE, repeat.path, repeat.folder))
@@ -123,7 +123,7 @@ def with_fetched_twice(
     return FetchedTwice(new, tuple(folders))
 
 
-def _found(
+def _warnings(
     pool: Pool, host: HostConfig, prepared: WorkSubvolume, results: Sequence[PathResult], cancelled: Cancellation, command: str
 ) -> Iterator[_Repeat]:
     """Yields each warning."""

@@ -63,7 +63,7 @@ def _of_pool(text: str) -> Cause:
     return Cause(CauseCode.POOL, facts={"text": text})
 
 
-def _why(run: HostRun) -> str | None:
+def _stop_words(run: HostRun) -> str | None:
     """Formats what stopped it."""
     return cause_words(run.cancellation.reason) if run.cancellation.reason else None
 
@@ -299,7 +299,7 @@ class NightRunner:
     def _skip(self, run: HostRun) -> None:
         """Reports a host that has not started when its window closed; reports nothing if the night's end is the reason."""
         if not self.reason:
-            self._tell(HostResult(run.host.name, "skipped", _why(run)))
+            self._tell(HostResult(run.host.name, "skipped", _stop_words(run)))
 
     async def _back_up_and_tell(self, entry: PlannedHost) -> None:
         """Catches a bug met by one host, so that the others are still backed up: logs its traceback and counts the host

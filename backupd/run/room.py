@@ -230,14 +230,14 @@ class Scarcity:
         while True:
             pause = _LONGEST
             try:
-                pause = await self._look()
+                pause = await self._read_room()
             except OSError as error:  # who starts the next transfer looks too, and says what is wrong with the pool
                 log.warning("%s: its free space is unknown: %s", self.pool, error.strerror)
             except Exception:
                 log.exception("%s: its free space is unknown", self.pool)
             await asyncio.sleep(pause)
 
-    async def _look(self) -> float:
+    async def _read_room(self) -> float:
         room, now = read_room(self.pool), time.monotonic()
         level = self.level = self.level or first_level(room, self.config)
         groups = self.groups()

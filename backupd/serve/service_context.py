@@ -115,7 +115,7 @@ class AnswerCache:
 
         Raises RequestRefused, of kind busy, and the errors of `compute`: these are not stored.
         """
-        if (cached := self._look((kind, key))) is not None:
+        if (cached := self._cached((kind, key))) is not None:
             return cached[1]
         with self._guard:
             lock = self._kinds.setdefault(kind, threading.Lock())
@@ -124,7 +124,7 @@ class AnswerCache:
             if time.monotonic() > end or gone():
                 raise RequestRefused(f"{kind} is being computed for another request", "try again in a moment", "busy")
         try:
-            if (cached := self._look((kind, key))) is not None:
+            if (cached := self._cached((kind, key))) is not None:
                 return cached[1]
             answer = compute()
             self._keep((kind, key), answer)
@@ -132,7 +132,7 @@ class AnswerCache:
         finally:
             lock.release()
 
-    def _look(self, key: Hashable) -> tuple[float, Any] | None:
+    def _cached(self, key: Hashable) -> tuple[float, Any] | None:
         with self._guard:
             cached = self._answers.get(key)
         return cached if cached and time.monotonic() - cached[0] < self._kept else None

@@ -52,7 +52,7 @@ class BackupStore(AboutStore):
         """Inserts the backup, or replaces the one with the same host and name; without a name, the host's `.working`."""
         with self._writing("backup row written") as session:
             if backup.host not in self._known:
-                hosts.know(session, backup.host)
+                hosts.ensure_host(session, backup.host)
             session.run(_DROP, {"host": backup.host, "name": backup.name})
             _insert(session, [backup])
         self._known.add(backup.host)
@@ -77,7 +77,7 @@ class BackupStore(AboutStore):
             for statement in _DROP_ALL:
                 session.run(statement)
             for backups in lists:
-                hosts.know_all(session, {row.host for row in backups})
+                hosts.ensure_hosts(session, {row.host for row in backups})
                 _insert(session, backups)
                 count += len(backups)
             for statement in _DROP_STRAY:
@@ -200,7 +200,7 @@ class BackupStateStore(CatalogueSession):
         with self._writing("rows of the host renamed") as session:
             if session.first(_MET, names):
                 raise OperatorError(f"the catalogue has backups or runs of {new} already", "choose a name that no host ever had")
-            hosts.know(session, new)
+            hosts.ensure_host(session, new)
             moved = [_moved(row, new) for row in backup.find(session, "WHERE host = :host", names)]
             backup.add(session, moved)
             for statement in (*_MOVES, _DROP_HOST):
@@ -210,7 +210,7 @@ class BackupStateStore(CatalogueSession):
     def move_runs(self, old: str, new: str) -> int:
         """Moves the history of a host's runs to another one, which may have runs. Returns the number of runs."""
         with self._writing("runs of the host moved") as session:
-            hosts.know(session, new)
+            hosts.ensure_host(session, new)
             return session.run(_MOVE_RUNS, {"host": old, "new": new}).rowcount
 
 

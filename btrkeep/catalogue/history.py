@@ -177,7 +177,7 @@ def put_back(session: Session, missing_rows: Mapping[str, Sequence[dict[str, Any
         if kind.table is tables.run:
             names = sorted({row["host"] for row in missing})
             for start in range(0, len(names), _AT_A_TIME):
-                hosts.know_all(session, set(names[start : start + _AT_A_TIME]))
+                hosts.ensure_hosts(session, set(names[start : start + _AT_A_TIME]))
         if "id" in kind.table.columns:
             first = _make_place(session, kind, missing, is_alive) if kind.in_order else _highest(session, kind.name) + 1
             if kind.table is tables.balance:

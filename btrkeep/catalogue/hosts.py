@@ -39,16 +39,16 @@ _FACTS = f"""
     ORDER BY host.name"""  # as the indexes are: otherwise their pages are read again and again
 
 
-def know(session: Session, name: str) -> None:
+def ensure_host(session: Session, name: str) -> None:
     """Makes the row of `host` if it is missing; the rows of backups and runs refer to it."""
     if session.first(_KNOWN, {"host": name}) is None:
         session.run(_KNOW, {"host": name})
 
 
-def know_all(session: Session, names: set[str]) -> None:
+def ensure_hosts(session: Session, names: set[str]) -> None:
     """Does the same for many hosts."""
     for name in sorted(names):
-        know(session, name)
+        ensure_host(session, name)
 
 
 class HostStore(CatalogueSession):

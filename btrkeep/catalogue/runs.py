@@ -41,7 +41,7 @@ class RunStore(CatalogueSession):
         """
         with self._writing("run begun in the catalogue") as session:
             if host not in self._known:
-                hosts.know(session, host)
+                hosts.ensure_host(session, host)
             run_id = run.start(session, host=host, started=started, pid=pid, pid_started=pid_started, night=night)
         self._known.add(host)
         self._unseen.add(run_id)
@@ -121,7 +121,7 @@ class RunStore(CatalogueSession):
         row = progress.values(progress_now)
         with self._writing("progress row written") as session:
             if session.run(progress.update(progress.kinds, "host = :host"), row).rowcount == 0:
-                hosts.know(session, progress_now.host)
+                hosts.ensure_host(session, progress_now.host)
                 session.run(progress.insert(), row)
         self._unseen.discard(progress_now.run_id)
 

@@ -84,7 +84,7 @@ def build(
     pushes = dict(_pushes(sections, problems))
     fetched_by = dict(_fetched_by(sections, problems))
     offsites = dict(_offsites(sections, problems))
-    _say_who_keeps_everything(file, hosts.values(), problems)
+    _report_hosts_without_retention(file, hosts.values(), problems)
     exclusion = excluding(sections, problems) if problems.faults else NOTHING_EXCLUDED
     if exclusion is None or "path" not in pool:
         raise ConfigError(problems.merged(), f"{reference()} explains every key", problems.located())
@@ -179,7 +179,7 @@ def _hosts(
             reason = 'missing: the source paths, such as paths = ["/etc", "/srv"]'
             problems.add(table.file, dotted(HOST, name, "paths"), reason, (HOST, name, "paths"))
         values["self_excluded"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
-        _say_what_is_empty(name, table.file, values, problems)
+        _report_empty_values(name, table.file, values, problems)
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
         yield name, config_model.HostConfig(name, **values)
 
@@ -291,7 +291,7 @@ def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sect
     return str(sibling)
 
 
-def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problems: Problems) -> None:
+def _report_empty_values(name: str, file: Path, values: Mapping[str, Any], problems: Problems) -> None:
     for path in values.get("paths", ()):
         for pattern in (f"{path}/*", f"{path}/**"):
             if pattern in values["exclude"]:
@@ -299,7 +299,7 @@ def _say_what_is_empty(name: str, file: Path, values: Mapping[str, Any], problem
                 problems.say(file, where, f"{quoted(path)} is backed up as an empty folder: {quoted(pattern)} excludes its content")
 
 
-def _say_who_keeps_everything(file: Path, hosts: Iterable[config_model.HostConfig], problems: Problems) -> None:
+def _report_hosts_without_retention(file: Path, hosts: Iterable[config_model.HostConfig], problems: Problems) -> None:
     """Adds one notice for all hosts without a retention policy: all of their backups are kept until the pool is full."""
     names = [host.name for host in hosts if host.retention.missing]
     if names:

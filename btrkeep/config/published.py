@@ -123,7 +123,7 @@ def publish(
     `now`; None records nothing.
     """
     before = facts.get_fact(FACT)
-    former = _known(before)
+    former = _parsed_text(before)
     marker = {
         "rehearsal": former.get("rehearsal", False) if rehearsal is None else rehearsal,
         "filesystem": filesystem or former.get("filesystem"),
@@ -149,7 +149,7 @@ def _rights(config: Config, former: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _known(before: str | None) -> dict[str, Any]:
+def _parsed_text(before: str | None) -> dict[str, Any]:
     """Parses the published text; {} if it is damaged, so that it is published again."""
     try:
         former = json.loads(before) if before else {}

@@ -81,12 +81,12 @@ def tagged_incomplete(snapshots: Iterable[OffsiteSnapshot]) -> set[str]:
     }
 
 
-def newest_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
+def newest_in_repository(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, str]:
     """Returns the newest complete backup of each host in the repository, by name."""
-    return {host: max(names) for host, names in complete_there(snapshots, incomplete).items()}
+    return {host: max(names) for host, names in complete_in_repository(snapshots, incomplete).items()}
 
 
-def complete_there(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
+def complete_in_repository(snapshots: Iterable[OffsiteSnapshot], incomplete: Collection[str]) -> dict[str, set[str]]:
     """Returns the names of the complete backups of each host in the repository that have its present name.
 
     A user who knows only that name cannot find the others there, so the newest one of a renamed host is sent again.
@@ -104,8 +104,8 @@ def to_send(
     """Returns the hosts whose `newest` complete backup is missing in the repository, with its name. The host that is furthest
     behind comes first.
     """
-    whole = complete_there(snapshots, incomplete)
-    newest_sent = newest_there(snapshots, incomplete)
+    whole = complete_in_repository(snapshots, incomplete)
+    newest_sent = newest_in_repository(snapshots, incomplete)
     missing = [(host, name) for host, name in newest.items() if name not in whole.get(host, ())]
     return sorted(missing, key=lambda pair: (newest_sent.get(pair[0], ""), pair[0]))
 

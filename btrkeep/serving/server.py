@@ -52,7 +52,7 @@ def allowed_users(more: Sequence[str] = ()) -> frozenset[int]:
 
     Raises UsageError for an unknown name.
     """
-    web = [struct_passwd.pw_uid for struct_passwd in (_known(WEB_USER),) if struct_passwd]
+    web = [struct_passwd.pw_uid for struct_passwd in (_user_or_none(WEB_USER),) if struct_passwd]
     return frozenset((0, *web, *(user_number(name) for name in more)))
 
 
@@ -60,13 +60,13 @@ def user_number(name: str) -> int:
     """Returns the number of a user. Raises UsageError."""
     if name.isascii() and name.isdigit():
         return int(name)
-    struct_passwd = _known(name)
+    struct_passwd = _user_or_none(name)
     if not struct_passwd:
         raise UsageError(f"there is no user {name}", "name one that `getent passwd` lists, or a number")
     return struct_passwd.pw_uid
 
 
-def _known(name: str) -> pwd.struct_passwd | None:
+def _user_or_none(name: str) -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(name)
     except (KeyError, ValueError):  # a NUL in it

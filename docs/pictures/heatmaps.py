@@ -14,7 +14,7 @@ from heatmap.colourings import COLOUR_SCHEMES  # noqa: E402
 from heatmap.diff_picture import image_of as changes_image  # noqa: E402
 from heatmap.diff_picture import key, picture  # noqa: E402
 from heatmap.filesystem_state import FilesystemState  # noqa: E402
-from heatmap.legend import add_below, band, how, legend, title  # noqa: E402
+from heatmap.legend import add_below, band, legend, pixel_words, title  # noqa: E402
 from heatmap.picture import image_of, save  # noqa: E402
 from heatmap.recorded import save as record  # noqa: E402
 from heatmap.timelapse import timelapse  # noqa: E402
@@ -48,7 +48,7 @@ def changes(before: FilesystemState, after: FilesystemState, folder: Path) -> No
     """What changed in a week."""
     rgb, grid = picture(before, after, size=SIZE)
     image = changes_image(rgb, grid)
-    lines = [title(after), f"changes since {before.taken:%Y-%m-%d}", how(grid, "physical")]
+    lines = [title(after), f"changes since {before.taken:%Y-%m-%d}", pixel_words(grid, "physical")]
     save(add_below(image, band(lines, key(), image.width)), str(folder / "heatmap-diff.png"))
 
 

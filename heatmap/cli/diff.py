@@ -79,7 +79,7 @@ def _draw(before: "FilesystemState", after: "FilesystemState", output: str, lege
     from PIL import Image
 
     from heatmap.diff_picture import image_of, key, picture
-    from heatmap.legend import add_below, band, how, title
+    from heatmap.legend import add_below, band, pixel_words, title
     from heatmap.picture import save
 
     if Path(output).is_dir():
@@ -87,6 +87,6 @@ def _draw(before: "FilesystemState", after: "FilesystemState", output: str, lege
     rgb, grid = picture(before, after, **drawing)
     image: Image.Image = image_of(rgb, grid)
     if legend:
-        lines = [title(after), f"changes since {local_time(before.taken)}", how(grid, drawing["sort"])]
+        lines = [title(after), f"changes since {local_time(before.taken)}", pixel_words(grid, drawing["sort"])]
         image = add_below(image, band(lines, key(), image.width))
     save(image, output, "webp" if output.endswith(".webp") else "png")

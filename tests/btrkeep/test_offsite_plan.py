@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.config_model import Retention
-from btrkeep.decisions.offsite import OffsiteSnapshot, newest_there, placed, to_remove, to_send
+from btrkeep.decisions.offsite import OffsiteSnapshot, newest_in_repository, placed, to_remove, to_send
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.units import backup_name
 
@@ -23,7 +23,7 @@ def test_what_is_not_there_is_sent_and_those_behind_the_longest_first() -> None:
     newest = {host: backup_name(NOW) for host in ("new", "old", "far-behind", "there")}
     snapshots = [*there("old", 2, 1), *there("far-behind", 9), *there("there", 0), *there("new", 0)]
     assert [host for host, _ in to_send(newest, snapshots, {"new-0"})] == ["new", "far-behind", "old"]
-    assert newest_there(snapshots, {"old-1"})["old"] == backup_name(NOW - timedelta(days=2))
+    assert newest_in_repository(snapshots, {"old-1"})["old"] == backup_name(NOW - timedelta(days=2))
 
 
 def test_what_the_policy_does_not_keep_goes_host_by_host() -> None:
@@ -44,7 +44,7 @@ def test_a_machine_is_known_by_its_id_and_not_by_the_name_that_it_has() -> None:
         *[("web1", "", True)] * 2,
         *[("web1", "", False)] * 2,
     ]
-    assert newest_there(snapshots, ()) == {"web1": backup_name(NOW - timedelta(days=1))}
+    assert newest_in_repository(snapshots, ()) == {"web1": backup_name(NOW - timedelta(days=1))}
     newest = {"old1": renamed[1].name, "web1": gone[1].name}
     assert to_send(newest, snapshots, ()) == [("old1", renamed[1].name), ("web1", gone[1].name)]
     removal = to_remove([*snapshots, *there("web1", 3)], (), replace(DAILY, daily=1), ZoneInfo("UTC"), NOW, EVERYBODY)

@@ -107,10 +107,12 @@ def decided(backups: Sequence[Backup], policy: Retention | None, source: Request
         shared.setdefault(copy_elsewhere.backup, []).append(copy_elsewhere.replica)
     host_candidates = [replace(candidate, common=", ".join(shared.get(candidate.name, ()))) for candidate in candidates(backups)]
     facts = HostBackups("", host_candidates, rules, configured=policy is not None)
-    return {decision.name: _known(decision) for decision in explain(facts, rules, source.config.zone, source.now).decisions}
+    return {
+        decision.name: _known_decision(decision) for decision in explain(facts, rules, source.config.zone, source.now).decisions
+    }
 
 
-def _known(decision: Decision) -> KnownDecision:
+def _known_decision(decision: Decision) -> KnownDecision:
     rules = tuple(reason.code for reason in decision.reasons)
     return KnownDecision(decision.keep, rules, tuple(map(reason_words, decision.reasons)), decision.expires)
 
@@ -168,7 +170,7 @@ def backup_row(
         error=host_error(backup.error, backup.cause, backup.host),
         warnings=tuple(host_line(line, backup.host) for line in backup.warnings),
         keep=decision.keep if decision else None,
-        why=_why(decision, held) if decision else "",
+        why=_reason_words(decision, held) if decision else "",
         goes=decision.expires if decision else None,
         held=held,
         letter=kind.letter if kind else "",
@@ -183,7 +185,7 @@ def backup_row(
     )
 
 
-def _why(decision: KnownDecision, held: str | None) -> str:
+def _reason_words(decision: KnownDecision, held: str | None) -> str:
     """Returns the reasons. `held`: the text for a hold, if given."""
     pairs = zip(decision.rules, decision.reasons, strict=True)
     return ", ".join(held if held and rule == RetentionCode.HELD else reason for rule, reason in pairs)

@@ -283,7 +283,7 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
     return tuple(
         replace(
             row,
-            words=_as_told(row, source.config.hosts.get(row.host), facts.get(row.host)),
+            words=_visible_message(row, source.config.hosts.get(row.host), facts.get(row.host)),
             nights=nights_by_host[row.host],
             strip=nights.words(nights_by_host[row.host]),
         )
@@ -291,7 +291,7 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
     )
 
 
-def _as_told(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -> str:
+def _visible_message(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -> str:
     """Returns the message as the viewer may read it: an error, or a warning, which is the number of the host's files and some
     names. A mistake of the configuration names a file, and is only for viewers who may read all alarms.
     """

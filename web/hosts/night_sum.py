@@ -184,14 +184,14 @@ def _has_a_night(facts: NightFacts, runs: Sequence[HostRuns], begin: datetime, w
         return True
     # Of a time that the catalogue cannot know, a host counts only when it is known that it was there.
     hosts = facts.hosts if _is_known(facts, begin, closed) else facts.hosts.keys() & facts.began.keys()
-    return any(_was_there(facts, name, closed) for name in hosts)
+    return any(_existed(facts, name, closed) for name in hosts)
 
 
 def _is_known(facts: NightFacts, begin: datetime, end: datetime) -> bool:
     return not any(start < end and begin < until for start, until in facts.unknown)
 
 
-def _was_there(facts: NightFacts, name: str, moment: datetime) -> bool:
+def _existed(facts: NightFacts, name: str, moment: datetime) -> bool:
     return name not in facts.began or facts.began[name] < moment
 
 
@@ -209,7 +209,7 @@ def _outcomes(facts: NightFacts, runs: Sequence[HostRuns], begin: datetime, end:
             continue
         if facts.now < end and _may_come(host, facts, busy=busy):
             outcomes[name] = "waiting"
-        elif is_known and _was_there(facts, name, last_chance(begin, window, facts.zone)):
+        elif is_known and _existed(facts, name, last_chance(begin, window, facts.zone)):
             outcomes[name] = "missed"
     return outcomes
 

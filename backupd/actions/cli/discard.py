@@ -34,10 +34,10 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
             require_host_or_folder(context, host)
             if is_busy(context.pool, host):
                 raise held_by(context.pool.host_lock(host))
-            _tell(_found(context, host), context.clock.now(), as_json=as_json, dry_run=True)
+            _tell(_require_unfinished(context, host), context.clock.now(), as_json=as_json, dry_run=True)
         return Exit.OK
     with locked_host(ctx, host, "discard") as (context, moment):
-        unfinished = _found(context, host)
+        unfinished = _require_unfinished(context, host)
     print_wrapped(_lost(unfinished, moment), err=as_json)
     confirmed("it is deleted, and cannot be restored", host, yes, as_json)
     with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
@@ -47,7 +47,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
     return Exit.OK
 
 
-def _found(context: PoolContext, host: str) -> UnfinishedBackup:
+def _require_unfinished(context: PoolContext, host: str) -> UnfinishedBackup:
     """Returns the unfinished backup. Raises StateConflict."""
     if unfinished := unfinished_backup(context.pool, host):
         return unfinished

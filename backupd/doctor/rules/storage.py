@@ -193,13 +193,13 @@ def _block_group_tree(facts: DoctorFacts) -> Iterator[Finding]:
     )
 
 
-def _of(fs: FilesystemFacts, kind: str) -> tuple[str, ...]:
+def _profiles_of(fs: FilesystemFacts, kind: str) -> tuple[str, ...]:
     return fs.profiles.get(kind) or fs.profiles.get("mixed", ())
 
 
 def _metadata_profile(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    profiles, count = _of(fs, "metadata"), len(fs.devices) + len(fs.missing or ())
+    profiles, count = _profiles_of(fs, "metadata"), len(fs.devices) + len(fs.missing or ())
     weak = [profile for profile in profiles if profile in _LOST_WITH_A_DEVICE]
     if count > 1 and weak:
         problem = f"metadata is {weak[0]} on {count} devices"
@@ -231,7 +231,7 @@ def _rewritten(fs: FilesystemFacts) -> str:
 
 def _dup_metadata(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    if "dup" not in _of(fs, "metadata") or "mixed" in fs.profiles or len(fs.devices) != 1 or fs.missing:
+    if "dup" not in _profiles_of(fs, "metadata") or "mixed" in fs.profiles or len(fs.devices) != 1 or fs.missing:
         return
     is_redundant = _redundant(fs.devices[0])
     storage = next((layer.kind for layer in fs.devices[0].layers if layer.kind in ("iscsi", "fibre channel", "multipath")), "")
@@ -268,7 +268,7 @@ def _mixed_profiles(facts: DoctorFacts) -> Iterator[Finding]:
 
 def _raid56(facts: DoctorFacts) -> Iterator[Finding]:
     fs = facts.filesystem
-    parity_profiles = [profile for profile in _of(fs, "metadata") if profile in _PARITY]
+    parity_profiles = [profile for profile in _profiles_of(fs, "metadata") if profile in _PARITY]
     if not parity_profiles:
         return
     better = "raid1" if parity_profiles[0] == "raid5" else "raid1c3"

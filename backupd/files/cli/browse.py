@@ -12,11 +12,11 @@ from backupd.files.cli.opened_backup import (
     complete_path,
     end_of,
     entries_table,
+    host_and_backup,
     opened_backup,
     pool_of,
     remark_lines,
     state_words,
-    which_of,
 )
 from backupd.files.entry_words import backup_object, entry_object, shown
 from backupd.files.listing import listing
@@ -44,7 +44,7 @@ def command(ctx: click.Context, host: str, path: str, at: date | None, as_json: 
     PATH is the path on the host. A symlink is shown with its target, and never followed.
     """
     pool, zone = pool_of(ctx)
-    name, which = which_of(host, at, "browse")
+    name, which = host_and_backup(host, at, "browse")
     wanted = path_given(path)
     with opened_backup(pool, name, which, end_of(at, zone) if at else given_now(ctx)) as backup:
         wanted = path_in(backup.tree, wanted)

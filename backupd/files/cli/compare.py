@@ -189,11 +189,13 @@ def _line(difference: PathDifference) -> str:
     name = shown(difference.path) + ("/" if entry.kind == "folder" and difference.path != b"/" else "")
     head = f"{click.style(sign, fg=colour)} {name}"
     if difference.before and difference.after:
-        return f"{head}  {', '.join(_field(name, difference.before, difference.after) for name in _told(difference.fields))}"
+        return (
+            f"{head}  {', '.join(_field(name, difference.before, difference.after) for name in _shown_fields(difference.fields))}"
+        )
     return f"{head}  {format_size(entry.size)}" if entry.kind == "file" else head
 
 
-def _told(fields: Sequence[str]) -> list[str]:
+def _shown_fields(fields: Sequence[str]) -> list[str]:
     """Leaves out the content if the size differs too."""
     return [name for name in fields if name != "content" or "size" not in fields]
 

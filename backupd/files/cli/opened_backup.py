@@ -59,7 +59,7 @@ def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
     return pool, config.pool.zone
 
 
-def which_of(text: str, at: date | None, command: str) -> tuple[str, str]:
+def host_and_backup(text: str, at: date | None, command: str) -> tuple[str, str]:
     """Returns the host and the selected backup: HOST[@BACKUP] of a command that has --at. Raises UsageError for both."""
     name, which = parse_which(text)
     if at and which not in (NEWEST, LATEST):

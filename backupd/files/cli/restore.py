@@ -16,7 +16,7 @@ from backupd.cli.command_context import clock_for, dry_run_option, given_now, lo
 from backupd.cli.names import DAY, complete_which
 from backupd.cli.recording import record
 from backupd.files.backup_selector import Restorable
-from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, opened_backup, remark_lines, which_of
+from backupd.files.cli.opened_backup import OpenedBackup, complete_path, end_of, host_and_backup, opened_backup, remark_lines
 from backupd.files.cli.restore_view import (
     RestoreProgressPrinter,
     naming_copies,
@@ -137,7 +137,7 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
     If it is stopped, the same command continues. Exit status 1: a file could not be restored, or differs from the backup.
     """
     given = from_options(RestoreOptions, options)
-    name, which = which_of(host, given.at, "restore")
+    name, which = host_and_backup(host, given.at, "restore")
     where = _one_of(given)
     if not paths:
         raise UsageError("name a path", f"`backupd browse {host}` shows its files; / means all of them")

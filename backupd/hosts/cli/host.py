@@ -343,9 +343,9 @@ def set_command(ctx: click.Context, words: tuple[str, ...], unset: tuple[str, ..
 
     def show() -> None:
         if is_one:
-            _tell_one(names[0], done.hosts[names[0]], dry_run=dry_run)
+            _print_change(names[0], done.hosts[names[0]], dry_run=dry_run)
         else:
-            _tell_many(done.hosts, dry_run=dry_run)
+            _print_changes(done.hosts, dry_run=dry_run)
         for notice in done.notices:
             print_wrapped(f"note: {notice}", "  ", err=True)
 
@@ -365,7 +365,7 @@ def _change_fields(name: str, change: HostChange, *, written: bool) -> dict[str,
     return {"host": name, "file": str(change.path), "changes": changes, "written": bool(changes) and written}
 
 
-def _tell_one(name: str, change: HostChange, *, dry_run: bool) -> None:
+def _print_change(name: str, change: HostChange, *, dry_run: bool) -> None:
     if not change.keys:
         print_wrapped(f"{name} already has these values: {change.path} is unchanged", "  ")
     elif dry_run:
@@ -378,7 +378,7 @@ def _tell_one(name: str, change: HostChange, *, dry_run: bool) -> None:
             print_wrapped(f"next: `backupd host test {name}`", "  ")
 
 
-def _tell_many(hosts: Mapping[str, HostChange], *, dry_run: bool) -> None:
+def _print_changes(hosts: Mapping[str, HostChange], *, dry_run: bool) -> None:
     """Prints one line for each host, and the totals."""
     changed = {name: change for name, change in hosts.items() if change.keys}
     for name, change in changed.items():

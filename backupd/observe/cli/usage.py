@@ -139,7 +139,7 @@ def _show(use: PoolUse, host: str | None) -> None:
     for host_use in use.hosts if host else ():
         if host_use.host == host and host_use.measured:
             print_wrapped(f"{printable(host)}: {_words(host_use.measured.referenced)} on disk, all backups together")
-    for line in _how(use):
+    for line in _method_lines(use):
         print_wrapped(line)
 
 
@@ -152,7 +152,7 @@ def _words(amount: Amount) -> str:
     return size if amount.exact else f"{size} ({format_size(amount.low)} to {format_size(amount.high)})"
 
 
-def _how(use: PoolUse) -> list[str]:
+def _method_lines(use: PoolUse) -> list[str]:
     """Formats the method, its accuracy, and missing results."""
     lines = []
     if use.method == "written":

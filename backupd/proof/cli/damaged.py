@@ -36,7 +36,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     Exit status 0: nothing is damaged; 1: there is damage, or the catalogue, which records it, was lost.
     """
     with opened(ctx) as context:
-        unnamed = _look(context)
+        unnamed = _unexplained_errors(context)
         rows: list[Damage] = []
         for text in which or ("",):
             host, name = parse_which(text)
@@ -50,7 +50,7 @@ def command(ctx: click.Context, which: tuple[str, ...], as_json: bool) -> int:
     return int(Exit.ATTENTION if damaged or context.lost else Exit.OK)
 
 
-def _look(context: PoolContext) -> str:
+def _unexplained_errors(context: PoolContext) -> str:
     """Formats the number of errors that no message of the kernel explains."""
     try:
         read_errors = check_read_errors(context, context.clock.now())

@@ -242,8 +242,8 @@ def _btrbk_time(match: "re.Match[str]") -> datetime | None:
     try:
         text = f"{day}{minute or '0000'}{second or '00'}"
         if zone:
-            return _known(datetime.strptime(text + zone, "%Y%m%d%H%M%S%z"))
-        return _known(datetime.strptime(text, "%Y%m%d%H%M%S").astimezone())
+            return _plausible_time(datetime.strptime(text + zone, "%Y%m%d%H%M%S%z"))
+        return _plausible_time(datetime.strptime(text, "%Y%m%d%H%M%S").astimezone())
     except (ValueError, OverflowError):
         return None
 
@@ -260,7 +260,7 @@ def read_snapper(folder: Path, names: HostNames) -> OldHistory:
             continue
         match = _SNAPPER_DATE.search(" ".join(read_lines(snapshot / "info.xml")) if (snapshot / "info.xml").is_file() else "")
         try:
-            started = _known(datetime.strptime(match[1] if match else "", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC))
+            started = _plausible_time(datetime.strptime(match[1] if match else "", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC))
         except ValueError:
             started = None
         if started is None:
@@ -338,13 +338,13 @@ def _dated(name: str, stamp: datetime | None) -> datetime | None:
         return None
     try:
         year, month, day, hour, minute, second = (int(part or 0) for part in match.groups())
-        parsed = _known(datetime(year, month, day, hour, minute, second).astimezone())
+        parsed = _plausible_time(datetime(year, month, day, hour, minute, second).astimezone())
     except (ValueError, OverflowError):
         return None
     return stamp if parsed and stamp and match[4] is None and stamp.date() == parsed.date() else parsed
 
 
-def _known(moment: datetime) -> datetime | None:
+def _plausible_time(moment: datetime) -> datetime | None:
     """Returns the time; None for years in which no backup can be; computing with some of them would fail."""
     return moment if _FIRST_YEAR <= moment.year <= _LAST_YEAR else None
 
@@ -352,7 +352,7 @@ def _known(moment: datetime) -> datetime | None:
 def _stamped(status: os.stat_result) -> datetime | None:
     """Returns a folder's time, which a host may have chosen; None if it is no date of the calendar."""
     try:
-        return _known(datetime.fromtimestamp(status.st_mtime).astimezone())
+        return _plausible_time(datetime.fromtimestamp(status.st_mtime).astimezone())
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -371,7 +371,7 @@ def _identity(folder: Path) -> tuple[int, int, int]:
 
 def _time(text: str) -> datetime | None:
     try:
-        return _known(datetime.strptime(text.strip()[:19], "%Y-%m-%d %H:%M:%S").astimezone())
+        return _plausible_time(datetime.strptime(text.strip()[:19], "%Y-%m-%d %H:%M:%S").astimezone())
     except (ValueError, OverflowError):
         return None
 

@@ -39,7 +39,7 @@ def _locked(call: Call, purpose: str) -> Iterator[tuple[PoolContext, datetime]]:
                 raise RequestRefused(error.message, error.hint, "missing", is_public=True) from None
 
 
-def _why(call: Call) -> str:
+def _reason(call: Call) -> str:
     return f"{call['why'].strip()} ({call.who})".strip()
 
 
@@ -54,7 +54,7 @@ def hold(call: Call) -> dict[str, Any]:
             raise RequestRefused(
                 f"{local_time(call['until'])} is in the past", "give a later time, or none", "usage", is_public=True
             )
-        new = Hold(call["until"], _why(call))
+        new = Hold(call["until"], _reason(call))
         done = hold_it(context.pool, context.catalogue, call["host"], call["backup"], new, now, by=call.who)
     return {**_noted(call, done), "at": format_time(now), **(hold_fields(new) or {}), "unexpired": done.unexpired}
 
@@ -69,6 +69,6 @@ def release(call: Call) -> dict[str, Any]:
 def accept(call: Call) -> dict[str, Any]:
     """Returns the result of `backupd accept --json`."""
     with _locked(call, "accept") as (context, now):
-        name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _why(call), now, by=call.who)
+        name = accept_it(context.pool, context.catalogue, call["host"], call["backup"], _reason(call), now, by=call.who)
         state = state_after(context.pool, call["host"], name)
-    return {"host": call["host"], "name": name, "state": state, "at": format_time(now), "why": _why(call)}
+    return {"host": call["host"], "name": name, "state": state, "at": format_time(now), "why": _reason(call)}
