@@ -379,14 +379,10 @@ def outcome(service: Service, pool: Nights) -> str:
 
 def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) -> None:
     words, held = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}, []
-    for who, count, other_viewer in (
-        ("alice", 5, "alice"),
-        ("bob", 4, "bob"),
-        ("carol", 1, "dave"),
-    ):  # the last is for who has none
+    for who, count, waiting in (("alice", 5, "alice"), ("bob", 4, "bob"), ("carol", 1, "dave")):  # the last is for who has none
         held += [service.agent(who).stream("download", **words) for _ in range(count)]
         with pytest.raises(RequestRefused) as refused:
-            service.agent(other_viewer).stream("download", **words)
+            service.agent(waiting).stream("download", **words)
         assert refused.value.kind == "busy"
     assert browse(service, base(pool))["total"]
     for stream in held:
