@@ -164,9 +164,9 @@ _PACKED = 2048
 _DURATION = 20.0
 
 
-def noise(seed: int) -> bytes:
+def noise() -> bytes:
     """Returns the data from which files are made."""
-    rng = random.Random(seed)  # noqa: S311  no secret
+    rng = random.Random(1)  # noqa: S311  no secret
     text = (b"backup " * 300)[: BLOCK - _PACKED]
     return b"".join(rng.randbytes(_PACKED) + text for _ in range(NOISE // BLOCK))
 
@@ -195,7 +195,7 @@ class NightWriter:
     ) -> None:
         self._pool, self._catalogue, self._inplace = pool, catalogue, inplace
         self._hosts = [_HostState(config, files) for config, files in hosts.values()]
-        self._noise = noise(1)
+        self._noise = noise()
         self._at = 0
 
     def write(self, started: datetime, at_once: int) -> int:

@@ -109,13 +109,13 @@ def _shorten(fd: int, path: Path) -> None:
     present = os.pread(fd, 2 * LARGEST, 0).splitlines()
     former = _former(path)
     again = set(present)  # a crash after the former file was replaced, and before this one was emptied
-    kept = fair_share([*(line for line in _lines(former) if line not in again), *present], LARGEST)
+    kept = fair_share([*(line for line in _lines(former) if line not in again), *present])
     write_atomically(former, b"".join(line + b"\n" for line in kept))
     os.ftruncate(fd, 0)
 
 
-def fair_share(lines: Sequence[bytes], size: int) -> list[bytes]:
-    """Returns the lines, oldest first, that are kept in a file of that many bytes. As long as they do not fit, the user with the
+def fair_share(lines: Sequence[bytes]) -> list[bytes]:
+    """Returns the lines, oldest first, that are kept in a file of LARGEST bytes. As long as they do not fit, the user with the
     most bytes loses the oldest line, so no user can remove the actions of others by adding many.
     """
     users = [action.by if (action := action_of(line)) else "" for line in lines]
@@ -126,7 +126,7 @@ def fair_share(lines: Sequence[bytes], size: int) -> list[bytes]:
         sizes[user] += len(line) + 1
     dropped = set[int]()
     left = sum(sizes.values())
-    while left > size:
+    while left > LARGEST:
         user = max(sizes, key=sizes.__getitem__)
         number = theirs[user].popleft()
         dropped.add(number)

@@ -91,9 +91,9 @@ def begin(
         return job
 
 
-def require_free(service: ServiceContext, verb: str, host: str, who: str) -> None:
-    """Raises the same as `begin` if the host is in use, without starting anything."""
-    _require_free(service.pool(), service.jobs(), verb, host, who, service.clock.now())
+def require_free(service: ServiceContext, host: str, who: str) -> None:
+    """Raises the same as `begin` of a backup if the host is in use, without starting anything."""
+    _require_free(service.pool(), service.jobs(), RUN, host, who, service.clock.now())
 
 
 def start_due(service: ServiceContext) -> None:

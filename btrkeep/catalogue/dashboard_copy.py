@@ -190,7 +190,7 @@ def _copy(address: str, copy: Path, facts: Mapping[str, str]) -> None:
                 closing(sqlite3.connect(unfinished, isolation_level=None)) as target,
             ):
                 target.execute("PRAGMA synchronous = OFF")
-                source.backup(target, progress=_give_up_after(_PATIENCE))
+                source.backup(target, progress=_deadline())
                 target.execute("PRAGMA journal_mode = DELETE")
                 target.executemany("INSERT OR REPLACE INTO about (name, value) VALUES (?, ?)", facts.items())
             _let_read(fd, copy.parent)
@@ -202,11 +202,11 @@ def _copy(address: str, copy: Path, facts: Mapping[str, str]) -> None:
         raise
 
 
-def _give_up_after(seconds: float) -> Callable[[int, int, int], None]:
+def _deadline() -> Callable[[int, int, int], None]:
     """Returns what `backup` calls after each step: without it, `backup` would wait for ever for a program that locks
     the catalogue.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _PATIENCE
 
     def check(status: int, _remaining: int, _total: int) -> None:
         if status & 0xFF in _PASSING and time.monotonic() > deadline:

@@ -37,7 +37,7 @@ def run(call: Call) -> dict[str, Any]:
     if "ro" in mount_options(call.service.pool().path):
         raise PoolUnusable("the pool is read-only", "check the kernel's messages (dmesg), then mount it read-write")
     if call.peer.uid != ROOT or call.viewer.session:
-        require_free(call.service, RUN, host, call.who)  # who is at work says more than how long it takes until the next time
+        require_free(call.service, host, call.who)  # who is at work says more than how long it takes until the next time
         _require_distance(call, host)
     job = begin(call.service, "run", host, call.who, {"host": host})
     return {"unit": job.unit, "job": job.id}
