@@ -1,83 +1,101 @@
 """The least that a Python program can do to restore a tree and to compare its metadata: what is left for one that does more.
 
-    python -m bench.least_restore SOURCE DESTINATION [--reflinks]
+    python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--steps previewed]
 
-It makes the system calls that a restore cannot do without, name after name, in one process: each name looked at; files with no name
-and folders with another one until they are whole; attributes listed on both sides; after a sync a second look at each name, found
-anew. No preview, no reasons, no progress, nothing that is there already, no hostile names; an error ends it.
+It makes the system calls that a restore cannot do without, name after name, in one process. Each step includes those before it:
+
+copied: each name looked at, made under its own name, with its attributes; in the end all is synced
+whole: a folder without folders in it gets its name when all is in it; others, and files in those, when they are dressed
+compared: afterwards a second look at each name, found anew, and at its attributes
+previewed: before anything is written, a look at all names, which is remembered
+
+No reasons, no progress, nothing that is there already, no hostile names; an error ends it.
 """
 
+import argparse
 import os
 import stat
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from backupd.files.destination import rename_to_nothing
 from btrkeep.fs.openat import FOLDER
 from btrkeep.fs.reflink import clone
 from btrkeep.pool.syncfs import SyncfsSet
 
+STEPS = ("copied", "whole", "compared", "previewed")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
-_HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWNER = os.geteuid(), os.getegid()
 
 
-Seen = tuple[bytes, os.stat_result, Any]
-"""A name, its status, and what is in a folder, the target of a symlink, or None."""
+@dataclass(slots=True)
+class Seen:
+    """A name, its status, the target of a symlink, and what is in a folder; None: not read yet."""
+
+    name: bytes
+    status: os.stat_result
+    target: bytes
+    below: "list[Seen] | None" = None
+
+
+def look(folder: int, *, deep: bool) -> list[Seen]:
+    """Looks at the names in an open folder; `deep`: and at all that is below."""
+    with os.scandir(folder) as names:
+        names_here = sorted(os.fsencode(entry.name) for entry in names)
+    seen = list[Seen]()
+    for name in names_here:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        seen.append(Seen(name, status, os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else b""))
+        if deep and stat.S_ISDIR(status.st_mode):
+            below = os.open(name, FOLDER, dir_fd=folder)
+            seen[-1].below = look(below, deep=True)
+            os.close(below)
+    return seen
 
 
 class Restore:
     """One restore. `firsts`: by inode the names of files with several."""
 
-    def __init__(self, *, reflinks: bool) -> None:
+    def __init__(self, *, reflinks: bool, whole: bool) -> None:
         self.reflinks = reflinks
+        self.whole = whole
         self.firsts: dict[int, bytes] = {}
 
-    def copy_folder(self, above: int, name: bytes, to_above: int, new_name: bytes) -> list[Seen]:
-        """Copies a folder with all that is in it; returns what was seen."""
-        source = os.open(name, FOLDER, dir_fd=above)
-        status = os.fstat(source)
-        temporary = b".least-" + new_name[:200]
+    def copy_folder(self, above: int, seen: Seen, to_above: int, new_name: bytes) -> None:
+        """Copies a folder with all that is in it."""
+        source, status = os.open(seen.name, FOLDER, dir_fd=above), seen.status
+        below = seen.below = look(source, deep=False) if seen.below is None else seen.below
+        is_last = not any(stat.S_ISDIR(inner.status.st_mode) for inner in below)
+        temporary = b".least-" + new_name[:200] if self.whole else new_name
         os.mkdir(temporary, 0o700, dir_fd=to_above)
         to = os.open(temporary, FOLDER, dir_fd=to_above)
         _give(source, to, status)
-        rename_to_nothing(to_above, temporary, new_name)
-        with os.scandir(source) as names:
-            names_here = sorted(os.fsencode(entry.name) for entry in names)
-        seen = list[Seen]()
+        if self.whole and not is_last:
+            rename_to_nothing(to_above, temporary, new_name)
         os.fchdir(source)
-        for below in names_here:
-            looked = os.stat(below, dir_fd=source, follow_symlinks=False)
-            if stat.S_ISDIR(looked.st_mode):
-                seen.append((below, looked, self.copy_folder(source, below, to, below)))
+        for inner in below:
+            if stat.S_ISDIR(inner.status.st_mode):
+                self.copy_folder(source, inner, to, inner.name)
                 os.fchdir(source)
-            elif stat.S_ISLNK(looked.st_mode):
-                seen.append((below, looked, self._copy_symlink(source, below, to, looked)))
+            elif stat.S_ISLNK(inner.status.st_mode):
+                _copy_symlink(inner, to)
             else:
-                self._copy_file(source, below, to, looked)
-                seen.append((below, looked, None))
+                self._copy_file(source, inner, to, is_named=is_last or not self.whole)
         os.utime(to, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        if self.whole and is_last:
+            rename_to_nothing(to_above, temporary, new_name)
         os.close(to)
         os.close(source)
-        return seen
 
-    def _copy_symlink(self, source: int, name: bytes, to: int, status: os.stat_result) -> bytes:
-        target = os.readlink(name, dir_fd=source)
-        os.symlink(target, name, dir_fd=to)
-        if (status.st_uid, status.st_gid) != _OWNER:
-            os.chown(name, status.st_uid, status.st_gid, dir_fd=to, follow_symlinks=False)
-        assert not os.listxattr(name, follow_symlinks=False)
-        os.utime(name, ns=(status.st_mtime_ns, status.st_mtime_ns), dir_fd=to, follow_symlinks=False)
-        return target
-
-    def _copy_file(self, source: int, name: bytes, to: int, status: os.stat_result) -> None:
+    def _copy_file(self, source: int, seen: Seen, to: int, *, is_named: bool) -> None:
+        name, status = seen.name, seen.status
         if status.st_nlink > 1 and (first := self.firsts.get(status.st_ino)):
             os.link(first, name, src_dir_fd=to, dst_dir_fd=to)  # of the same folder, in the trees of bench.restore
             return
         original = os.open(name, _READ, dir_fd=source)
-        made = os.open(b".", _NAMELESS, stat.S_IMODE(status.st_mode), dir_fd=to)
+        made = os.open(name if is_named else b".", _NEW if is_named else _NAMELESS, stat.S_IMODE(status.st_mode), dir_fd=to)
         if status.st_size and self.reflinks:
             clone(original, made)
         elif status.st_size:
@@ -87,29 +105,39 @@ class Restore:
         for attribute in os.listxattr(original):
             os.setxattr(made, attribute, os.getxattr(original, attribute))
         os.utime(made, ns=(status.st_mtime_ns, status.st_mtime_ns))
-        os.link(b"/proc/self/fd/%d" % made, name, dst_dir_fd=to, follow_symlinks=True)
+        if not is_named:
+            os.link(b"/proc/self/fd/%d" % made, name, dst_dir_fd=to, follow_symlinks=True)
         os.close(made)
         os.close(original)
         if status.st_nlink > 1:
             self.firsts[status.st_ino] = name
 
-    def compare(self, above: int, name: bytes, seen: list[Seen]) -> None:
-        """Looks at a restored folder again."""
-        to = os.open(name, FOLDER, dir_fd=above)
-        os.fchdir(to)
-        for below, looked, more in seen:
-            status = os.stat(below, dir_fd=to, follow_symlinks=False)
-            os.listxattr(below, follow_symlinks=False)
-            assert (status.st_mtime_ns, status.st_mode, status.st_uid) == (looked.st_mtime_ns, looked.st_mode, looked.st_uid)
-            if isinstance(more, bytes):
-                assert os.readlink(below, dir_fd=to) == more
-            elif more is not None:
-                if more:
-                    self.compare(to, below, more)
-                    os.fchdir(to)
-            else:
-                assert status.st_size == looked.st_size
-        os.close(to)
+
+def _copy_symlink(seen: Seen, to: int) -> None:
+    name, status = seen.name, seen.status
+    os.symlink(seen.target, name, dir_fd=to)
+    if (status.st_uid, status.st_gid) != _OWNER:
+        os.chown(name, status.st_uid, status.st_gid, dir_fd=to, follow_symlinks=False)
+    assert not os.listxattr(name, follow_symlinks=False)
+    os.utime(name, ns=(status.st_mtime_ns, status.st_mtime_ns), dir_fd=to, follow_symlinks=False)
+
+
+def compare(above: int, name: bytes, below: list[Seen]) -> None:
+    """Looks at a restored folder again."""
+    to = os.open(name, FOLDER, dir_fd=above)
+    os.fchdir(to)
+    for seen in below:
+        status, looked = os.stat(seen.name, dir_fd=to, follow_symlinks=False), seen.status
+        os.listxattr(seen.name, follow_symlinks=False)
+        assert (status.st_mtime_ns, status.st_mode, status.st_uid) == (looked.st_mtime_ns, looked.st_mode, looked.st_uid)
+        if seen.target:
+            assert os.readlink(seen.name, dir_fd=to) == seen.target
+        elif seen.below:
+            compare(to, seen.name, seen.below)
+            os.fchdir(to)
+        elif seen.below is None:
+            assert status.st_size == looked.st_size
+    os.close(to)
 
 
 def _give(source: int, to: int, status: os.stat_result) -> None:
@@ -122,14 +150,26 @@ def _give(source: int, to: int, status: os.stat_result) -> None:
 
 def main() -> None:
     """The command line."""
-    source, to = map(Path, sys.argv[1:3])
-    restore = Restore(reflinks="--reflinks" in sys.argv)
-    here, top, name = os.open(source.parent, FOLDER), os.open(to.parent, FOLDER), os.fsencode(to.name)
-    filesystems = SyncfsSet()
-    filesystems.add(top, to.parent)
-    seen = restore.copy_folder(here, os.fsencode(source.name), top, name)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("source", type=Path)
+    parser.add_argument("to", type=Path)
+    parser.add_argument("--reflinks", action="store_true")
+    parser.add_argument("--steps", choices=STEPS, default=STEPS[-1])
+    given = parser.parse_args()
+    steps = STEPS[: STEPS.index(given.steps) + 1]
+    restore = Restore(reflinks=given.reflinks, whole="whole" in steps)
+    here, top = os.open(given.source.parent, FOLDER), os.open(given.to.parent, FOLDER)
+    seen = Seen(os.fsencode(given.source.name), given.source.stat(), b"")
+    if "previewed" in steps:
+        source = os.open(given.source, FOLDER)
+        seen.below = look(source, deep=True)
+        os.close(source)
+    filesystems, name = SyncfsSet(), os.fsencode(given.to.name)
+    filesystems.add(top, given.to.parent)
+    restore.copy_folder(here, seen, top, name)
     filesystems.sync()
-    restore.compare(top, name, seen)
+    if "compared" in steps:
+        compare(top, name, seen.below or [])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Restores, side by side with cp, rsync, restic, borg, tar and zip: whole processes, in turns, in one run.
 
-    python -m bench.restore [--files 20000] [--rounds 3] [--only "files, warm" tar] [--full] [--json]
+    python -m bench.restore [--files 20000] [--rounds 3] [--only "files, warm" tar] [--sides "ours, metadata compared"] [--full]
 
 One backup with a tree of each kind (see restore_trees). Each part restores one tree to a fresh folder of an ext4, or of the pool's
 own filesystem, or to a host by a real sshd, or writes an archive into a pipe. Ratios are those of the runs of a round to the first
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bench.catalogue_commands import measure_stream
 from bench.common import ext4, own_folder, plain_parser, report, say, spread, timed, wait_for_quiet
+from bench.least_restore import STEPS
 from bench.restore_trees import SHAPES, START, fill
 from tests.beds import btrfs, ssh, work
 from tests.beds.dashboard import LOGIN, QUICK, Dashboard, serving, user_id
@@ -30,7 +31,8 @@ from tests.web.files_visit import files as address_of
 
 METADATA, CONTENTS = "ours, metadata compared", "ours, contents compared"
 CHECKED, LEAST = "cp -a, then compared", "the least in Python"
-"""The limit of ours with metadata compared: by programs in C, find and getfattr on both sides; and by bench.least_restore."""
+"""The limit of ours with metadata compared: by programs in C, find and getfattr on both sides; and by the steps of
+bench.least_restore."""
 DOWNLOAD = "download"
 LIMITS = {METADATA: 1.2, CONTENTS: 2.0}
 """Agreed, for a tree of files: at most so many times the first side's time. Of other trees 1.3, of streams and hosts 1.2."""
@@ -105,6 +107,7 @@ def main() -> None:
     made.add_argument("--small", type=int, default=10_000, help="names in each of the other trees")
     made.add_argument("--full", action="store_true", help="the sizes of the agreement; takes an hour and 40 GiB")
     made.add_argument("--only", nargs="+", metavar="PART", help="only these parts; one that does not exist names them all")
+    made.add_argument("--sides", nargs="+", metavar="SIDE", help="beside the first side of a part only these")
     made.add_argument("--rounds", type=int, default=3)
     options = made.parse_args()
     vars(options).update(_FULL if options.full else {})
@@ -141,10 +144,19 @@ def _measure_all(options: argparse.Namespace, folder: Path) -> Mapping[str, obje
         measured, quiet = dict[str, object](), list[bool]()
         for name in options.only or parts:
             quiet.append(wait_for_quiet(options))
-            runs = _measure(options, nights, disk, parts[name])
-            measured |= _summary(name, parts[name], runs)
+            part = _with_sides(parts[name], options.sides)
+            runs = _measure(options, nights, disk, part)
+            measured |= _summary(name, part, runs)
             say(f"{name}: " + ", ".join(f"{side} {done[-1].seconds:.2f} s" for side, done in runs.items()))
         return {**measured, "missing peers": missing, "quiet": all(quiet)}
+
+
+def _with_sides(part: Part, sides: Sequence[str] | None) -> Part:
+    if sides is None:
+        return part
+    first = next(iter(part.sides))
+    start = _with_sides(part.start, sides) if part.start else None
+    return replace(part, sides={name: words for name, words in part.sides.items() if name in (first, *sides)}, start=start)
 
 
 @contextmanager
@@ -227,7 +239,8 @@ def _clones(nights: Nights, shape: str, to: Path) -> dict[str, Sequence[str]]:
 
 def _limits(tree: str, to: Path, *options: str) -> dict[str, Sequence[str]]:
     least = (sys.executable, "-m", "bench.least_restore", tree, str(to / Path(tree).name), *(["--reflinks"] if options else []))
-    return {CHECKED: ("bash", "-c", _CHECKED, "checked", tree, str(to), *options), LEAST: least}
+    steps = {f"{LEAST}, {step}": (*least, "--steps", step) for step in STEPS}
+    return {CHECKED: ("bash", "-c", _CHECKED, "checked", tree, str(to), *options), **steps}
 
 
 def _peers(folder: Path, tree: Path, to: Path, missing: Sequence[str]) -> dict[str, Sequence[str]]:

@@ -9,7 +9,7 @@ import marshal
 import os
 import stat
 import weakref
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import field
 from itertools import islice
@@ -17,19 +17,20 @@ from typing import Any, NamedTuple
 
 from backupd.files.spool import MOST, unnamed_file
 from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
-from backupd.files.walking import MANY, MUCH, PlainFile, PlainFiles, Unreadable, WalkEntry, parent_of, plain_file, report
+from backupd.files.walking import MANY, MUCH, PlainFile, PlainFiles, Unreadable, WalkEntry, parent_of, plain_file, report, symlink
 from btrkeep.fs.openat import FOLDER
 from btrkeep.lazy_dataclass import dataclass
 
 WHOLE = 256
 """Maximum names in a folder that is restored as a unit: so many are lost at most if the restore is killed."""
 _FOLDERS = 64  # of one group at the most
-_MESSAGE, _OF_NAME = 40 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
+_MESSAGE, _OF_NAME = 20 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
+_TARGETS = 20 << 10  # bytes of the targets of symlinks in one of them at the most
 _NAMES = 1000  # of one piece of the record; it is in memory
 _LENGTH = 4  # bytes, before each piece
 _LEFT = None
 """The event after everything in a folder. The other events: a tuple of the name and Entry's further fields; a list of plain files;
-a tuple of _OF_FOLDERS and a list of plain folders.
+a tuple of _OF_FOLDERS, packed folders and their totals.
 """
 _OF_FOLDERS = None
 
@@ -48,26 +49,50 @@ class PlainFolder(NamedTuple):
     files: list[PlainFile]
 
 
+class FolderTotals(NamedTuple):
+    """Numbers of folders, and of the plain files and symlinks in them; bytes of the files, and those on disk."""
+
+    folders: int
+    files: int
+    symlinks: int
+    size: int
+    allocated: int
+
+    @property
+    def names(self) -> int:
+        """All of them."""
+        return self.folders + self.files + self.symlinks
+
+
 class PlainFolders(NamedTuple):
-    """Such folders in one folder, few enough for a message to another process (128 KiB). The rest as in PlainFiles."""
+    """Such folders in one folder, few enough for a message to another process (128 KiB). They are packed for it, because this
+    process needs only the totals of most of them. The rest as in PlainFiles.
+    """
 
     above: bytes
     folder: int
-    folders: list[PlainFolder]
+    packed: bytes
+    totals: FolderTotals
     number: int = -1
+
+    @property
+    def folders(self) -> list[PlainFolder]:
+        """Unpacks the folders."""
+        return unpack_folders(self.packed)
 
 
 Walked = WalkEntry | PlainFiles | PlainFolders
 
 
-def packed(folder: PlainFolder) -> tuple[Any, ...]:
-    """Returns a plain folder in a form that marshal can store."""
-    return (*folder[:-1], list(map(tuple, folder.files)))
+def pack_folders(folders: Iterable[PlainFolder]) -> bytes:
+    """Returns the folders as bytes, for a record or another process."""
+    return marshal.dumps([(*folder[:-1], list(map(tuple, folder.files))) for folder in folders])
 
 
-def unpacked(fields: tuple[Any, ...]) -> PlainFolder:
-    """Returns the folder that was packed."""
-    return PlainFolder._make((*fields[:-1], list(map(PlainFile._make, fields[-1]))))
+def unpack_folders(packed: bytes) -> list[PlainFolder]:
+    """Returns the folders that this program has packed."""
+    folders = marshal.loads(packed)  # noqa: S302
+    return [PlainFolder._make((*fields, list(map(PlainFile._make, files)))) for *fields, files in folders]
 
 
 def walk_batched(tree: Tree, path: bytes, unreadable: Unreadable | None = None) -> Generator[Walked, None, None]:
@@ -113,10 +138,11 @@ def _looked(
     for name in names:
         try:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            file = symlink(name, status, fd) if stat.S_ISLNK(status.st_mode) else plain_file(name, status, device)
         except OSError as error:
             report(unreadable, path.rstrip(b"/") + b"/" + name, error)
             continue
-        if file := plain_file(name, status, device, with_links=True):
+        if file:
             files.append(file)
         else:
             others.append((name, status))
@@ -142,7 +168,7 @@ def _batches_below(tree: Tree, first: Entry, unreadable: Unreadable | None) -> I
                 if isinstance(other, _Level):
                     down.enter_open(other.fd, other.name)
                 if plain:
-                    yield PlainFolders(above, fd, plain)
+                    yield PlainFolders(above, fd, pack_folders(plain), _totals(plain))
                 if isinstance(other, _Level):
                     yield WalkEntry(other.entry, fd, other.name)
                     levels.append(other)
@@ -188,9 +214,27 @@ def _plain_folders(
         length += len(name) + _OF_NAME
         if inner.files:
             names += len(inner.files)
-            length += sum(len(file.name) + _OF_NAME for file in inner.files)
+            length += sum(len(file.name) + len(file.target or b"") + _OF_NAME for file in inner.files)
             size += sum(file.size for file in inner.files)
     return plain, None
+
+
+def _is_plain(files: Sequence[PlainFile]) -> bool:
+    """Returns True if a folder with nothing but these files in it is a plain one."""
+    size = targets = 0
+    for file in files:
+        if file.links != 1:
+            return False
+        size += file.size
+        targets += len(file.target or b"")
+    return size <= MUCH and targets <= _TARGETS
+
+
+def _totals(folders: Sequence[PlainFolder]) -> FolderTotals:
+    files = [file for folder in folders for file in folder.files]
+    symlinks = sum(file.target is not None for file in files)
+    size, allocated = sum(file.size for file in files), sum(file.allocated for file in files)
+    return FolderTotals(len(folders), len(files) - symlinks, symlinks, size, allocated)
 
 
 def _whole_folder(
@@ -211,7 +255,7 @@ def _whole_folder(
                 files += more
             else:
                 has_all = True
-        if has_all and all(file.links == 1 for file in files) and sum(file.size for file in files) <= MUCH:
+        if has_all and _is_plain(files):
             return PlainFolder(name, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns, files)
         stays_open = True
         return _Level(entry_of(path, status, None), name, fd, names, files, others)
@@ -273,7 +317,7 @@ class RepeatedWalk:
 
 def _count(visit: Walked) -> int:
     if isinstance(visit, PlainFolders):
-        return sum(1 + len(folder.files) for folder in visit.folders)
+        return visit.totals.names
     return len(visit.files) if isinstance(visit, PlainFiles) else 1
 
 
@@ -281,7 +325,7 @@ def _event(visit: Walked) -> Any:
     if isinstance(visit, PlainFiles):
         return list(map(tuple, visit.files))
     if isinstance(visit, PlainFolders):
-        return _OF_FOLDERS, list(map(packed, visit.folders))
+        return _OF_FOLDERS, visit.packed, tuple(visit.totals)
     if visit.left:
         return _LEFT
     entry = visit.entry
@@ -354,7 +398,7 @@ def _below(tree: Tree, first: Entry, number: int, event: Any, events: _Events, u
             elif isinstance(event, list):
                 yield PlainFiles(down.path.rstrip(b"/"), down.fd, list(map(PlainFile._make, event)), number)
             elif event[0] is _OF_FOLDERS:
-                yield PlainFolders(down.path.rstrip(b"/"), down.fd, list(map(unpacked, event[1])), number)
+                yield PlainFolders(down.path.rstrip(b"/"), down.fd, event[1], FolderTotals._make(event[2]), number)
             else:
                 name, kind, *rest = event
                 entry = Entry(down.path_of(name), kind, *rest)

@@ -97,11 +97,18 @@ class LinkPlacer:
         if entry.links > 1 and entry.kind != "folder":
             self.place(entry.inode, entry.links, place, copied)
 
-    def place(self, inode: int, links: int, place: tuple[bytes, ...], copied: int) -> None:
-        """Records the same of an inode with several names: `copied` is the identity of its copy."""
-        first, copied, left = self._first.pop(inode, (place, copied, links))
-        if left > 1:
-            self._first[inode] = (first, copied, left - 1)
+    def place(self, inode: int, links: int, place: tuple[bytes, ...], copied: int, names: int = 1) -> bool:
+        """Records the same of an inode with several names, of which so many are placed now: `copied` is the identity of its copy.
+
+        Returns True if `place` is that of the first name.
+        """
+        first = self._first.get(inode)
+        kept, kept_copied, left = first or (place, copied, links)
+        if left > names:
+            self._first[inode] = (kept, kept_copied, left - names)
+        elif first:
+            del self._first[inode]
+        return first is None
 
     def set_copy(self, inode: int, copied: int) -> None:
         """Records the identity of a copy that was not written yet."""

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from backupd.files.batched_walk import packed, unpacked
+from backupd.files.batched_walk import unpack_folders
 from backupd.files.destination import Destination
 from backupd.files.placing import FolderVisits, Names, PlainVisits
 from backupd.files.plain_files import BatchResult
@@ -20,21 +20,29 @@ FolderWork = Callable[..., list[BatchResult]]
 """Takes the same for the folder that contains plain folders, and these."""
 Then = Callable[[PlainVisits, Sequence[PlainFile], BatchResult], None]
 """Takes the group, the files that were given, and their result. The folder of the group is open then."""
-FoldersThen = Callable[[FolderVisits, Sequence[BatchResult]], None]
-"""The same for folders with their files: the result of each."""
+FoldersThen = Callable[[FolderVisits, BatchResult, Sequence[BatchResult]], None]
+"""The same for folders with their files: their result, and that of each folder, the latter only if something is left over."""
+
+
+class WorkPhase(NamedTuple):
+    """The work on groups and on folders, which must not raise. `at_once`: small ones may be done in this process."""
+
+    work: Work
+    folder_work: FolderWork
+    at_once: bool
 
 
 class GroupWorkers:
-    """Groups of plain files, and folders with few of them, for one kind of work, which must not raise.
+    """Groups of plain files, and folders with few of them, for one phase of work after another.
 
-    `at_once`: small ones may be done in this process. `kept`: open files that the work uses.
+    The same processes do all phases, because each takes some milliseconds to start and end. `kept` returns the open files that the
+    work uses.
     """
 
-    def __init__(self, work: Work, folder_work: FolderWork, to: Destination, *, at_once: bool, kept: Sequence[int] = ()) -> None:
-        self._work = work
-        self._folder_work = folder_work
+    def __init__(self, to: Destination, phases: Sequence[WorkPhase], *, kept: Callable[[], Sequence[int]]) -> None:
         self._to = to
-        self._at_once = at_once
+        self._phases = phases
+        self._number = 0
         self._kept = kept
         self._sources: set[int] = set()
         self._workers: BatchWorkers | None = None
@@ -43,10 +51,18 @@ class GroupWorkers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes, each after the batch that it does. May be repeated."""
         if self._workers:
-            self._workers.__exit__(kind, error, trace)
+            self._workers.close()
         while self._sources:
             os.close(self._sources.pop())
+
+    def turn_to(self, number: int) -> None:
+        """Begins the phase of that number. All work of the previous one is finished."""
+        self._number = number
 
     def do(self, plain: PlainVisits, files: Sequence[PlainFile], then: Then, *, is_bare: bool = False) -> bool:
         """Gives files of a group to a worker; `then` is called at once, or during a later wait. `is_bare` is passed to the work.
@@ -55,29 +71,29 @@ class GroupWorkers:
         """
 
         def at_once(to: int) -> None:
-            then(plain, files, self._work(plain.group.folder, to, files, **_bare(is_bare)))
+            then(plain, files, self._phase.work(plain.group.folder, to, files, **_bare(is_bare)))
 
         def handled(source: int, answer: Sequence[Any]) -> None:
             then(plain._replace(group=plain.group._replace(folder=source)), files, BatchResult(*answer))
 
         if self._is_small(len(files), sum(file.size for file in files)):
             return self._do_at_once(plain.place, at_once)
-        return self._give(plain.group.folder, plain.place, lambda: (list(map(tuple, files)), is_bare, False), handled)
+        return self._give(plain.group.folder, plain.place, lambda: list(map(tuple, files)), is_bare, handled)
 
     def do_folders(self, visits: FolderVisits, then: FoldersThen, *, is_bare: bool = False) -> bool:
         """Does the same for folders with their files."""
         group = visits.group
 
         def at_once(to: int) -> None:
-            then(visits, self._folder_work(group.folder, to, group.folders, **_bare(is_bare)))
+            then(visits, *_together(self._phase.folder_work(group.folder, to, group.folders, **_bare(is_bare))))
 
         def handled(source: int, answers: Sequence[Sequence[Any]]) -> None:
-            then(visits._replace(group=group._replace(folder=source)), [BatchResult(*answer) for answer in answers])
+            together, *each = (BatchResult(*answer) for answer in answers)
+            then(visits._replace(group=group._replace(folder=source)), together, each)
 
-        names = len(group.folders) + sum(len(folder.files) for folder in group.folders)
-        if self._is_small(names, sum(file.size for folder in group.folders for file in folder.files)):
+        if self._is_small(group.totals.names, group.totals.size):
             return self._do_at_once(visits.place, at_once)
-        return self._give(group.folder, visits.place, lambda: (list(map(packed, group.folders)), is_bare, True), handled)
+        return self._give(group.folder, visits.place, lambda: group.packed, is_bare, handled)
 
     def _do_at_once(self, place: Names, work: Callable[[int], None]) -> bool:
         try:
@@ -87,9 +103,11 @@ class GroupWorkers:
         work(folder)
         return True
 
-    def _give(self, source: int, place: Names, batch: Callable[[], Any], handled: Callable[[int, Any], None]) -> bool:
+    def _give(
+        self, source: int, place: Names, batch: Callable[[], Any], is_bare: bool, handled: Callable[[int, Any], None]
+    ) -> bool:
         """Gives a batch to one of the processes when one is free. Functions called during the wait open other folders."""
-        self._workers = self._workers or BatchWorkers(self._answer, kept=self._kept)
+        self._workers = self._workers or BatchWorkers(self._answer, kept=self._kept())
         self._workers.wait_until_free()
         try:
             folder = self._to.folder(place)
@@ -103,18 +121,23 @@ class GroupWorkers:
             self._sources.discard(opened)
             os.close(opened)
 
-        self._workers.give(opened, folder, batch(), take)
+        self._workers.give(opened, folder, (self._number, batch(), is_bare), take)
         return True
 
-    def _answer(self, source: int, to: int, batch: tuple[list[Any], bool, bool]) -> Any:
+    def _answer(self, source: int, to: int, batch: tuple[int, list[Any] | bytes, bool]) -> Any:
         """Does a batch in a separate process."""
-        given, is_bare, is_of_folders = batch
-        if not is_of_folders:
-            return tuple(self._work(source, to, list(map(PlainFile._make, given)), **_bare(is_bare)))
-        return list(map(tuple, self._folder_work(source, to, list(map(unpacked, given)), **_bare(is_bare))))
+        self._number, given, is_bare = batch
+        if not isinstance(given, bytes):
+            return tuple(self._phase.work(source, to, list(map(PlainFile._make, given)), **_bare(is_bare)))
+        together, each = _together(self._phase.folder_work(source, to, unpack_folders(given), **_bare(is_bare)))
+        return [tuple(together), *map(tuple, each)]
+
+    @property
+    def _phase(self) -> WorkPhase:
+        return self._phases[self._number]
 
     def _is_small(self, names: int, size: int) -> bool:
-        return self._at_once and names <= _FEW and size <= _LITTLE
+        return self._phase.at_once and names <= _FEW and size <= _LITTLE
 
     def finish(self) -> None:
         """Waits for all groups and folders. Raises the same as `do`."""
@@ -124,3 +147,10 @@ class GroupWorkers:
 
 def _bare(is_bare: bool) -> dict[str, bool]:
     return {"is_bare": True} if is_bare else {}
+
+
+def _together(handled: Sequence[BatchResult]) -> tuple[BatchResult, Sequence[BatchResult]]:
+    """Returns what became of all folders, and of each, unless nothing was left over."""
+    is_complete = all(done.is_folder_done and not done.left_over and not done.undeleted for done in handled)
+    together = BatchResult((), sum(done.size for done in handled), is_bare=all(done.is_bare for done in handled))
+    return together, () if is_complete else handled

@@ -6,6 +6,8 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
+from itertools import groupby
+from operator import attrgetter
 
 from backupd.files.batched_walk import NumberSet, PlainFolder
 from backupd.files.conflict_policy import NEW, LinkPlacer
@@ -87,9 +89,13 @@ class GroupWriter:
     def copy_folders(self, visits: FolderVisits, above: PlacedFolder) -> bool:
         """Copies folders into the new folder `above`; returns False if that cannot be opened."""
 
-        def copied(visits: FolderVisits, results: Sequence[BatchResult]) -> None:
+        def copied(visits: FolderVisits, together: BatchResult, each: Sequence[BatchResult]) -> None:
             rest = list[tuple[PlainFolder, Sequence[PlainFile] | None]]()  # None: the folder, too
-            for folder, handled in zip(visits.group.folders, results, strict=True):
+            if not each:
+                self.result.counts[NEW].add_folders(self.name, visits)
+                self.progress.files += visits.group.totals.names
+                self._add_size(together.size)
+            for folder, handled in zip(visits.group.folders if each else (), each, strict=True):
                 left_over: Sequence[PlainFile] | None = None
                 if handled.is_folder_done:
                     self.result.counts[NEW].add_at(self.name, (*visits.place, folder.name))
@@ -97,7 +103,7 @@ class GroupWriter:
                     left_over = self._count(visits.files_of(folder), folder.files, handled) if folder.files else ()
                 if left_over is None or left_over:
                     rest.append((folder, left_over))
-            if visits.group.number >= 0 and all(handled.is_bare for handled in results):
+            if visits.group.number >= 0 and together.is_bare:
                 self.bare.add(visits.group.number)
             self.progress.names = visits.place
             self.writer.moved(0)
@@ -158,21 +164,27 @@ class GroupWriter:
         self.progress.files += len(done)
         self.progress.names = plain.place
         self.result.counts[NEW].add_plain(self.name, plain, done)
-        if self.reflinks:
-            self.writer.reflinked += handled.size
-        else:
-            self.writer.copied += handled.size
-        self.writer.moved(handled.size)
+        self._add_size(handled.size)
         return left_over
+
+    def _add_size(self, size: int) -> None:
+        if self.reflinks:
+            self.writer.reflinked += size
+        else:
+            self.writer.copied += size
+        self.writer.moved(size)
 
     def _linked(self, plain: PlainVisits, further: Sequence[PlainFile]) -> Iterator[Visit]:
         """Makes further names of files that were copied; yields those that have to be made one by one."""
         if not further:
             return
-        left_over = link_names(self.to, plain.place, [file for file in further if file.inode not in self.by_itself], self.links)
-        left_over += [file for file in further if file.inode in self.by_itself]
-        names = {file.name for file in left_over}
-        done = [file for file in further if file.name not in names]
+        done, left_over = list(further), list[PlainFile]()
+        if self.by_itself:
+            done = [file for file in further if file.inode not in self.by_itself]
+            left_over = [file for file in further if file.inode in self.by_itself]
+        if not_linked := link_names(self.to, plain.place, done, self.links):
+            names = {file.name for file in not_linked}
+            done, left_over = [file for file in done if file.name not in names], not_linked + left_over
         self.progress.files += len(done)
         self.result.counts[NEW].add_plain(self.name, plain, done)
         self.writer.moved(sum(file.size for file in done))
@@ -180,6 +192,7 @@ class GroupWriter:
 
 
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_inode = attrgetter("inode")
 
 
 def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links: LinkPlacer) -> list[PlainFile]:
@@ -188,39 +201,45 @@ def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links:
     The first name is opened and examined, and that file is linked: another file may have its name by then.
     """
     left_over = list[PlainFile]()
-    held, held_inode = -1, 0
     try:
         opened = os.dup(to.folder(place))
     except OSError:  # another user may have moved it away since
         return list(files)
     with ClosingFd(opened) as folder:
-        try:
-            for file in files:
-                first = links.first_of(file.inode)
-                if first is None or not first[1]:
-                    left_over.append(file)
-                    continue
-                try:
-                    if file.inode != held_inode:
-                        if held >= 0:
-                            os.close(held)
-                        held, held_inode = -1, 0
-                        above = folder if first[0][:-1] == place else to.folder(first[0][:-1])
-                        held = os.open(first[0][-1], _HELD, dir_fd=above)
-                        if _is_copy(os.fstat(held), file, first[1]):
-                            held_inode = file.inode
-                    if file.inode != held_inode:
-                        left_over.append(file)
-                        continue
-                    os.link(b"/proc/self/fd/%d" % held, file.name, dst_dir_fd=folder, follow_symlinks=True)
-                except OSError:  # the caller, who handles it singly, gets the same error and reports it
-                    left_over.append(file)
-                else:
-                    links.place(file.inode, file.links, (*place, file.name), first[1])
-        finally:
-            if held >= 0:
-                os.close(held)
+        for inode, group in groupby(files, key=_inode):
+            names = list(group)
+            first = links.first_of(inode)
+            made = _linked_to(to, folder, place, first, names, left_over) if first and first[1] else None
+            if made is None:
+                left_over += names
+            elif first and made:
+                links.place(inode, names[0].links, first[0], first[1], made)
     return left_over
+
+
+def _linked_to(
+    to: Destination, folder: int, place: Names, first: tuple[Names, int], files: Sequence[PlainFile], left_over: list[PlainFile]
+) -> int | None:
+    """Makes names of the file `first` in an open folder. Returns their number, and adds the others to `left_over`; None if there is
+    no such file.
+    """
+    made = 0
+    try:
+        above = folder if first[0][:-1] == place else to.folder(first[0][:-1])
+        held = os.open(first[0][-1], _HELD, dir_fd=above)
+    except OSError:  # the caller, who handles each singly, gets the same error and reports it
+        return None
+    with ClosingFd(held):
+        if not _is_copy(os.fstat(held), files[0], first[1]):
+            return None
+        path = b"/proc/self/fd/%d" % held
+        for file in files:
+            try:
+                os.link(path, file.name, dst_dir_fd=folder, follow_symlinks=True)
+                made += 1
+            except OSError:  # as above
+                left_over.append(file)
+    return made
 
 
 def _is_copy(status: os.stat_result, file: PlainFile, copied: int) -> bool:

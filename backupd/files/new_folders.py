@@ -9,18 +9,18 @@ import itertools
 import os
 import stat
 from collections.abc import Callable, Container, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from backupd.files.attributes import is_power
 from backupd.files.batched_walk import PlainFolder
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
-from backupd.files.plain_files import BatchResult, Defaults, compare, copy, folder_prefix
+from backupd.files.plain_files import BatchResult, Staged, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
 from backupd.files.writing import Undeleted, comparable, is_empty, is_own_space, mode_to_fill, remove_unfinished
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device
+from btrkeep.fs.openat import FOLDER, by_descriptor, open_on_same_device, require_device
 
 STAGING = PREFIX + b"staging"
 _PRIVATE = 0o700
@@ -102,80 +102,66 @@ class FolderCopier:
 
     def __init__(self, staging: int, *, reflinks: bool, privileged: bool) -> None:
         self._staging, self._reflinks, self._privileged = staging, reflinks, privileged
-        self._defaults = list[Defaults]()
+        self._staged = Staged()
 
     def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[BatchResult]:
         """Copies folders of the open folder `source` into the open folder `to`, where their names are unused.
 
         Nothing is left of those that are returned. Some files may be returned although their folder was made.
         """
-        handled, owner, device = list[BatchResult](), (os.geteuid(), os.getegid()), os.fstat(source).st_dev
+        handled, device = list[BatchResult](), os.fstat(source).st_dev
         for folder in folders:
             try:
-                handled.append(
-                    self._copied(source, to, folder, owner) if folder.files else self._empty(source, to, folder, owner, device)
-                )
+                handled.append(self._copied(source, to, folder, device))
             except OSError:  # the caller, who handles each name singly, gets the same error and reports it
                 handled.append(_not_done(folder))
         return handled
 
-    def _empty(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int], device: int) -> BatchResult:
-        """Raises OSError, and leaves nothing there. In the staging folder a name is as safe as a descriptor."""
-        original, staging = folder_prefix(source) + folder.name, self._staging
-        status = os.stat(folder.name, dir_fd=source, follow_symlinks=False)
-        if not stat.S_ISDIR(status.st_mode) or status.st_dev != device or os.listxattr(original, follow_symlinks=False):
-            return self._copied(source, to, folder, owner)
-        temporary = _temporary()
+    def _copied(self, source: int, to: int, folder: PlainFolder, device: int) -> BatchResult:
+        """Raises OSError, and leaves nothing there."""
+        if not folder.files:
+            path = folder_prefix(source) + folder.name
+            status = os.stat(folder.name, dir_fd=source, follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode) and status.st_dev == device and not os.listxattr(path, follow_symlinks=False):
+                return self._made(-1, to, folder, (), device)
+        with ClosingFd(os.open(folder.name, FOLDER, dir_fd=source)) as original:
+            require_device(original, device)
+            return self._made(original, to, folder, os.listxattr(original), device)
+
+    def _made(self, original: int, to: int, folder: PlainFolder, names: Sequence[str], device: int) -> BatchResult:
+        """Makes a folder with the attributes of these names, and its files. Raises OSError, and leaves nothing there.
+
+        In the staging folder a name is as safe as a descriptor.
+        """
+        staging, temporary, handled = self._staging, _temporary(), _DONE
         os.mkdir(temporary, _PRIVATE, dir_fd=staging)
         try:
-            if (folder.uid, folder.gid) != owner:
+            path = by_descriptor(staging, temporary) if names else b""
+            for name in names:  # its files inherit it, such as its compression
+                if is_own_space(name):
+                    os.setxattr(path, name, os.getxattr(original, name))
+            if folder.files:
+                self._staged.prefix = temporary + b"/"
+                handled = copy(
+                    original, staging, folder.files,
+                    reflinks=self._reflinks, privileged=self._privileged, staged=self._staged, device=device,
+                )  # fmt: skip
+                if handled.undeleted:  # under its own name, and not whole
+                    raise OSError(errno.EBUSY, handled.undeleted[0][1])
+            if (folder.uid, folder.gid) != self._staged.owner:
                 os.chown(temporary, folder.uid, folder.gid, dir_fd=staging, follow_symlinks=False)
-            if folder.mode != _PRIVATE:
+            for name in names:
+                if (self._privileged or not is_power(name)) and not is_own_space(name):
+                    os.setxattr(path, name, os.getxattr(original, name))
+            if names or folder.mode != _PRIVATE:
                 os.chmod(temporary, folder.mode, dir_fd=staging)
             os.utime(temporary, ns=(folder.mtime, folder.mtime), dir_fd=staging)
             rename_to_nothing(staging, temporary, folder.name, to)
         except BaseException:
             with suppress(OSError):  # it may have its place already, and Ctrl-C must not become the error of a missing name
-                os.rmdir(temporary, dir_fd=staging)
+                delete_folder(staging, temporary)
             raise
-        return _DONE
-
-    def _copied(self, source: int, to: int, folder: PlainFolder, owner: tuple[int, int]) -> BatchResult:
-        """Raises OSError, and leaves nothing there."""
-        temporary, handled = _temporary(), _DONE
-        with ClosingFd(open_on_same_device(source, folder.name)) as original:
-            os.mkdir(temporary, _PRIVATE, dir_fd=self._staging)
-            try:
-                with ClosingFd(os.open(temporary, FOLDER, dir_fd=self._staging)) as made:
-                    names = os.listxattr(original)
-                    for name in names:  # its files get it from there, such as its compression
-                        if is_own_space(name):
-                            os.setxattr(made, name, os.getxattr(original, name))
-                    if folder.files:
-                        handled = copy(
-                            original, made, folder.files,
-                            reflinks=self._reflinks, privileged=self._privileged, at_once=self._defaults,
-                        )  # fmt: skip
-                        if handled.undeleted:  # under its own name, and not whole
-                            raise OSError(errno.EBUSY, handled.undeleted[0][1])
-                    self._dress(original, made, folder, names, owner)
-                    rename_to_nothing(self._staging, temporary, folder.name, to)
-            except BaseException:
-                with suppress(OSError):  # as above
-                    delete_folder(self._staging, temporary)
-                raise
         return handled._replace(is_bare=False) if names else handled
-
-    def _dress(self, original: int, made: int, folder: PlainFolder, names: Sequence[str], owner: tuple[int, int]) -> None:
-        """Sets owner, attributes, mode and time, in this order."""
-        if (folder.uid, folder.gid) != owner:  # that of the staging folder
-            os.fchown(made, folder.uid, folder.gid)
-        for name in names:
-            if (self._privileged or not is_power(name)) and not is_own_space(name):
-                os.setxattr(made, name, os.getxattr(original, name))
-        if names or folder.mode != _PRIVATE:
-            os.fchmod(made, folder.mode)
-        os.utime(made, ns=(folder.mtime, folder.mtime))
 
 
 def _temporary() -> bytes:
@@ -229,18 +215,20 @@ def _compared(
     source: int, to: int, folder: PlainFolder, *, reflinks: bool, privileged: bool, content: bool, is_bare: bool
 ) -> BatchResult:
     """Raises OSError."""
-    with ExitStack() as opened:
-        theirs = opened.enter_context(ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)))
-        ours = -1
-        if not is_bare or content or any(file.is_symlink for file in folder.files):
-            ours = opened.enter_context(ClosingFd(open_on_same_device(source, folder.name)))
+    needs_source, ours = not is_bare or content or any(file.target == b"" for file in folder.files), -1
+    with ClosingFd(os.open(folder.name, FOLDER, dir_fd=to)) as theirs:
         is_same = _is_same(os.fstat(theirs), folder) and not any(map(comparable, os.listxattr(theirs)))
-        if is_same and not is_bare:
-            is_same = not any(map(comparable, os.listxattr(ours)))
-        handled = compare(
-            ours, theirs, folder.files, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare
-        )  # fmt: skip
-        return handled if is_same else handled._replace(is_folder_done=False)
+        try:
+            if needs_source:
+                ours = open_on_same_device(source, folder.name)
+                is_same = is_same and not any(map(comparable, os.listxattr(ours)))
+            handled = compare(
+                ours, theirs, folder.files, reflinks=reflinks, privileged=privileged, content=content, is_bare=is_bare
+            )  # fmt: skip
+        finally:
+            if ours >= 0:
+                os.close(ours)
+    return handled if is_same else handled._replace(is_folder_done=False)
 
 
 def _is_same(status: os.stat_result, folder: PlainFolder) -> bool:

@@ -314,8 +314,8 @@ class PreviewCounter:
                 yield from self.take(single)
         elif isinstance(visit, FolderVisits):
             self._preview.count_new_folders(visit)
-            self._needed += sum(file.allocated for folder in visit.group.folders for file in folder.files)
-            yield sum(1 + len(folder.files) for folder in visit.group.folders)
+            self._needed += visit.group.totals.allocated
+            yield visit.group.totals.names
         else:
             self._add_group(visit)
             yield len(visit.group.files)
@@ -325,9 +325,10 @@ class PreviewCounter:
         self._preview.count_new(plain)
         for file in plain.group.files:
             if file.links > 1:
-                if self._links.first_of(file.inode) is None:
+                if self._links.place(
+                    file.inode, file.links, plain.place, 0
+                ):  # whether there is a first name is all that counts here
                     self._needed += file.allocated
-                self._links.place(file.inode, file.links, (*plain.place, file.name), 0)
             else:
                 self._needed += file.allocated
         if self._counts_powers:

@@ -48,37 +48,43 @@ class BatchResult(NamedTuple):
 
 
 def copy(
-    source: int, to: int, files: Sequence[PlainFile], *, reflinks: bool, privileged: bool, at_once: "list[Defaults] | None" = None
+    source: int,
+    to: int,
+    files: Sequence[PlainFile],
+    *,
+    reflinks: bool,
+    privileged: bool,
+    staged: "Staged | None" = None,
+    device: int | None = None,
 ) -> BatchResult:
     """Copies files of the open folder `source` into the open folder `to`, where their names are unused.
 
     `reflinks`: both are on one btrfs, and data is shared. Without `privileged`, files with attributes that grant privileges are
-    returned. `at_once`: only root can enter the folder `to`, whose attributes are not inherited. Then files have their names from
-    the start, and are deleted again if they are returned: the caller that moves `to` to its place checks `undeleted` first. The
-    attributes of new files there are stored in this list for the next such folder.
+    returned. `staged`: only root can enter the folder `to`, whose attributes are not inherited, and the files get into a folder in
+    it. Then files have their names from the start, and are deleted again if they are returned: the caller that moves that folder
+    to its place checks `undeleted` first. `device`: that of `source`, if known.
     """
     left_over, size, identities, undeleted = list[int](), 0, list[int](), Undeleted()
-    folder = _NewFiles(to, undeleted, reflinks=reflinks, privileged=privileged, at_once=at_once)
-    has_symlinks = any(file.is_symlink for file in files)
-    inherits = has_symlinks and at_once is None and may_inherit(to)
-    prefix = folder_prefix(source) if has_symlinks and at_once is not None else b""
-    owner, device = (os.geteuid(), os.getegid()), os.fstat(source).st_dev
-    is_bare = True
+    folder = _NewFiles(to, undeleted, reflinks=reflinks, privileged=privileged, staged=staged)
+    device = os.fstat(source).st_dev if device is None else device
+    is_bare, prefix, inherits = True, None, None
     copied: int | None
     for number, file in enumerate(files):
         try:
-            if file.is_symlink and at_once is not None:
-                is_bare &= copy_symlink_at_once(source, to, file, prefix, owner, undeleted, privileged=privileged)
-                copied = 0
-            elif file.is_symlink:
-                is_bare = False  # they are few in folders that are not made whole
-                copied = _copied_symlink(source, to, file, undeleted, privileged=privileged, inherits=inherits)
-            else:
+            if file.target is None:
                 original = os.open(file.name, _READ, dir_fd=source)
                 try:
                     copied = folder.add(original, file) if os.fstat(original).st_dev == device else None  # else it is mounted there
                 finally:
                     os.close(original)
+            elif staged:
+                prefix = folder_prefix(source) if prefix is None else prefix
+                is_bare &= _copy_staged_symlink(source, to, file, prefix, staged, undeleted, privileged)
+                copied = 0
+            else:
+                inherits = may_inherit(to) if inherits is None else inherits
+                is_bare = False  # they are few in folders that are not made whole
+                copied = _copied_symlink(source, to, file, undeleted, privileged=privileged, inherits=inherits)
         except OSError:  # the caller, who handles it singly, gets the same error and reports it
             copied = None
         if copied is None:
@@ -116,18 +122,25 @@ class Defaults(NamedTuple):
     """True if it gets extended attributes, such as an ACL of the folder."""
 
 
+class Staged:
+    """The owner of new names and the attributes of new files in folders that only root can enter. `prefix`: the present folder."""
+
+    def __init__(self) -> None:
+        self.prefix = b""
+        self.owner = os.geteuid(), os.getegid()
+        self.defaults: Defaults | None = None
+
+
 class _NewFiles:
     """Makes files in an open folder. A file gets its name when it is complete; before that no other user can open it.
 
     If the filesystem does not support this, the file first has a temporary name, and only root can open it.
     """
 
-    def __init__(
-        self, folder: int, undeleted: Undeleted, *, reflinks: bool, privileged: bool, at_once: list[Defaults] | None
-    ) -> None:
-        self._folder, self._reflinks, self._privileged, self._at_once = folder, reflinks, privileged, at_once
+    def __init__(self, folder: int, undeleted: Undeleted, *, reflinks: bool, privileged: bool, staged: Staged | None) -> None:
+        self._folder, self._reflinks, self._privileged, self._staged = folder, reflinks, privileged, staged
         self._undeleted = undeleted
-        self._defaults = at_once[0] if at_once else None
+        self._defaults = staged.defaults if staged else None
         self._temporary = b""
         self.is_bare = True
         """Returns True as long as no file had an attribute in the backup."""
@@ -136,8 +149,8 @@ class _NewFiles:
         """Copies a file. Returns the identity of the copy if the file has several names, otherwise 0; None, and leaves nothing
         there, if it needs more than that. Raises OSError.
         """
-        if self._at_once is not None:
-            return self._add_at_once(original, file)
+        if self._staged:
+            return self._add_staged(original, file, self._staged)
         if self._temporary:
             return self._add_named(original, file)
         try:
@@ -156,9 +169,10 @@ class _NewFiles:
         finally:
             os.close(made)
 
-    def _add_at_once(self, original: int, file: PlainFile) -> int | None:
+    def _add_staged(self, original: int, file: PlainFile, staged: Staged) -> int | None:
         """Does the same if only root can enter the folder, for a file with one name."""
-        made = os.open(file.name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
+        name = staged.prefix + file.name
+        made = os.open(name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
         is_whole = False
         try:
             gets_mode = self._defaults is None or bool(file.mode & (~0o777 | self._defaults.denied))
@@ -167,7 +181,7 @@ class _NewFiles:
         finally:
             os.close(made)
             if not is_whole:
-                remove_unfinished(self._folder, file.name, self._undeleted)
+                remove_unfinished(self._folder, name, self._undeleted)
 
     def _add_named(self, original: int, file: PlainFile) -> int | None:
         if not self._temporary or self._temporary in self._undeleted:
@@ -190,8 +204,8 @@ class _NewFiles:
         was examined, or needs more than that. Raises OSError.
         """
         defaults = self._defaults = self._defaults or _defaults(made)
-        if self._at_once is not None and not self._at_once:
-            self._at_once.append(defaults)
+        if self._staged:
+            self._staged.defaults = defaults
         if defaults.inherits or not _filled(original, made, file, self._reflinks):
             return False
         if defaults.owner != (file.uid, file.gid):
@@ -233,14 +247,20 @@ def compare(
     """Returns the files that may differ. With `content` data is read on both sides, from the disk and not from memory; with
     `reflinks` only data that is not shared. Bytes are counted as read.
 
-    `is_bare`: none has an attribute in the backup. Without symlinks and `content`, `source` is not used then.
+    `is_bare`: none has an attribute in the backup. Without long symlinks and `content`, `source` is not used then.
     """
     left_over, equal = list[int](), list[int]()
-    attribute_names = [_NONE] * len(files) if is_bare else _attribute_names(source, files)
-    attributes = zip(attribute_names, _attribute_names(to, files), strict=True)
-    for number, (file, (ours, theirs)) in enumerate(zip(files, attributes, strict=True)):
+    attribute_names = [] if is_bare else _attribute_names(source, files)
+    prefix = folder_prefix(to)
+    for number, file in enumerate(files):
+        ours = attribute_names[number] if attribute_names else _NONE
         try:
-            is_same = ours is not None and ours == theirs and _same_metadata(source, to, file, ours, privileged)
+            names = os.listxattr(prefix + file.name, follow_symlinks=False)
+            is_same = (
+                ours is not None
+                and ours == (frozenset(filter(comparable, names)) if names else _NONE)
+                and _same_metadata(source, to, file, ours, privileged)
+            )
         except OSError:
             is_same = False
         (equal if is_same else left_over).append(number)
@@ -281,8 +301,8 @@ def folder_prefix(folder: int) -> bytes:
 
 def _same_metadata(source: int, to: int, file: PlainFile, names: frozenset[str], privileged: bool) -> bool:
     """Compares everything except the data and the attributes' `names`, which are the same on both sides."""
-    if file.is_symlink:
-        return not names and same_symlink(source, to, file)
+    if file.target is not None:
+        return not names and _same_symlink(source, to, file)
     status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     if (
         (status.st_mtime_ns, status.st_size, status.st_uid, status.st_gid) != (file.mtime, file.size, file.uid, file.gid)
@@ -366,7 +386,7 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
     """Makes the symlink `temporary` in the open folder `to`. Returns its identity; 0 if it needs more than that. `inherits`: it may
     get attributes from its folder. Raises OSError.
     """
-    os.symlink(os.readlink(file.name, dir_fd=source), temporary, dir_fd=to)
+    os.symlink(file.target or os.readlink(file.name, dir_fd=source), temporary, dir_fd=to)
     with ClosingFd(os.open(temporary, _HELD, dir_fd=to)) as made:
         status = os.fstat(made)
         if not stat.S_ISLNK(status.st_mode):
@@ -384,45 +404,38 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
         return identity(status)
 
 
-def copy_symlink_at_once(
-    source: int,
-    to: int,
-    file: PlainFile,
-    prefix: bytes,
-    owner: tuple[int, int],
-    undeleted: Undeleted,
-    *,
-    privileged: bool,
+def _copy_staged_symlink(
+    source: int, to: int, file: PlainFile, prefix: bytes, staged: Staged, undeleted: Undeleted, privileged: bool
 ) -> bool:
     """Makes a symlink under its own name in the open folder `to`, in which no other process can change names. Raises OSError.
 
-    Returns True if it has no attributes in the backup. `prefix`: the prefix for a path of a name in `source`. `owner`: the owner
-    that a new symlink gets automatically.
+    Returns True if it has no attributes in the backup. `prefix`: the prefix for a path of a name in `source`.
     """
-    os.symlink(os.readlink(file.name, dir_fd=source), file.name, dir_fd=to)
+    made = staged.prefix + file.name
+    os.symlink(file.target or os.readlink(file.name, dir_fd=source), made, dir_fd=to)
     try:
-        if (file.uid, file.gid) != owner:
-            os.chown(file.name, file.uid, file.gid, dir_fd=to, follow_symlinks=False)
+        if (file.uid, file.gid) != staged.owner:
+            os.chown(made, file.uid, file.gid, dir_fd=to, follow_symlinks=False)
         original = prefix + file.name
         names = os.listxattr(original, follow_symlinks=False)
         for name in names:
             if privileged or not is_power(name):
-                path = by_descriptor(to, file.name)
-                os.setxattr(path, name, os.getxattr(original, name, follow_symlinks=False), follow_symlinks=False)
-        os.utime(file.name, ns=(file.mtime, file.mtime), dir_fd=to, follow_symlinks=False)
+                value = os.getxattr(original, name, follow_symlinks=False)
+                os.setxattr(by_descriptor(to, made), name, value, follow_symlinks=False)
+        os.utime(made, ns=(file.mtime, file.mtime), dir_fd=to, follow_symlinks=False)
     except BaseException:
-        remove_unfinished(to, file.name, undeleted)
+        remove_unfinished(to, made, undeleted)
         raise
     return not names
 
 
-def same_symlink(source: int, to: int, file: PlainFile) -> bool:
+def _same_symlink(source: int, to: int, file: PlainFile) -> bool:
     """Returns True if the folder `to` has the same symlink; its attributes are not checked. Raises OSError."""
     status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
     return (
         stat.S_ISLNK(status.st_mode)
         and (status.st_mtime_ns, status.st_uid, status.st_gid) == (file.mtime, file.uid, file.gid)
-        and os.readlink(file.name, dir_fd=source) == os.readlink(file.name, dir_fd=to)
+        and (file.target or os.readlink(file.name, dir_fd=source)) == os.readlink(file.name, dir_fd=to)
     )
 
 

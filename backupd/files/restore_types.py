@@ -131,6 +131,15 @@ class RestoreCount:
         for file in files[: SAMPLES - len(self.samples)]:
             self.samples.append((place_path(to, (*plain.place, file.name)), ""))
 
+    def add_folders(self, to: str, visits: FolderVisits) -> None:
+        """Adds folders with all that is in them."""
+        totals = visits.group.totals
+        number, size = self.number + totals.names, self.size + totals.size
+        for folder in visits.group.folders if len(self.samples) < SAMPLES else ():
+            self.add_at(to, (*visits.place, folder.name))
+            self.add_plain(to, visits.files_of(folder), folder.files)
+        self.number, self.size = number, size
+
     def take_back(self, place: bytes, size: int = 0) -> None:
         """Removes a name that was counted before it was tried, and failed."""
         self.number = max(0, self.number - 1)
@@ -191,11 +200,12 @@ class RestorePreview:
 
     def count_new_folders(self, visits: FolderVisits) -> None:
         """Counts folders that do not exist yet, with their files."""
-        self.folders += len(visits.group.folders)
-        for folder in visits.group.folders:
-            self.counts[NEW].add_at(self.to, (*visits.place, folder.name))
-            if folder.files:
-                self.count_new(visits.files_of(folder))
+        totals = visits.group.totals
+        self.counts[NEW].add_folders(self.to, visits)
+        self.folders += totals.folders
+        self.files += totals.files
+        self.others += totals.symlinks
+        self.size += totals.size
 
     def count_new(self, plain: PlainVisits) -> None:
         """Counts a group of files that do not exist yet."""

@@ -56,6 +56,7 @@ class ResultComparer:
         self._links = self._places.links
         self._contents = contents
         self._exempt = exempt
+        self._has_exempt = bool(exempt.left_alone - {hash(())} or exempt.proven or exempt.damaged)
         self._each = each
         self._unreadable = unreadable
         self._progress = progress
@@ -77,8 +78,7 @@ class ResultComparer:
 
     def compare_folders(self, visits: FolderVisits, workers: GroupWorkers) -> None:
         """Compares folders with their files, like `compare_group`."""
-        left_alone, proven, damaged = self._exempt
-        is_exempt = (left_alone or proven or damaged) and any(self._is_exempt(visits, folder) for folder in visits.group.folders)
+        is_exempt = self._has_exempt and any(self._is_exempt(visits, folder) for folder in visits.group.folders)
         if is_exempt or not workers.do_folders(visits, self._take_folders, is_bare=visits.group.number in self._bare):
             for single in self._each(visits):
                 self.compare(single)
@@ -87,8 +87,12 @@ class ResultComparer:
         is_left = hash((*visits.place, folder.name)) in self._exempt.left_alone
         return is_left or self._is_any_exempt(visits.files_of(folder))
 
-    def _take_folders(self, visits: FolderVisits, results: Sequence[BatchResult]) -> None:
-        for folder, handled in zip(visits.group.folders, results, strict=True):
+    def _take_folders(self, visits: FolderVisits, together: BatchResult, each: Sequence[BatchResult]) -> None:
+        if not each:
+            self._progress.files += visits.group.totals.names
+            self._contents.read += together.size
+            self._contents.moved(visits.group.totals.size if self._content else 0)
+        for folder, handled in zip(visits.group.folders if each else (), each, strict=True):
             left_over = self._count(visits.place, folder.files, handled) if folder.files else ()
             if handled.is_folder_done:
                 self._progress.files += 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from backupd.files.batched_walk import NumberSet, RepeatedWalk
 from backupd.files.conflict_policy import ALL, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, LinkPlacer
 from backupd.files.destination import AllowedFolders, Destination
-from backupd.files.group_workers import FolderWork, GroupWorkers, Work
+from backupd.files.group_workers import GroupWorkers, WorkPhase
 from backupd.files.group_writer import GroupWriter
 from backupd.files.new_folders import STAGING, FolderCopier, Staging, compare_folders, make_folder
 from backupd.files.place_comparer import FileComparer, PlaceComparer, PlacedFolder, PreviewCounter, is_in_fresh, placed_folder
@@ -127,11 +127,18 @@ class LocalRestore:
         preview.require_possible()
         begun = time.monotonic()
         with self._destination(make=True) as to:
-            self._write(to, preview)
-            self.progress.phase = "syncing"
-            self._tell(self.progress)
-            _sync(to)
-            self._compare(to, preview)
+            self._tidy_top(to)
+            self._staging = Staging(to, self._taken())
+            with self._workers(to, self._staging) as workers:
+                with self._staging:
+                    self._write(to, preview, workers)
+                if self._staging.left:
+                    place = place_path(self.to, (STAGING,))
+                    self.result.problems.add(place, f"could not delete this temporary folder of the restore: {self._staging.left}")
+                self.progress.phase = "syncing"
+                self._tell(self.progress)
+                _sync(to)
+                self._compare(to, preview, workers)
         self.result.seconds = time.monotonic() - begun
         return self.result
 
@@ -174,26 +181,34 @@ class LocalRestore:
             assert isinstance(single, Visit)
             yield single
 
-    def _write(self, to: Destination, preview: RestorePreview) -> None:
+    def _workers(self, to: Destination, staging: Staging) -> GroupWorkers:
+        reflinks, privileged, content = self._reflinks and not self._copies, self.request.privileged, self.request.content
+        copy_whole = FolderCopier(-1 if staging.fd is None else staging.fd, reflinks=reflinks, privileged=privileged).copy
+        compare_files = partial(compare, reflinks=self._reflinks, privileged=privileged, content=content)
+        compare_whole = partial(compare_folders, reflinks=self._reflinks, privileged=privileged, content=content)
+        phases = (
+            WorkPhase(partial(copy, reflinks=reflinks, privileged=privileged), copy_whole, at_once=True),
+            WorkPhase(compare_files, compare_whole, at_once=not content),
+        )
+        return GroupWorkers(to, phases, kept=lambda: [] if staging.fd is None else [staging.fd])
+
+    def _write(self, to: Destination, preview: RestorePreview, workers: GroupWorkers) -> None:
         # With ALL a file is overwritten also when nothing but its content differs; else the comparison afterwards names it.
         content = FileComparer(to, self._reflinks, self._moved) if self.request.overwrite == ALL else None
         comparer, writer = PlaceComparer(to, self.request.overwrite, content), Writer(to, self._moved, clones=not self._copies)
         self._proven = comparer.proven
         self.progress.turn_to("writing", preview.names, preview.to_write + (preview.counts[SAME].size if content else 0))
-        reflinks = self._reflinks and not self._copies
-        privileged = self.request.privileged
-        copy_files = partial(copy, reflinks=reflinks, privileged=privileged)
-        self._tidy_top(to)
-        with Staging(to, self._taken()) as self._staging:
-            copy_whole = FolderCopier(self._staging.fd or -1, reflinks=reflinks, privileged=privileged).copy
-            with self._workers(to, copy_files, copy_whole) as workers:
-                self._write_all(comparer, writer, workers, reflinks)
-        if self._staging.left:
-            place = place_path(self.to, (STAGING,))
-            self.result.problems.add(place, f"could not delete this temporary folder of the restore: {self._staging.left}")
+        try:
+            self._write_all(comparer, writer, workers)
+        except BaseException:
+            workers.close()  # before the staging folder is deleted
+            raise
+        finally:
+            while self._late:
+                os.close(self._late.pop()[1])
         self.result.compared = content.read if content else 0
 
-    def _write_all(self, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers, reflinks: bool) -> None:
+    def _write_all(self, comparer: PlaceComparer, writer: Writer, workers: GroupWorkers) -> None:
         def each(visit: AnyVisit, files: Sequence[PlainFile] | None = None) -> Iterator[Visit]:
             return self._each(visit, self.result.withheld, self._unreadable, files=files)
 
@@ -212,7 +227,8 @@ class LocalRestore:
 
         groups = GroupWriter(
             comparer.to, self.to, comparer.links, writer, workers, self.result, self.progress,
-            each, restore, restore_part, give_time, lambda: self._is_ended, self._unreadable, reflinks, self._bare,
+            each, restore, restore_part, give_time, lambda: self._is_ended, self._unreadable,
+            self._reflinks and not self._copies, self._bare,
         )  # fmt: skip
         is_staged = self._staging is not None and self._staging.fd is not None
         for visit in self._visits(self.result.withheld, self._unreadable):
@@ -224,16 +240,6 @@ class LocalRestore:
             self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
         self._finish_late(writer, workers)
         self.result.reflinked, self.result.copied = writer.reflinked, writer.copied
-
-    @contextmanager
-    def _workers(self, to: Destination, work: Work, folder_work: FolderWork, *, at_once: bool = True) -> Iterator[GroupWorkers]:
-        kept = [self._staging.fd] if self._staging and self._staging.fd is not None else []
-        with GroupWorkers(work, folder_work, to, at_once=at_once, kept=kept) as workers:
-            try:
-                yield workers
-            finally:
-                while self._late:
-                    os.close(self._late.pop()[1])
 
     def _taken(self) -> set[bytes]:
         """Returns names at the top of the destination that the backup itself may need."""
@@ -447,7 +453,7 @@ class LocalRestore:
             f"{hint} and run the same command again: it skips the files that are already there",
         )
 
-    def _compare(self, to: Destination, preview: RestorePreview) -> None:
+    def _compare(self, to: Destination, preview: RestorePreview, workers: GroupWorkers) -> None:
         content = self.request.content
         self.progress.turn_to("comparing", preview.names, preview.size if content else 0)
         contents = FileComparer(to, self._reflinks, self._moved, self._damaged)
@@ -456,16 +462,13 @@ class LocalRestore:
         comparer = ResultComparer(
             contents, exempt, each, self._unread_since, self.progress, self.result.differences, self._bare, content=content
         )
-        reflinks, privileged = self._reflinks, self.request.privileged
-        files = partial(compare, reflinks=reflinks, privileged=privileged, content=content)
-        folders = partial(compare_folders, reflinks=reflinks, privileged=privileged, content=content)
-        with self._workers(to, files, folders, at_once=not content) as workers:
-            for visit in self._visits(Withheld(), self._unread_since):
-                if isinstance(visit, PlainVisits):
-                    comparer.compare_group(visit, workers)
-                elif isinstance(visit, FolderVisits):
-                    comparer.compare_folders(visit, workers)
-                else:
-                    comparer.compare(visit)
-            workers.finish()
+        workers.turn_to(1)
+        for visit in self._visits(Withheld(), self._unread_since):
+            if isinstance(visit, PlainVisits):
+                comparer.compare_group(visit, workers)
+            elif isinstance(visit, FolderVisits):
+                comparer.compare_folders(visit, workers)
+            else:
+                comparer.compare(visit)
+        workers.finish()
         self.result.compared += contents.read

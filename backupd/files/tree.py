@@ -6,6 +6,7 @@ A path is the host's own, absolute, in bytes: b"/etc/passwd". b"/" is the folder
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -301,12 +302,15 @@ class Descent:
             os.close(fd)
 
 
+_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()  # os.fsencode takes three times as long
+
+
 def names_in(folder: int) -> Iterator[bytes]:
     """Yields the names in an open folder, in byte order. The folder is read at once; the names of a very large one are not all in
     memory.
     """
     with os.scandir(folder) as entries:
-        names = [os.fsencode(entry.name) for entry in islice(entries, IN_MEMORY)]
+        names = [entry.name.encode(*_ENCODING) for entry in islice(entries, IN_MEMORY)]
         if len(names) == IN_MEMORY:
             return ordered(chain(names, (os.fsencode(entry.name) for entry in entries)))[1]
     names.sort()

@@ -38,7 +38,8 @@ class WalkEntry(NamedTuple):
 class PlainFile(NamedTuple):
     """A plain file or symlink when the walk read it: size in bytes, 0 for a symlink, `mtime` in nanoseconds.
 
-    `links`: number of names of the inode `inode` in the backup. Consists of plain types, because it is sent to other processes.
+    `links`: number of names of the inode `inode` in the backup. `target`: of a symlink, b"" if it is longer than LONG; None for a
+    file. Consists of plain types, because it is sent to other processes.
     """
 
     name: bytes
@@ -50,7 +51,11 @@ class PlainFile(NamedTuple):
     mtime: int
     inode: int = 0
     links: int = 1
-    is_symlink: bool = False
+    target: bytes | None = None
+
+    @property
+    def is_symlink(self) -> bool:
+        return self.target is not None
 
 
 class PlainFiles(NamedTuple):
@@ -67,6 +72,8 @@ class PlainFiles(NamedTuple):
     number: int = -1
 
 
+LONG = 200
+"""Maximum bytes of the target of a symlink; a longer one is read again when it is needed."""
 SMALL = 1 << 20
 """Maximum bytes of a file that is read at once."""
 MANY = 64
@@ -163,8 +170,8 @@ def _plain_files(
         except OSError as error:
             report(unreadable, down.path_of(name), error)
             continue
-        file = plain_file(name, status, device, with_links=False)
-        if file is None:
+        file = plain_file(name, status, device)
+        if file is None or file.links != 1:
             return files, name
         files.append(file)
         size += file.size
@@ -173,19 +180,21 @@ def _plain_files(
     return files, None
 
 
-def plain_file(name: bytes, status: os.stat_result, device: int, *, with_links: bool) -> PlainFile | None:
-    """Returns the data for a group; `device` is that of its folder: a file on another one is a mount."""
-    mode, size, allocated, links = status.st_mode, status.st_size, status.st_blocks * 512, status.st_nlink
-    is_symlink = False
-    if stat.S_ISREG(mode):
-        if mode & _SETS or size > SMALL or allocated < size or status.st_dev != device or (links != 1 and not with_links):
-            return None
-    elif with_links and stat.S_ISLNK(mode):
-        is_symlink, size, allocated = True, 0, 0
-    else:
+def plain_file(name: bytes, status: os.stat_result, device: int) -> PlainFile | None:
+    """Returns the data of a plain file for a group; `device` is that of its folder: a file on another one is a mount."""
+    mode, size, allocated = status.st_mode, status.st_size, status.st_blocks * 512
+    if not stat.S_ISREG(mode) or mode & _SETS or size > SMALL or allocated < size or status.st_dev != device:
         return None
     owner = status.st_uid, status.st_gid
-    return PlainFile(name, size, allocated, stat.S_IMODE(mode), *owner, status.st_mtime_ns, status.st_ino, links, is_symlink)
+    return PlainFile(name, size, allocated, stat.S_IMODE(mode), *owner, status.st_mtime_ns, status.st_ino, status.st_nlink)
+
+
+def symlink(name: bytes, status: os.stat_result, folder: int) -> PlainFile:
+    """Returns the data of a symlink of an open folder for a group. Raises OSError."""
+    target = os.readlink(name, dir_fd=folder)
+    owner, links = (status.st_uid, status.st_gid), status.st_nlink
+    mode, kept = stat.S_IMODE(status.st_mode), target if len(target) <= LONG else b""
+    return PlainFile(name, 0, 0, mode, *owner, status.st_mtime_ns, status.st_ino, links, kept)
 
 
 def _enter(down: Descent, name: bytes, unreadable: Unreadable | None) -> Iterator[bytes] | None:

@@ -60,7 +60,15 @@ def open_inner(folder: int, name: bytes) -> int:
 def open_on_same_device(folder: int, name: bytes) -> int:
     """Does the same, but raises OSError with EXDEV if another filesystem or subvolume is mounted there."""
     fd = open_inner(folder, name)
-    if os.fstat(fd).st_dev == os.fstat(folder).st_dev:
-        return fd
-    os.close(fd)
-    raise OSError(errno.EXDEV, "another filesystem is mounted there")
+    try:
+        require_device(fd, os.fstat(folder).st_dev)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def require_device(fd: int, device: int) -> None:
+    """Raises OSError with EXDEV if an open file is not on that device: another filesystem or subvolume is mounted there."""
+    if os.fstat(fd).st_dev != device:
+        raise OSError(errno.EXDEV, "another filesystem is mounted there")

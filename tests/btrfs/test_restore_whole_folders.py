@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from backupd.files.plain_files import BatchResult
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
 from backupd.files.tree import Tree
+from backupd.files.walking import LONG
 from tests.beds import differences, manifest, work
 from tests.beds.everything import write
 from tests.beds.nights import Nights
@@ -434,12 +436,43 @@ def test_the_longest_names_of_many_folders_go_to_other_processes_too(tmp_path: P
     for number in range(100):
         folder = top / f"{number:03}{'f' * 252}"
         folder.mkdir(parents=True)
-        for count in range(256 if number % 40 == 39 else number % 2):
+        for count in range(156 if number % 40 == 39 else number % 2):
             (folder / f"{count:03}{'n' * 252}").touch()
+        for count in range(100 if number % 40 == 39 else number % 2):
+            (folder / f"{count:03}{'l' * 252}").symlink_to("t" * LONG)
     with Tree.of_folder(tmp_path / "source") as tree:
         doing = LocalRestore(tree, RestoreRequest("web1", "", (b"/tree",), str(out)), reflinks=False)
         assert doing.run(doing.preview()).good
     assert differences(manifest(top), manifest(out / "tree")) == []
+
+
+@pytest.mark.parametrize("symlinks", [1, 100, 300])
+@pytest.mark.parametrize("length", [1, LONG, LONG + 1, 4000])
+def test_a_symlink_is_restored_and_compared_however_long_its_target_is(tmp_path: Path, symlinks: int, length: int) -> None:
+    """One, and in folders of some; more than are made whole are copied in groups."""
+    top, out = tmp_path / "source" / "tree", tmp_path / "out"
+    for number in range(symlinks):
+        link = top / "folder" / f"link{number}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(f"{number % 10}" * length)
+        os.utime(link, ns=(0, 10**18), follow_symlinks=False)
+    changed = out / "tree" / "folder" / f"link{symlinks - 1}"
+
+    def change(progress: RestoreProgress) -> None:
+        if progress.phase == "syncing":
+            restored, before = changed.readlink(), changed.parent.stat()
+            changed.unlink()
+            changed.symlink_to(str(restored)[:-1] + "/")
+            os.utime(changed, ns=(0, 10**18), follow_symlinks=False)
+            os.utime(changed.parent, ns=(0, before.st_mtime_ns))
+
+    for tell, wanted in ((lambda _: None, []), (change, [(os.fsencode(changed), "differs: target")])):
+        with Tree.of_folder(tmp_path / "source") as tree:
+            doing = LocalRestore(tree, RestoreRequest("web1", "", (b"/tree",), str(out)), reflinks=False, tell=tell)
+            assert doing.run(doing.preview()).differences.samples == wanted
+        if not wanted:
+            assert differences(manifest(top), manifest(out / "tree")) == []
+            shutil.rmtree(out)
 
 
 def test_killed_while_folders_are_made_whole_it_goes_on(

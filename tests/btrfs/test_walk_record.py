@@ -9,7 +9,7 @@ import pytest
 
 from backupd.files.batched_walk import PlainFolders, RepeatedWalk, Walked, walk_batched
 from backupd.files.tree import Tree
-from backupd.files.walking import PlainFiles, Unreadable, WalkEntry
+from backupd.files.walking import LONG, PlainFiles, Unreadable, WalkEntry
 from tests.beds import work
 from tests.beds.everything import write
 from tests.beds.random_tree import random_tree
@@ -69,6 +69,32 @@ def test_folders_with_few_plain_files_come_as_such_and_nothing_is_missing(tmp_pa
     wanted = work("find", ".", "-print0", cwd=tmp_path / "tree").stdout.split("\0")[:-1]
     assert sorted(names) == sorted(os.fsencode("/" + name[2:]) for name in wanted)
     assert whole > 300
+
+
+def test_folders_come_with_their_totals_and_symlinks_with_their_targets(tmp_path: Path) -> None:
+    random_tree(tmp_path / "tree", 6, names=900)
+    for number in range(5):
+        top = tmp_path / "tree" / f"folder{number}"
+        write(top / "file", "text" * number)
+        for length in (1, LONG, LONG + 1):
+            (top / f"link{length}").symlink_to("t" * length)
+    seen = 0
+    with Tree.of_folder(tmp_path / "tree") as tree:
+        for visit in walk_batched(tree, b"/"):
+            if isinstance(visit, PlainFolders):
+                above = tmp_path / "tree" / os.fsdecode(visit.above[1:])
+                paths = [path for each in visit.folders for path in (above / os.fsdecode(each.name)).iterdir()]
+                files = [path.lstat() for path in paths if not path.is_symlink()]
+                numbers = sum(status.st_size for status in files), sum(status.st_blocks * 512 for status in files)
+                assert visit.totals == (len(visit.folders), len(files), len(paths) - len(files), *numbers)
+                assert visit.totals.names == len(visit.folders) + len(paths)
+                for folder in visit.folders:
+                    for file in folder.files:
+                        path = above / os.fsdecode(folder.name) / os.fsdecode(file.name)
+                        target = os.fsencode(os.readlink(path)) if path.is_symlink() else None  # noqa: PTH115  a Path changes it
+                        assert file.target == (target if target is None or len(target) <= LONG else b"")
+                        seen += 1
+    assert seen > 30
 
 
 def test_names_are_not_looked_at_again(tmp_path: Path) -> None:
