@@ -74,7 +74,7 @@ def _damage() -> CatalogueDamaged | None:
             source().catalogue.require_integrity()
     except CatalogueDamaged as error:
         return error
-    except Exception:  # the first error is the one to be told
+    except Exception:  # the page reports the first error
         log.exception("the catalogue cannot be read")
     return None
 

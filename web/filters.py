@@ -35,7 +35,7 @@ _SYSTEMS = (
 )
 _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
 _TRUNCATED = 2.0  # seconds: `now` has none behind the point
-_FEW = 1.5  # less than so many of a unit are told in the next smaller one
+_FEW = 1.5  # less than so many of a unit are shown in the next smaller one
 
 
 def relative(moment: datetime, now: datetime) -> str:

@@ -150,7 +150,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     facts = request_context.cached("facts", lambda: request_context.catalogue.host_facts(latest(request_context.now))).get(host)
     place, cause = request_context.config.path, None
     if alarm.what == SUSPECT:
-        if facts and facts.newest_state == "suspect":  # else it is over, and told as such by the next look
+        if facts and facts.newest_state == "suspect":  # else it is over, and the next notification says so
             cause = facts.newest_cause
         return f"{host}: the newest backup is suspect: {redacted_cause_words(cause, host, place)}"
     outcome = "failed"

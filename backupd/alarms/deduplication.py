@@ -54,7 +54,7 @@ class AlarmChanges:
         """Returns the rows to write, without those that are equal in `recorded`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
-            # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as told.
+            # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as notified.
             rows |= {row.key: replace(row, told=now, cleared=_before(row.cleared, now)) for row in self.alarms}
             rows |= {row.key: replace(row, cleared=now, times=0) for row in self.recoveries}
         return [row for key, row in rows.items() if recorded.get(key) != row]

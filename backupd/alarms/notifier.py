@@ -176,7 +176,7 @@ def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[S
     deliveries = list(by_number.values())
     begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
-    if begun and working and memory.writable:  # which remembers that it was told
+    if begun and working and memory.writable:  # which remembers the notification
         send(working, alarm_messages.broken_services_message(config.name, _machine(), begun))
     return deliveries
 

@@ -272,7 +272,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_configured(config)
             recorded_id, pool_id = catalogue.pool_id(), pool.id
-            is_ours = recorded_id in (None, pool_id)  # another one's is told nothing
+            is_ours = recorded_id in (None, pool_id)  # the catalogue of another pool has no rows of this one
             altered = catalogue.altered_backups() if is_ours else []
             damaged = Counter(host for host, _ in catalogue.damaged_files()) if is_ours else Counter[str]()
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)

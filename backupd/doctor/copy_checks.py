@@ -83,7 +83,7 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
 def _is_here(config: Config, folder: Path) -> bool:
     try:
         return open_pool(folder).filesystem == open_configured(config).filesystem
-    except OperatorError:  # it is away, or this pool is: that is told elsewhere
+    except OperatorError:  # it is away, or this pool is: another check reports that
         return False
 
 
@@ -136,7 +136,7 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
         yield Finding(_CHECK, "warning", text, hint, subject=subject)
     try:
         room = read_room(config.pool.path)
-    except OSError:  # that is told elsewhere
+    except OSError:  # another check reports it
         return
     free = room.available - config.pool.min_free.bytes_of(room.total)
     if copy.session and 0 < free < copy.session.bytes:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from backupd.drill.drill_context import DrillContext, NotFinished
 from backupd.files.backup_selector import Restorable
-from backupd.files.tree import Tree, look
+from backupd.files.tree import Tree, read_entry
 from backupd.repo.backup_json import DATA
 from backupd.repo.read_lock import lock_for_reading
 from btrkeep.checkpoints import Checkpoint
@@ -198,7 +198,7 @@ def _prepare(system: Path) -> None:
         for path in (b"/", b"/var"):
             with suppress(OSError), tree.folder(path) as folder:
                 try:
-                    look(folder, b"tmp", path)
+                    read_entry(folder, b"tmp", path)
                 except FileNotFoundError:
                     os.mkdir(b"tmp", dir_fd=folder)
                     os.chmod(b"tmp", 0o1777, dir_fd=folder)  # noqa: S103  as every system has it

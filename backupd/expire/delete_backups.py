@@ -78,7 +78,7 @@ class Deleter:
         for plan, names in self.pending:
             first_names, count = names[:count], count - len(names[:count])
             new = [name for name in first_names if (plan.host, name) not in self._begun]
-            with suppress(OSError, OperatorError):  # it is said when its turn comes
+            with suppress(OSError, OperatorError):  # its deletion reports the error
                 final_backups = (
                     read_host_from_pool(self.context.pool, self.context.config, plan.host, plan.rows).backups if new else {}
                 )
@@ -139,13 +139,13 @@ class Deleter:
         put_off: list[str] = []
         kept: list[str] = []
         final_backups = on_pool.backups
-        looks = [self.reader.can_be_dropped(final_backups[name], final_backups.values()) for name in names]
-        for place, (name, look) in enumerate(zip(names, looks, strict=True)):
+        readings = [self.reader.can_be_dropped(final_backups[name], final_backups.values()) for name in names]
+        for place, (name, reading) in enumerate(zip(names, readings, strict=True)):
             if self.context.cancellation or self.queue.full():
                 put_off = names[place:]
                 break
             try:
-                is_deleted = self._delete_one(final_backups[name], look)
+                is_deleted = self._delete_one(final_backups[name], reading)
             except Cancelled:  # while it was read
                 put_off = names[place:]
                 break
@@ -160,13 +160,13 @@ class Deleter:
         self.context.rows.write(lambda catalogue: catalogue.set_states(left))
         return tuple(put_off)
 
-    def _delete_one(self, backup: FinalBackup, look: Future[bool]) -> bool:
+    def _delete_one(self, backup: FinalBackup, reading: Future[bool]) -> bool:
         path, subvolume, host = backup.path, backup.subvolume, backup.path.parent.name
         try:
             if not is_still(path, subvolume):
                 self.context.problem(f"{host} {path.name} is kept: it has just been changed")
                 return False
-            if not look.result():
+            if not reading.result():
                 self.context.problem(
                     f"{host} {path.name} is kept: some of its metadata cannot be read from the disk, and the kernel makes the pool "
                     "read-only when such a subvolume is deleted"
@@ -217,9 +217,9 @@ class MetadataReader:
             return running[1]
         if self._readers is None:
             self._readers = running_threads(_READERS, "look")
-        look = self._readers.submit(_is_readable, own.path, since, self._pulse)
-        self._read[own.subvolume.id] = since, look
-        return look
+        reading = self._readers.submit(_is_readable, own.path, since, self._pulse)
+        self._read[own.subvolume.id] = since, reading
+        return reading
 
     def forget(self) -> None:
         """Forgets the results, because they are too old."""

@@ -213,7 +213,7 @@ class ExpiryRunner:
             summary.waiting_for_grace += summary.marked - without_grace
             remove_hosts(context, self.queue, [host.host for host in plan.hosts if host.forgotten])
             self._remove_groups()
-        summary.still_waiting = self.queue.look()
+        summary.still_waiting = self.queue.count_waiting()
         summary.most_waiting = self.queue.most_waiting
 
     def _remove_groups(self) -> None:
@@ -332,7 +332,7 @@ class ExpiryRunner:
             return False
         return not lacks_room(read_room(self.context.pool.path), self.context.config.pool.min_free)
 
-    # --- what is told
+    # --- notices
 
     def _progress(self, *, batch: bool = False) -> ExpiryProgress:
         summary, rate = self.context.summary, self.queue.rate()

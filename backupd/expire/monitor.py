@@ -216,7 +216,7 @@ class CleanerMonitor:
         self._drops: dict[int, Drop] = {}
         self._branches: tuple[int, tuple[Key, ...] | None] = (0, None)
 
-    def look(self) -> CleanerReading:
+    def take_reading(self) -> CleanerReading:
         """Takes another reading. Raises PoolUnusable if that is not permitted, or the path is on another filesystem now."""
         if self._ask(filesystem_uuid) != self._filesystem:
             raise PoolUnusable(f"{self.path} is on another filesystem now", "mount it again, then start this command again")

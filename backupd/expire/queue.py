@@ -68,7 +68,7 @@ class CleanerQueue:
         """Returns how many waited at the last reading."""
         return len(self._ids)
 
-    def look(self) -> int:
+    def count_waiting(self) -> int:
         """Returns how many wait now. Raises PoolUnusable."""
         try:
             ids = set(orphan_items(self.path))
@@ -101,7 +101,7 @@ class CleanerQueue:
 
     def full(self) -> bool:
         """Returns whether the queue is full now. Called before every single deletion, because other programs delete too."""
-        return self.look() >= self.most
+        return self.count_waiting() >= self.most
 
     def rate(self) -> float | None:
         """Returns drops per second over the last minute, None if nothing was dropped."""
@@ -118,7 +118,7 @@ class CleanerQueue:
         subvolumes use all slots for longer than the patience: then `stuck` is set.
         """
         while not cancellation:
-            room = self.most - self.look()
+            room = self.most - self.count_waiting()
             if room > 0 and (self.moving() <= int(self.most * _REFILL) or self._standing() > _STUCK):
                 return room
             if self._gives_nothing():
@@ -138,7 +138,7 @@ class CleanerQueue:
         It returns those by id, with the process, None if none is found (a mount also holds one).
         """
         while not cancellation:
-            self.look()
+            self.count_waiting()
             left = {subvolid: deleted[subvolid] for subvolid in deleted.keys() & self._ids}
             if not left or (patience is not None and self._standing() > patience):
                 break

@@ -16,7 +16,7 @@ from backupd.files import zip_headers
 from backupd.files.attributes import attributes, attributes_of_open
 from backupd.files.spool import LinkTable, PackedBytes
 from backupd.files.tar_headers import BLOCK, CUT_OFF, DataMap, member, padding, sparse_member, usual_file
-from backupd.files.tree import Entry, Tree, look, outermost
+from backupd.files.tree import Entry, Tree, outermost, read_entry
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.file_data import PIECE, Run, data_runs, pieces
@@ -99,7 +99,7 @@ def _entries(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry]:
     for visit in _visits(tree, paths):
         if isinstance(visit, PlainFiles):
             for file in visit.files:
-                yield WalkEntry(look(visit.folder, file.name, visit.above + b"/" + file.name), visit.folder, file.name)
+                yield WalkEntry(read_entry(visit.folder, file.name, visit.above + b"/" + file.name), visit.folder, file.name)
         else:
             yield visit
 
@@ -148,7 +148,7 @@ def _tar_plain_files(group: PlainFiles, out: "_GatheringSink") -> None:
                 os.close(fd)
             header = None if xattrs else usual_file(file, name)
             if header is None:
-                header = member(look(folder, file.name, b"/" + name), name, xattrs)
+                header = member(read_entry(folder, file.name, b"/" + name), name, xattrs)
         except OSError as error:
             raise _of_path(error, b"/" + name) from error
         out.extend((header, data, _PADDINGS[-file.size % BLOCK]))

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from backupd.files.spool import MOST, unnamed_file
-from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, look, names_in
+from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, names_in, read_entry
 from backupd.files.walking import MANY, MUCH, PlainFile, PlainFiles, Unreadable, WalkEntry, parent_of, plain_file, report, symlink
 from btrkeep.fs.openat import FOLDER
 from btrkeep.lazy_dataclass import dataclass
@@ -102,7 +102,7 @@ def walk_batched(tree: Tree, path: bytes, unreadable: Unreadable | None = None) 
     A folder that is mounted in the backup counts as unreadable.
     """
     with parent_of(tree, path) as (above, name):
-        first = look(above, name, joined(components(path)))
+        first = read_entry(above, name, joined(components(path)))
         yield WalkEntry(first, above, name)
         if first.kind == "folder":
             yield from _batches_below(tree, first, unreadable)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from backupd.files.placing import Names
-from backupd.files.tree import Entry, components, entry_of, joined, look
+from backupd.files.tree import Entry, components, entry_of, joined, read_entry
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import LockHeld, OperatorError, UsageError
 from btrkeep.fs.openat import FOLDER, open_folder, open_inner
@@ -265,11 +265,11 @@ class Destination:
         """
         return self.folder(place[:-1]), place[-1] if place else b"."
 
-    def look(self, place: Names) -> Entry | None:
+    def read_entry(self, place: Names) -> Entry | None:
         """Returns the existing entry; None if there is none, or if a parent is not a folder."""
         try:
             folder, name = self.parent(place)
-            return look(folder, name, joined(list(place)))
+            return read_entry(folder, name, joined(list(place)))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -338,7 +338,7 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | N
         raise PlaceOccupied(number, "a file has appeared there")
     if number not in _CANNOT:
         raise OSError(number, os.strerror(number))
-    # A filesystem that cannot be told not to replace (NFS): a moment is left between the look and the rename.
+    # This filesystem has no rename that never replaces (NFS): a file may appear between the check and the rename.
     try:
         os.stat(name, dir_fd=above, follow_symlinks=False)
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.spool import ordered
-from backupd.files.tree import KINDS, Entry, Tree, components, joined, look
+from backupd.files.tree import KINDS, Entry, Tree, components, joined, read_entry
 from btrkeep.lazy_dataclass import dataclass
 
 MOST_SORTED = 100_000
@@ -75,7 +75,7 @@ def page(
         plain: Iterator[bytes] = (name[1:] for name in names)
         if sort != "name" or descending:
             plain = iter(sorted(plain, key=partial(_key, sort, fd), reverse=descending))
-        chosen = (look(fd, name, above + b"/" + name) for name in islice(plain, offset, offset + limit))
+        chosen = (read_entry(fd, name, above + b"/" + name) for name in islice(plain, offset, offset + limit))
         return Page(tuple(takewhile(fits, chosen)), total, sort, descending)
 
 

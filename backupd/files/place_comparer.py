@@ -205,7 +205,7 @@ class PlaceComparer:
     def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
         """Returns the action for a name, and the present entry in its place."""
         try:
-            entry = self.to.look(visit.place)
+            entry = self.to.read_entry(visit.place)
             if entry and self.to.excludes(entry):
                 return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), entry
             if self.to.outside(visit.place):

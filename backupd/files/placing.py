@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from backupd.files.batched_walk import PlainFolder, PlainFolders, Walked
-from backupd.files.tree import Entry, Tree, components, joined, look, outermost
+from backupd.files.tree import Entry, Tree, components, joined, outermost, read_entry
 from backupd.files.walking import PlainFile, PlainFiles, Unreadable, parent_of, report
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
@@ -68,7 +68,7 @@ class PlainVisits(NamedTuple):
         for file in files:
             path = self.group.above + b"/" + file.name
             try:
-                entry = look(self.group.folder, file.name, path)
+                entry = read_entry(self.group.folder, file.name, path)
                 if entry.device != device:
                     raise OSError(errno.EXDEV, "another filesystem is mounted there")
             except OSError as error:
@@ -144,7 +144,7 @@ def visits(
     above = _above(roots)
     for path in above:
         with parent_of(tree, path) as (folder, name):
-            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=False, privileged=privileged)
+            yield Visit(read_entry(folder, name, path), folder, name, tuple(components(path)), left=False, privileged=privileged)
     for root in roots:
         folders = list[Names]()
         for walk_entry in walk(tree, root.path, unreadable):
@@ -167,7 +167,7 @@ def visits(
             yield Visit(entry, folder, name, place, left, privileged)
     for path in reversed(above):
         with parent_of(tree, path) as (folder, name):
-            yield Visit(look(folder, name, path), folder, name, tuple(components(path)), left=True, privileged=privileged)
+            yield Visit(read_entry(folder, name, path), folder, name, tuple(components(path)), left=True, privileged=privileged)
 
 
 def _above(roots: Sequence[Root]) -> list[bytes]:

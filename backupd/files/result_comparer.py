@@ -190,7 +190,7 @@ class ResultComparer:
 
     def _differs(self, visit: Visit) -> Sequence[str]:
         try:
-            restored = self._to.look(visit.place)
+            restored = self._to.read_entry(visit.place)
             if restored is None:
                 return ["it is missing"]
             differs = self._places.differs(visit, restored)

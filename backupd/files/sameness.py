@@ -14,7 +14,7 @@ from btrkeep.fs.file_data import extents
 # Who has more extents than that is read, if it is needed: for each the kernel looks for all that refer to it.
 _MOST = 128
 _LAST, _SHARED = 0x1, 0x2000
-# unknown, delalloc, encoded, encrypted, not aligned, inline, tail: it is not said where the data is, or not of all of it. Of a
+# unknown, delalloc, encoded, encrypted, not aligned, inline, tail: FIEMAP gives no address of the data, or not of all of it. Of a
 # compressed extent FIEMAP tells the beginning, and not which part of it the file has.
 _UNSURE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
 _INLINE = 4096  # bytes; so little lies beside the inode, and is read as fast as anything is proven

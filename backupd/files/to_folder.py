@@ -339,7 +339,7 @@ class LocalRestore:
         if self._staging and not visit.place:
             self._staging.close()  # it changes the time of the destination
         self.progress.names = visit.place
-        entry = comparer.to.look(visit.place)
+        entry = comparer.to.read_entry(visit.place)
         differs = comparer.differs(visit, entry) if entry else ()
         rest = [name for name in differs if name != "time"]
         if rest and self.request.overwrite != ALL and not (comparer.to.made and not visit.place):

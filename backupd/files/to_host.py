@@ -174,15 +174,15 @@ class HostRestore:
             if item.new and item.name in self._above:
                 missing.add(item.name)
 
-        looks = [self._run((*LOOK, *ONLY_NEW), take, above=True)]
+        comparisons = [self._run((*LOOK, *ONLY_NEW), take, above=True)]
         self._base = _common_folder(self.request.paths, self._above - missing)
         if self.request.overwrite == OLDER:
-            looks.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
+            comparisons.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
         compares = CONTENT if content and self.request.overwrite == ALL else ()
         ended = self._run((*LOOK, *compares), lambda item: self._judge(item, result, new, newer), above=True)
-        for look in (*looks, ended):
-            if look.exit_code and not result.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
-                raise self._failed(look)
+        for comparison in (*comparisons, ended):
+            if comparison.exit_code and not result.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
+                raise self._failed(comparison)
         numbers, above = ended.output.numbers, len(self._above)
         total, result.files = numbers.get("files", 0) - above, numbers.get("regular", 0)
         result.folders = ended.folders - above
@@ -314,10 +314,10 @@ class HostRestore:
         overwrites would delete it. To be called after all new files have been written.
         """
         missing, absent = set[int](), set[int]()
-        looks = [self._run(LOOK, lambda item: missing.add(hash(item.name)) if item.new else None)]
+        comparisons = [self._run(LOOK, lambda item: missing.add(hash(item.name)) if item.new else None)]
         if missing:  # not all could be written
-            looks.append(self._run((*LOOK, *ONLY_NEW), lambda item: absent.add(hash(item.name))))
-        return bool(missing - absent) or any(look.exit_code for look in looks)
+            comparisons.append(self._run((*LOOK, *ONLY_NEW), lambda item: absent.add(hash(item.name))))
+        return bool(missing - absent) or any(comparison.exit_code for comparison in comparisons)
 
     def _overwrite(self, options: Sequence[str], result: RestoreResult) -> HostRsyncEnd:
         ended = self._run(options, partial(self._count_content, result) if self.request.overwrite == ALL else None)

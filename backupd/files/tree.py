@@ -177,7 +177,7 @@ class Tree:
         if not names:
             return entry_of(b"/", os.fstat(self._root), None)
         with self.folder(joined(names[:-1])) as above:
-            return look(above, names[-1], joined(names))
+            return read_entry(above, names[-1], joined(names))
 
     def names(self, path: bytes) -> list[bytes]:
         """Returns the names in the folder at `path`, in byte order."""
@@ -266,9 +266,9 @@ class Descent:
         """Returns the path of that name in it."""
         return self._above + b"/" + name
 
-    def look(self, name: bytes) -> Entry:
+    def read_entry(self, name: bytes) -> Entry:
         """Returns the entry of that name in it."""
-        return look(self.fd, name, self._above + b"/" + name)
+        return read_entry(self.fd, name, self._above + b"/" + name)
 
     def enter(self, name: bytes) -> None:
         """Goes one step down."""
@@ -320,10 +320,10 @@ def names_in(folder: int) -> Iterator[bytes]:
 def _entries(fd: int, above: bytes) -> Iterator[Entry]:
     for name in os.listdir(fd):
         raw = os.fsencode(name)
-        yield look(fd, raw, above + b"/" + raw)
+        yield read_entry(fd, raw, above + b"/" + raw)
 
 
-def look(folder: int, name: bytes, path: bytes) -> Entry:
+def read_entry(folder: int, name: bytes, path: bytes) -> Entry:
     """Returns the entry of a name in an open folder, without following a symlink; `path` is its path in the backup."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else None
@@ -380,7 +380,7 @@ def deepest(tree: Tree, names: Sequence[bytes]) -> tuple[Entry, int]:
     last, depth, folder = tree.stat(b"/"), 0, tree.open_folder([])
     try:
         for name in names:
-            last, depth = look(folder, name, b""), depth + 1
+            last, depth = read_entry(folder, name, b""), depth + 1
             if last.kind != "folder" or not tree.owns(last.device) or depth == len(names):
                 break
             inner = os.open(name, FOLDER, dir_fd=folder)

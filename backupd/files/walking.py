@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from backupd.files.spool import IN_MEMORY, ordered
-from backupd.files.tree import Descent, Entry, Tree, components, joined, look, names_in
+from backupd.files.tree import Descent, Entry, Tree, components, joined, names_in, read_entry
 
 Unreadable = Callable[[bytes, OSError], None]
 """Takes the path of an unreadable entry, and the reason."""
@@ -112,7 +112,7 @@ def _walk(
     tree: Tree, path: bytes, unreadable: Unreadable | None, skip: Skip, *, grouped: bool
 ) -> Generator[WalkEntry | PlainFiles, None, None]:
     with parent_of(tree, path) as (above, name):
-        first = look(above, name, joined(components(path)))
+        first = read_entry(above, name, joined(components(path)))
         yield WalkEntry(first, above, name)
         if first.kind == "folder":
             if not skip(first):
@@ -143,7 +143,7 @@ def _below(tree: Tree, first: Entry, unreadable: Unreadable | None, skip: Skip, 
                 if name is None:
                     continue
             try:
-                entry = down.look(name)
+                entry = down.read_entry(name)
             except OSError as error:
                 report(unreadable, down.path_of(name), error)
                 continue

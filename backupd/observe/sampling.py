@@ -71,27 +71,27 @@ class SampleFacts:
     """The pool."""
     taken: datetime
     """When."""
-    look: PoolReading
+    reading: PoolReading
     """The numbers of the pool."""
     score: FreeSpaceScore | None
     """The newest score of its free space; None: none."""
 
 
-def keep(catalogue: Catalogue, pool: Pool, taken: datetime, look: PoolReading) -> Sample:
+def keep(catalogue: Catalogue, pool: Pool, taken: datetime, reading: PoolReading) -> Sample:
     """Stores one sample in the catalogue. Raises CatalogueBusy if that was locked for longer than PATIENCE, and OperatorError."""
     catalogue.wait_at_most(PATIENCE)
-    everything = SampleFacts(pool, taken, look, catalogue.newest_score(pool.filesystem))
+    everything = SampleFacts(pool, taken, reading, catalogue.newest_score(pool.filesystem))
     return catalogue.add_sample(pool.filesystem, lambda before: make(everything, before))
 
 
 def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
     """Returns the sample; `before` is the previous one. Pure."""
-    counters = as_document(sample_facts.look.counters)
+    counters = as_document(sample_facts.reading.counters)
     if sample_facts.pool.rehearsal:
         counters["clock"] = None  # its nights follow each other within minutes
     between = (sample_facts.taken - before.taken).total_seconds() if before else 0.0
     went = flow(before.counters if before else {}, counters, between)
-    allocation = sample_facts.look.allocation
+    allocation = sample_facts.reading.allocation
     return Sample(
         filesystem=sample_facts.pool.filesystem,
         taken=sample_facts.taken,
@@ -104,11 +104,11 @@ def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
             for space in allocation.spaces
         },
         devices={str(device.devid): (device.size, device.allocated, *(device.errors or ())) for device in allocation.devices},
-        orphans=sample_facts.look.orphans,
+        orphans=sample_facts.reading.orphans,
         score=sample_facts.score.score if sample_facts.score else None,
         scored=sample_facts.score.taken if sample_facts.score else None,
-        options=",".join(dict.fromkeys(sample_facts.look.options)),
-        activity=join_activities(sample_facts.look.activity),
+        options=",".join(dict.fromkeys(sample_facts.reading.options)),
+        activity=join_activities(sample_facts.reading.activity),
         seconds=went.seconds,
         read=went.read,
         written=went.written,

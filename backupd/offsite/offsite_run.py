@@ -256,7 +256,7 @@ class OffsiteRun:
             machine_of(self.pool, host, format_time(self.now))
         except LockHeld:
             return True
-        except OperatorError:  # that is told when it is sent
+        except OperatorError:  # sending it reports the error
             return False
         return False
 

@@ -88,7 +88,7 @@ def command(
     cancellation = Cancellation()
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
         if context.lost:  # what is damaged is not known: that is not an answer
-            if not dry_run:  # otherwise it is said
+            if not dry_run:  # otherwise its line is printed
                 print_error(lost_catalogue(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:

@@ -146,7 +146,7 @@ def lacking_room(config: Config, far: RemotePool) -> str:
     """
     try:
         room = read_room(config.pool.path)
-    except OSError:  # that is told elsewhere
+    except OSError:  # the list of the pool's hosts reports it
         return ""
     free = max(0, room.available - config.pool.min_free.bytes_of(room.total))
     if far.used is None or far.used <= free:

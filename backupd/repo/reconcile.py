@@ -113,7 +113,7 @@ def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | No
         with _collect_errors(problems, host):
             names = sorted(names_of(pool, host))
         notes = None
-        with suppress(UnreadableRecord):  # said of each of its backups then
+        with suppress(UnreadableRecord):  # then each of its backups is reported
             notes = read_notes(pool.host(host))
         for name in names:
             row = None

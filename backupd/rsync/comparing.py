@@ -253,7 +253,5 @@ class Reader:
         for line in lines:
             if (item := parse_item(line)) and item.name in self._names:
                 first_item = self.items.setdefault(item.name, item)
-                if (
-                    judged(first_item) is ContentVerdict.ALIKE
-                ):  # a host can have lines printed, but none that takes back what was said
+                if judged(first_item) is ContentVerdict.ALIKE:  # a host can add lines, but none that cancels an earlier one
                     self.items[item.name] = item

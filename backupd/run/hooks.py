@@ -71,7 +71,7 @@ async def run(
         cancellation.group = None
     detail = f": {printable(last[0])}" if last else ""
     if status == 0:
-        return None  # also when it was told to stop: what it did stands, so `after` has to run
+        return None  # also when it was stopped: its effects remain, so `after` has to run
     if cancellation.reason:
         return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
     return HookFailure(

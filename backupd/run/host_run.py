@@ -218,7 +218,7 @@ class HostRun:
         except finalisation.DataLost:
             raise
         except Exception as error:
-            if not transfer.writing:  # a process that was given up may still write, so nothing can be said of the files
+            if not transfer.writing:  # a process that could not be ended may still write, so the files have no known state
                 left = replace(first, error=str(error))
                 await asyncio.to_thread(finalisation.leave_after_error, prepared, left, disk)
                 again = not checked and is_caused_by_damage(error) and await self._has_damaged_base(prepared)

@@ -102,7 +102,7 @@ class LimitWatch:
         self._reading: asyncio.Task[None] | None = None
         self._failed = 0  # readings, one after the other
 
-    def look(self, written: int, memory: int) -> None:
+    def check(self, written: int, memory: int) -> None:
         """Checks the bytes that the host's processes have written in this run and their memory; stops the host above a limit."""
         self._written = written
         if cause := exceeds_memory(self.host, memory, physical_memory()):

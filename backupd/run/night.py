@@ -169,7 +169,7 @@ class NightRunner:
 
     def _seen(self, host: str, written: int, memory: int) -> None:
         if (run := self.runs.get(host)) and run.transfer:
-            run.transfer.limits.look(written, memory)
+            run.transfer.limits.check(written, memory)
 
     def _stop_for_room(self, host: str, why: str) -> None:
         """Stops the host's transfer, keeping partial data; no more hosts are started."""

@@ -183,7 +183,7 @@ class TransferGrowth:
         self._of_process: dict[int, int] = {}
         self._before: deque[tuple[float, dict[str, int]]] = deque()
 
-    def look(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
+    def measure(self, groups: Mapping[int, str], now: float) -> dict[str, int]:
         """Returns what each host wrote recently; `groups`: the hosts by the process groups of their transfers."""
         group_members = members(*groups)
         self.memory = dict.fromkeys(groups.values(), 0)
@@ -241,7 +241,7 @@ class Scarcity:
         room, now = read_room(self.pool), time.monotonic()
         level = self.level = self.level or first_level(room, self.config)
         groups = self.groups()
-        grown, rate = self.growth.look(groups, now), self._rate(room, now)
+        grown, rate = self.growth.measure(groups, now), self._rate(room, now)
         if self.seen:
             for host in grown:
                 self.seen(host, self.growth.total.get(host, 0), self.growth.memory[host])

@@ -241,7 +241,7 @@ class HostTransfer:
         if shrank_by_size(result, before) and (stored := await asyncio.to_thread(self._stored, path)):
             result = judge_path(replace(evidence, stored=(stored[0] - less.stored, stored[1])))
         if ended.stopped:
-            # ssh, which ends with rsync, may have said 255 for it
+            # ssh ends with rsync, and may have set the exit status 255
             cause, means = replace(ended.stopped, path=path), meaning(20)
             result = replace(result, outcome=PathOutcome.UNFINISHED, reason=cause_words(cause), cause=cause)
             result = replace(result, meaning=means.words, exit_cause=means.cause)

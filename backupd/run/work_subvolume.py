@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from backupd.files.tree import Tree, components, joined, look
+from backupd.files.tree import Tree, components, joined, read_entry
 from backupd.repo import backup_json as records
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.final_backups import (
@@ -356,7 +356,7 @@ def _drop(new: Tree, old: Tree, path: bytes) -> bool:
     if not names:
         return False
     with new.folder(joined(names[:-1])) as folder:
-        entry = look(folder, names[-1], path)
+        entry = read_entry(folder, names[-1], path)
         if entry.kind != "file" or entry.inode != old.stat(path).inode:
             return False
         before = os.fstat(folder)

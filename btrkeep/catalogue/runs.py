@@ -33,7 +33,7 @@ class RunStore(CatalogueSession):
 
     def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:
         super().__init__(state, reader, writer)
-        self._unseen: set[int] = set()  # runs that began here and of which no progress was told yet
+        self._unseen: set[int] = set()  # runs of this process without any recorded progress
 
     def start_run(self, host: str, started: datetime, pid: int, pid_started: str | None, night: bool) -> int:
         """Records the start of a run; returns its id. `pid` and `pid_started` identify its process; `night`: it belongs to a whole

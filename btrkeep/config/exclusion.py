@@ -70,7 +70,7 @@ def exclusion(main: Path, sections: Sections, problems: Problems, last: Config |
         text = problems.locate(problem)
         if problem.unread:
             held = _sections_of(problem.file, problems.texts.get(problem.file), last)
-            if held is None and last is None:  # it may have said where the catalogue is
+            if held is None and last is None:  # the missing part may have named the catalogue's folder
                 return None
             if held is None:
                 unread.append(text)

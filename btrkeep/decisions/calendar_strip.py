@@ -20,7 +20,7 @@ NONE = "."
 NARROWEST = 40  # columns of a month in full
 _BESIDE = 65  # columns with "31 kept, 100 to delete" beside it
 _INDENT = " " * len("2026-11  ")
-_FEW = 2  # so many months without a backup are told in words
+_FEW = 2  # from so many months without a backup on, a sentence replaces the rows
 
 
 @dataclass(frozen=True, slots=True)

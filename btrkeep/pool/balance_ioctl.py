@@ -61,7 +61,7 @@ def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
     )
     kinds = numbers.BALANCE_DATA
     arguments[_DATA_AT : _DATA_AT + _FILTER.size] = filter_
-    if flags & _METADATA:  # on a filesystem with mixed block groups the kernel wants the same said of both
+    if flags & _METADATA:  # with mixed block groups the kernel requires the same arguments for both
         kinds |= numbers.BALANCE_METADATA
         arguments[_METADATA_AT : _METADATA_AT + _FILTER.size] = filter_
     if flags & _SYSTEM:

@@ -295,15 +295,15 @@ class Wire:
             raise ClientGone from error
         self.sent += len(data)
 
-    def send_while(self, data: bytes | bytearray | memoryview, require: Callable[[], None], look: float = STALLED) -> None:
-        """Sends a part of a stream. Calls `require` after each `look` seconds in which the client reads nothing. Raises ClientGone,
-        also if `require` raises OperatorError, because an error cannot be sent within a frame.
+    def send_while(self, data: bytes | bytearray | memoryview, require: Callable[[], None], interval: float = STALLED) -> None:
+        """Sends a part of a stream. Calls `require` after each `interval` seconds in which the client reads nothing. Raises
+        ClientGone, also if `require` raises OperatorError, because an error cannot be sent within a frame.
         """
         end = time.monotonic() + self._taking * max(1.0, len(data) / USUAL_FRAME)
         with memoryview(data) as whole:
             rest = whole
             while rest:
-                self._socket.settimeout(max(0.001, min(look, end - time.monotonic())))
+                self._socket.settimeout(max(0.001, min(interval, end - time.monotonic())))
                 try:
                     count = self._socket.send(rest)
                 except TimeoutError as error:
@@ -337,6 +337,6 @@ class Wire:
 
     def gone(self) -> bool:
         """Returns True if the client has closed the connection."""
-        look = select.poll()
-        look.register(self._socket, 0)
-        return any(event & (select.POLLHUP | select.POLLERR) for _, event in look.poll(0))
+        hung_up = select.poll()
+        hung_up.register(self._socket, 0)
+        return any(event & (select.POLLHUP | select.POLLERR) for _, event in hung_up.poll(0))

@@ -28,7 +28,7 @@ class Looks:
     def look(self, queue: CleanerQueue, ids: Iterable[int], seconds: float = 1.0) -> int:
         self.now += seconds
         self.ids = ids
-        return queue.look()
+        return queue.count_waiting()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_queue_that_cannot_be_read_makes_the_pool_unusable(looks: Looks, monke
 
     monkeypatch.setattr(module, "orphan_items", failing)
     with pytest.raises(PoolUnusable):
-        looks.queue(5).look()
+        looks.queue(5).count_waiting()
     monkeypatch.setattr(module, "commit", failing)
     with pytest.raises(PoolUnusable):
         looks.queue(5).commit()

@@ -94,7 +94,7 @@ def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(m
         cancellation: GroupCancellation[Cause] = GroupCancellation()
         limits = LimitWatch(replace(HOST, max_files=None), Path("/"), cancellation)
         for written in (0, 5 * GIB, 6 * GIB, 7 * GIB, 7 * GIB):
-            limits.look(written, 0)
+            limits.check(written, 0)
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
             await asyncio.sleep(0.05)  # for many times as long as a reading took
         assert await limits.at_end() is None

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.files.archive import outermost
 from backupd.files.attributes import acl_text
 from backupd.files.cli.restore_view import result_line
 from backupd.files.conflict_policy import (
@@ -33,7 +32,7 @@ from backupd.files.placing import place_path, placed
 from backupd.files.restore_request import command_words
 from backupd.files.restore_types import RestoreRequest, RestoreResult, target_of
 from backupd.files.tar_headers import DataMap, member, sparse_member
-from backupd.files.tree import Entry
+from backupd.files.tree import Entry, outermost
 from backupd.files.zip_headers import zip_name
 from backupd.rsync.restore_command import CONTENT, parse_item, restore_command
 from btrkeep.config import Config, HostConfig

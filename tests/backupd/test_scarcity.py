@@ -115,11 +115,11 @@ def test_what_a_transfer_writes_is_the_kernels_word(writer: "subprocess.Popen[st
         writer.stdin.write("more\n")
         writer.stdin.flush()
         writer.stdout.readline()
-        lately = growth.look(groups, 2.0 * second)
+        lately = growth.measure(groups, 2.0 * second)
         assert growth.total["web"] >= (second + 1) * MIB
     assert lately["web"] < growth.total["web"]  # the first look is long ago
     growth.forget("web")
-    assert growth.look({}, 6.0) == growth.total == {}
+    assert growth.measure({}, 6.0) == growth.total == {}
 
 
 def test_a_look_that_a_bug_ends_is_not_the_last(shared_btrfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -470,11 +470,11 @@ def test_a_stream_that_nobody_reads_ends_with_the_right_to_it() -> None:
             raise RequestRefused("the token is revoked")
 
     with ours, theirs, pytest.raises(ClientGone):
-        Wire(ours, taking=5).send_while(b"x" * (8 << 20), require, look=0.05)
+        Wire(ours, taking=5).send_while(b"x" * (8 << 20), require, interval=0.05)
     assert len(asked) == 3
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(ClientGone):  # and with the right to it after the usual time
-        Wire(ours, taking=0.2).send_while(b"x" * USUAL_FRAME, lambda: None, look=0.05)
+        Wire(ours, taking=0.2).send_while(b"x" * USUAL_FRAME, lambda: None, interval=0.05)
 
 
 def test_a_large_frame_has_more_time_than_a_small_one() -> None:

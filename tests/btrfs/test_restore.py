@@ -15,7 +15,7 @@ from backupd.files import batched_walk, writing
 from backupd.files.destination import PlaceOccupied, put
 from backupd.files.restore_types import RestoreProgress, RestoreRequest
 from backupd.files.to_folder import LocalRestore
-from backupd.files.tree import Tree, look, names_in
+from backupd.files.tree import Tree, names_in, read_entry
 from btrkeep.fs.file_data import copy_run
 from btrkeep.process.progress import Cancelled
 from tests.beds import TOP, btrfs, differences, exclusive_bytes, manifest, work
@@ -233,7 +233,7 @@ def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: P
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         (tmp_path / "name").write_text("theirs")
-        entry = look(folder, b"name", b"/name")
+        entry = read_entry(folder, b"name", b"/name")
         (tmp_path / "new").write_text("ours")
         with pytest.raises(PlaceOccupied):
             put(folder, b"new", b"name", None)
@@ -242,7 +242,7 @@ def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: P
         with pytest.raises(PlaceOccupied):
             put(folder, b"new", b"name", entry)
         assert (tmp_path / "name").read_text() == "theirs, changed"
-        put(folder, b"new", b"name", look(folder, b"name", b"/name"))
+        put(folder, b"new", b"name", read_entry(folder, b"name", b"/name"))
         assert (tmp_path / "name").read_text() == "ours"
     finally:
         os.close(folder)

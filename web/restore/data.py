@@ -156,7 +156,7 @@ def preview(asks: Asks, wish: RestoreForm) -> PreviewPage | str:
         return error.job
 
 
-def look(asks: Asks, job: str) -> PreviewState | None:
+def read_preview(asks: Asks, job: str) -> PreviewState | None:
     """Returns the progress of such a job; None if the job is of another kind. Raises the exceptions of the root service."""
     fields = asks.ask("job", job=job, lines=1)
     if fields["verb"] != "preview":

@@ -62,7 +62,7 @@ def preview(host: str) -> Page:
 @operator_only
 def look(host: str, job: str) -> Page:
     """Shows the effect of the restore when it is known."""
-    preview_state = data.look(root_service(), job) if require_visible_host(host) else None
+    preview_state = data.read_preview(root_service(), job) if require_visible_host(host) else None
     if preview_state is None or preview_state.wish.host != host:
         abort(404, "there is no such preview")
     if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again

@@ -94,7 +94,7 @@ def _shown(watcher: CleanerMonitor, interval: float) -> Iterator[CleanerReading]
     following = time.monotonic()
     while True:
         begun = time.monotonic()
-        seen = watcher.look()
+        seen = watcher.take_reading()
         now = time.monotonic()
         if now >= following:
             yield seen

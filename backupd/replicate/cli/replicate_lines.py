@@ -35,4 +35,4 @@ class ReplicationLines:
             case Waiting():
                 self._waits(event.why)
             case HostFailed() | ReplicationProgress():
-                pass  # a failure is told at the end
+                pass  # a failure is printed at the end
