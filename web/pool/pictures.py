@@ -193,8 +193,7 @@ class Painter:
         return self._made("png", self._key(gallery, recorded, wish), lambda: _png(self._drawn(gallery, recorded, wish)))
 
     def map(self, gallery: Gallery, recorded: RecordedState, wish: DrawingRequest) -> bytes:
-        """Returns the map of pixels to addresses, as JSON, compressed with gzip; heatmap/whole_filesystem.py describes the format.
-        """
+        """Returns the map of pixels to addresses, as JSON, compressed with gzip. Its format is in heatmap/whole_filesystem.py."""
         return self._made("map", self._key(gallery, recorded, wish), lambda: self._map(gallery, recorded, wish))
 
     def key(self, recorded: RecordedState, wish: DrawingRequest) -> ColourKey:
