@@ -1,20 +1,20 @@
-"""How bytes become pixels: the order in which they are filled, and what lies in each, mixed by how much of it that takes up.
+"""How bytes become pixels: the order of the pixels, and the content of each, mixed according to its share of the pixel.
 
 The arithmetic is that of knorrie's btrfs-heatmap, operation by operation in double precision, so that no pixel differs:
 
-* A pixel stands for `bytes_per_pixel` bytes. A fill, `length` bytes from `first_byte` on, covers a part of its first pixel, a part
+* A pixel represents `bytes_per_pixel` bytes. A fill, `length` bytes from `first_byte` on, covers a part of its first pixel, a part
   of its last one, and all between them.
-* A pixel's colour is the sum of the fills' colours, and its share the sum of their shares, each by the part that it covers; in the
-  order of the fills, for sums of floats depend on it. What nothing covers stays black.
+* A pixel's colour is the sum of the fills' colours, and its share the sum of their shares, each weighted by the part that it
+  covers; in the order of the fills, because sums of floats depend on it. Pixels without a fill stay black.
 * Its brightness is 0.1 + share * 0.9, and colour times brightness is rounded, half to even.
 
-A picture of order n has 2**n lines of 2**n pixels. `laid_out` puts what lies along the curve into its place, in whole arrays.
+A picture of order n has 2**n lines of 2**n pixels. `laid_out` moves the pixels along the curve to their places, in whole arrays.
 
-The Hilbert curve begins in the lower left corner and ends in the lower right one:
+The Hilbert curve starts in the lower left corner and ends in the lower right one:
 
-    order 1:  1 2    order 2:  5  6  9 10     A quarter is the whole curve of the order below, turned or mirrored. Four ways
-              0 3              4  7  8 11     of doing so come up; each is named for the moves between its quarters, and made of
-                               3  2 13 12     the four that stand beside it.
+    order 1:  1 2    order 2:  5  6  9 10     A quarter is the whole curve of the order below, turned or mirrored. There are
+              0 3              4  7  8 11     four ways of doing so; each is named after the moves between its quarters, and
+                               3  2 13 12     consists of the four that are listed with it.
                                0  1 14 15
 """
 

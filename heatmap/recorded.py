@@ -1,18 +1,18 @@
 """A state of a filesystem in a file: small, checked when it is read, and readable by every later version.
 
-Bytes    What (all numbers little-endian)
-8        ``\\x89heatmap``: the first byte is not text, so nothing takes it for text and mends its line ends
-4        format: 1. A file with a higher number is refused. What later versions only add does not raise it: columns and
-         keys that are not known are passed over
+Bytes    Content (all numbers little-endian)
+8        ``\\x89heatmap``: the first byte is not text, so no program regards the file as text and changes its line ends
+4        format: 1. A file with a higher number is rejected. Additions of later versions do not raise it: unknown columns
+         and keys are ignored
 4        length of the head, and 8: length of the columns, both as they are in the file
 4        CRC-32 of the twelve bytes before, the head and the columns
-head     JSON: fsid, label, taken, nodesize, sectorsize, `devices`: of each its id and total bytes, and `columns`: of each its name,
-         kind, count, unit
+head     JSON: fsid, label, taken, nodesize, sectorsize, `devices`: id and total bytes of each, and `columns`: name, kind, count
+         and unit of each
 columns  all of them, one after the other, as one zlib stream
 
-A column of integers is kept as differences of neighbours, counted in `unit` (the largest that divides them all; where no unit does,
-1). Of all numbers the lowest bytes come first, then all second ones and so on: neighbours that differ little make long runs of
-zeros. `score` is kept as the bits of its floats, in the same way. `de_vaddr` is left out where it is what the stripes say.
+A column of integers is stored as differences of neighbours, counted in `unit` (the largest divisor of all; without one, 1). The
+lowest bytes of all numbers come first, then all second ones and so on, because similar neighbours then make long runs of zeros.
+`score` is stored as the bits of its floats, in the same way. `de_vaddr` is left out if the stripes determine it.
 """
 
 import json

@@ -23,7 +23,9 @@ def _rules(text: str) -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in pairs]
 
 
-EVERYWHERE, IN_MESSAGES = map(_rules, (TOP / "tests" / "phrases.txt").read_text(encoding="utf-8").split("\n[messages]\n"))
+EVERYWHERE, IN_MESSAGES, IN_DOCSTRINGS = map(
+    _rules, re.split(r"\n\[(?:messages|docstrings)\]\n", (TOP / "tests" / "phrases.txt").read_text(encoding="utf-8"))
+)
 # Words that stand for something else: a user, an error's name in JSON.
 NAMES = re.compile(r"\buser nobody\b|class=\"[^\"]*\"|nobody-backs-up|\{%.*?%\}|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
 
@@ -62,6 +64,26 @@ def strings(source: str) -> Iterator[str]:
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in left_out:
             yield node.value
+
+
+def docstrings(source: str) -> Iterator[str]:
+    """Yields the docstrings of a module, including the texts below fields and constants."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            values = [part.value for part in node.body if isinstance(part, ast.Expr)]
+            yield from (value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
+
+
+@pytest.mark.slow
+def test_no_docstring_has_a_phrase_that_has_to_be_read_twice() -> None:
+    wrong = {}
+    for path in tracked_files():
+        if path.parts[0] in PRODUCT and path.suffix == ".py":
+            texts = [" ".join(text.split()) for text in docstrings((TOP / path).read_text(encoding="utf-8"))]
+            found = [f"{text[:120]}: {advice}" for text in texts for rule, advice in IN_DOCSTRINGS if rule.search(text)]
+            if found:
+                wrong[str(path)] = found
+    assert not wrong
 
 
 @pytest.mark.slow

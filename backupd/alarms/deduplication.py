@@ -1,17 +1,17 @@
-"""Decides which alarms are new, and what people are told of them. Pure.
+"""Decides which alarms are new, and which messages are sent about them. Pure.
 
-People are in one of two states about each alarm: they know of it (`StoredAlarm.is_notified`), or they do not. They hear of it once
-when it comes, and once when it is gone; then it may come again. One that comes and goes makes three messages in QUIET at the most:
-it is there, it is over, it is back.
+Each alarm is in one of two states: it was notified (`StoredAlarm.is_notified`), or not. One message is sent when it comes, and one
+when it has ended; then it may come again. An alarm that comes and goes causes at most three messages in QUIET: it is there, it has
+ended, it is back.
 
-    it is there    it is gone      what happens
-    not known      -               told; known from now on
-    known          -               nothing, unless its grade has grown, or it has another topic
-    -              not known       forgotten after QUIET
-    -              known           told that it is gone: at once, or when it kept coming and going, after QUIET without it;
-                                   not as long as something else is wrong with the same subject
+    it is there     it has ended    what happens
+    not notified    -               a message is sent; notified from now on
+    notified        -               nothing, unless its grade has risen, or it has another topic
+    -               not notified    removed after QUIET
+    -               notified        the message of its end is sent: at once, or after QUIET without it if it has come and gone
+                                    repeatedly; not as long as something else is wrong with the same subject
 
-The recorded alarms change only when a message has arrived, so what could not be sent is sent by a later run.
+The recorded alarms change only after a message was sent, so a message that could not be sent is sent by a later run.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,8 +1,9 @@
 """A boot drill: boots a whole backed up system in a container, checks it, and deletes it.
 
 Nothing is copied: systemd-nspawn boots a writable snapshot of the backup, without a network, with separate cgroups, and, if the
-kernel permits it, with separate users. Device nodes of the backup open nothing. A unit of ours waits until the system has booted,
-runs the checks, and reports the result on the console. The system's owner can print any result there, but only about that system.
+kernel permits it, with separate users. Device nodes of the backup open nothing. A unit of btrkeep waits until the system has
+booted, runs the checks, and reports the result on the console. The system's owner can print any result there, but only about that
+system.
 """
 
 import asyncio

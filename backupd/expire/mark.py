@@ -230,7 +230,7 @@ def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
 
 
 def _delete_working(queue: CleanerQueue, folder: Path, names: set[str]) -> bool:
-    """Deletes an unfinished backup of ours, after all others; returns False if the queue is full. The caller holds the lock."""
+    """Deletes an unfinished backup, after all others; returns False if the queue is full. The caller holds the lock."""
     if names - {WORKING} or queue.full():
         return False
     if subvolume := unfinished(folder / WORKING, folder.name):

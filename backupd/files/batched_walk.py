@@ -22,7 +22,7 @@ from btrkeep.fs.openat import FOLDER
 from btrkeep.lazy_dataclass import dataclass
 
 WHOLE = 256
-"""Maximum names in a folder that is restored as a unit: so many are lost at most if the restore is killed."""
+"""Maximum names in a folder that is restored as a unit: a killed restore loses at most this many."""
 _FOLDERS = 64  # of one group at the most
 _MESSAGE, _OF_NAME = 20 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
 _TARGETS = 20 << 10  # bytes of the targets of symlinks in one of them at the most

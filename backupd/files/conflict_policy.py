@@ -98,7 +98,7 @@ class LinkPlacer:
             self.place(entry.inode, entry.links, place, copied)
 
     def place(self, inode: int, links: int, place: tuple[bytes, ...], copied: int, names: int = 1) -> bool:
-        """Records the same of an inode with several names, of which so many are placed now: `copied` is the identity of its copy.
+        """Records an inode with several names, `names` of which are placed now; `copied`: the identity of its copy.
 
         Returns True if `place` is that of the first name.
         """

@@ -150,7 +150,7 @@ def _bare(is_bare: bool) -> dict[str, bool]:
 
 
 def _together(handled: Sequence[BatchResult]) -> tuple[BatchResult, Sequence[BatchResult]]:
-    """Returns what became of all folders, and of each, unless nothing was left over."""
+    """Returns the result of all folders together, and the results of each, unless nothing was left over."""
     is_complete = all(done.is_folder_done and not done.left_over and not done.undeleted for done in handled)
     together = BatchResult((), sum(done.size for done in handled), is_bare=all(done.is_bare for done in handled))
     return together, () if is_complete else handled

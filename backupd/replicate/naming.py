@@ -74,7 +74,7 @@ class ExpectedBackup:
 
     @classmethod
     def of(cls, host: str, fetch: Fetch) -> "ExpectedBackup":
-        """Returns what comes of a host by that fetch."""
+        """Returns the backup that the fetch should bring."""
         return cls(host, fetch.backup.name, fetch.backup.uuid, fetch.parent, fetch.again)
 
 

@@ -1,17 +1,17 @@
-"""Receives backups: runs `btrfs receive` in a cell, and checks its result before that gets its name.
+"""Receives backups: runs `btrfs receive` in a cell, and checks the result before that gets its name.
 
-What is not whole lies in `.receiving` in the host's folder, and whatever lies there when a replication begins is deleted: it takes
-a cut at any moment, for nothing else ever has that name. It gets the backup's name (naming.py) when the stream has ended well, the
-subvolume says whose copy it is, which is what `btrfs receive` does last, its own record says the same, and all of it is on the
-disk: a read-only snapshot of it gets the name.
+An incomplete backup is in `.receiving` in the host's folder, and everything there is deleted when a replication starts: it may be
+interrupted at any moment, because nothing else ever has that name. It gets the backup's name (naming.py) when four conditions are
+met: the stream has ended without an error; the subvolume has the mark of its original, which `btrfs receive` sets last; its own
+record has the same origin; and all of it is on the disk. Then a read-only snapshot of it gets the name.
 
 The cell has programs and libraries, read-only, no process but its own, only system calls that it needs (no socket, no mount), and
-below /pool nothing but the folder of this host, in which nothing can be written or renamed but in `.receiving`: a stream may say
-"../", or make a symlink and then write through it, and `btrfs receive` follows. In the cell nothing is made read-only: what lies
-in `.receiving` need not be, and each would be one more commit of the filesystem.
+below /pool only the folder of this host, in which nothing can be written or renamed except in `.receiving`: a stream may contain
+"../", or make a symlink and then write through it, and `btrfs receive` follows. In the cell nothing is made read-only: in
+`.receiving` that is not necessary, and each would cost one more commit of the filesystem.
 
-One cell takes several backups of a host, one stream after the other, and one sync is for all of them (docs/decisions/0055). None
-of them is checked before the cell has ended, for what runs in it could change them afterwards.
+One cell receives several backups of a host, one stream after the other, followed by one sync for all (docs/decisions/0055). They
+are checked only after the cell has ended, because a program in it could change them later.
 """
 
 import contextlib

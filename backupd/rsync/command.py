@@ -1,22 +1,22 @@
-"""The rsync command of one source path, as a tuple, and the version of our rsync.
+"""The rsync command of one source path, as a tuple, and the version of this server's rsync.
 
-Why these options (docs/how-a-backup-becomes-complete.rst tells it at length):
+The reasons for these options (docs/how-a-backup-becomes-complete.rst has the details):
 
 ``--relative`` with ``HOST:/./srv/www/``
     the source path arrives under its absolute name with its parents' owners and modes; a source that is itself a
-    symlink is followed; and a pattern that begins with / means the host's absolute path whichever source path it meets.
+    symlink is followed; and a pattern that starts with / means the host's absolute path, whatever the source path is.
 ``--inplace --no-whole-file``
-    only changed blocks are written, so the snapshot shares the rest; a local source would otherwise be copied whole.
+    only changed blocks are written, so the snapshot shares the rest; a local source would otherwise be copied completely.
 ``--sparse``
     only into an empty subvolume: together with a snapshot it loses the sharing.
 ``--modify-window=-1``
     compares nanoseconds: the default misses a file rewritten within the same second at the same size.
 ``--delete-delay --delete-excluded``
-    deletes after the transfer, and what is newly excluded leaves the next backup.
-Never: ``--out-format``, a line for each file (it would be the host's word; holes.py asks the filesystem what was written),
-``--ignore-errors`` (deletes what could not be read), ``--max-delete`` (a backup with leftovers: the shrink limit looks afterwards
-instead), ``-s`` (rrsync refuses it), ``-z``, ``--trust-sender``, per-directory filters (they switch off rsync's check of
-the sender's file list).
+    deletes after the transfer; newly excluded files are missing in the next backup.
+Never: ``--out-format``, a line for each file (a hostile host could falsify it; holes.py asks the filesystem what was written),
+``--ignore-errors`` (deletes files that could not be read), ``--max-delete`` (leaves deleted files in the backup; the shrink limit
+is checked afterwards instead), ``-s`` (rrsync refuses it), ``-z``, ``--trust-sender``, per-directory filters (they disable rsync's
+check of the sender's file list).
 """
 
 import json

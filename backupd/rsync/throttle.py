@@ -1,16 +1,17 @@
-"""rsync's remote shell while bandwidth is shared: it runs the real one and passes its output on only as fast as the buckets allow.
+"""rsync's remote shell if bandwidth is limited: runs the real one and passes on its output as fast as the buckets allow.
 
     throttle.py BUCKET [BUCKET ...] -- ssh -o ... HOST COMMAND ...   what rsync makes of `-e "throttle.py BUCKET -- ssh -o ..."`
     throttle.py BUCKET [BUCKET ...] -- --local HOST COMMAND ...      the source is this machine: `sh -c COMMAND`, HOST is dropped
 
-A bucket is a small file that all relays of a budget share; bandwidth.py makes it. Beside the rate it holds one number, the
-theoretical arrival time of the generic cell rate algorithm (virtual scheduling, ITU-T I.371): the moment at which everything
-that was let through so far would have passed at exactly the rate. A relay lets one chunk through, moves that moment on by the
-chunk's duration and sleeps until then. All stand in the same queue with one chunk each, so those who have bytes to
-move share evenly, what one leaves over the others take, and no message is needed when a transfer starts or ends.
+A bucket is a small file that all relays of a budget share; bandwidth.py makes it. In addition to the rate it contains one number,
+the theoretical arrival time of the generic cell rate algorithm (virtual scheduling, ITU-T I.371): the time at which everything that
+was passed on so far would have been passed on at exactly the rate. A relay passes on one chunk, adds the chunk's duration to that
+time and sleeps until then. All wait in the same queue with one chunk each, so transfers with data share evenly, the others use what
+one leaves, and no message is needed when a transfer starts or ends.
 
-rsync starts one of these per source path, and it starts as fast as it imports little: no signal (5 ms, for its enum), no subprocess
-(11 ms), nothing of btrkeep. It therefore handles no signal; whatever ends it, the kernel ends the remote shell with it.
+rsync starts one of these for each source path. It starts fast because it imports little: no signal (5 ms, for its enum), no
+subprocess (11 ms), nothing of btrkeep. It therefore handles no signal; when it ends for any reason, the kernel also ends the
+remote shell.
 """
 
 import ctypes

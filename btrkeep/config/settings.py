@@ -92,7 +92,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackupSettings:
-    """Settings of the pool as a whole; the rest of [backup] is copied into every host. `bandwidth` is bytes per second, None no
+    """Settings of the whole pool; the rest of [backup] is copied into every host. `bandwidth` is bytes per second, None no
     limit.
     """
 

@@ -60,7 +60,7 @@ class StripBackup:
     day: date
     """The day on which it started, in the pool's zone."""
     kind: StripLetter
-    """What became of it."""
+    """Its letter."""
 
 
 def kind_of(keep: bool, rules: Collection[str], state: str) -> StripLetter:

@@ -149,13 +149,13 @@ class ClockPast:
 def clock_verdict(past: ClockPast, now: ClockFact, newest: datetime | None, rehearsal: bool) -> ClockVerdict:
     """Decides whether the wall clock can be right, from what earlier expiries saw and the end of the newest run, `newest`.
 
-        against the trusted fact      against the doubted one                        verdict
-        -                             goes on from it, for a night                   believed: it has stayed so
-        before it                     the same, and a run has ended in that night    believed: it was the trusted one that was ahead
-        goes on from it, same boot    -                                              believed: the boot clock proves it
-        before it, or before a run    -                                              stop
-        too far ahead of it           -                                              wait, for a night
-        goes on from it               -                                              believed
+        against the trusted fact        against the doubted one                       verdict
+        -                               agrees with it, for a night                   believed: it has been consistent since
+        before it                       the same, and a run has ended in that night   believed: the trusted one was ahead
+        agrees with it, same boot       -                                             believed: the boot clock proves it
+        before it, or before a run      -                                             stop
+        too far ahead of it             -                                             wait, for a night
+        agrees with it                  -                                             believed
 
     Runs do not count against the boot clock. So expiries or a night under a clock that was years ahead delay nothing once the clock
     is right again; if it was believed, by one morning. A rehearsal's clock may be set forward at will, but not back.

@@ -104,7 +104,7 @@ def filesystem_of(fd: int) -> str | int:
 
 
 def is_on(path: Path, filesystem: str) -> bool:
-    """Returns True if `path` lies on the btrfs of that UUID."""
+    """Returns True if `path` is on the btrfs of that UUID."""
     return statfs_type(path) == "btrfs" and filesystem_uuid(path) == filesystem
 
 

@@ -1,13 +1,12 @@
 r"""The messages between the dashboard and the root service. docs/serve.rst describes them.
 
-One request on each connection: a line of JSON, {"verb", "session", "arguments"}, or "who" in the place of
-"session". The answer is a line of JSON, {"ok": true, "answer"},
-or {"ok": false, "error", "hint", "kind", "own"}, with "job" if a job continues
-with it, or {"ok": true, "stream": {"name", "type", "length"}} with frames after it: four bytes of
-length, the greatest first, and so many bytes. A frame of length 0 is the end of something whole. FAILED in the place of a length,
-and an error's line after it, is the end of something that broke midway.
+One request on each connection: a line of JSON, {"verb", "session", "arguments"}, or "who" instead of "session". The answer is a
+line of JSON, {"ok": true, "answer"}, or {"ok": false, "error", "hint", "kind", "own"}, with "job" if a job continues with the
+request, or {"ok": true, "stream": {"name", "type", "length"}} followed by frames: four bytes of length, the highest first, and that
+many bytes. A frame of length 0 is the end of a complete stream. FAILED instead of a length, followed by the line of an error, is
+the end of a stream that failed midway.
 
-All JSON is ASCII. Bytes of a path that are not UTF-8 stand in it as Python has them: as lone surrogates, \udc80 to \udcff.
+All JSON is ASCII. Bytes of a path that are not UTF-8 have the form of Python: lone surrogates, \udc80 to \udcff.
 """
 
 import json

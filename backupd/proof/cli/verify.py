@@ -56,7 +56,7 @@ class VerifyProgress:
         self._files: int | None = None
 
     def begin(self, count: ReadCount, backup: Restorable, number: int, of: int) -> None:
-        """Starts `backup`, the one with that `number` of so many; `count` has the files read before."""
+        """Starts `backup`, number `number` of `of`; `count`: the files read before."""
         self._head, self._files = f"[{number}/{of}] {printable(backup.host)} {backup.name}", backup.record.files
         self._before = replace(count)
 

@@ -78,8 +78,8 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
     the copy (`send-only --replica NAME`); on the second server `replicate NAME --seed-from FOLDER`. Both continue after an
     interruption.
 
-    With --damaged, the copies that `backupd damaged` lists here are fetched again, as the difference to an undamaged copy or as a
-    whole. A copy that is being restored from waits for the next time.
+    With --damaged, the copies that `backupd damaged` lists here are fetched again, as the difference to an undamaged copy or
+    completely. A copy that is being restored from is fetched the next time.
 
     It waits while a backup, an expiry or a balance is running here. Exit status 0: all backups are here; 1: a host could not be
     fetched, or a pool on a removable disk was away for longer than `max_age`; 3: another replication of it is running; 4: this
