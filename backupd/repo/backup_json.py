@@ -140,7 +140,7 @@ class Record:
     subvolume. Earlier versions wrote `split`, which is ignored: it was wrong after a `promote`.
     """
     doubted: bool = field(default=False, metadata=_LEFT_OUT)
-    """True if files with the time UNSYNCED_TIME (run/finalisation.py) may not be on the disk; only then in the file."""
+    """True if files with the time UNSYNCED_TIME (run/finalisation.py) may not be on the disk; only if set."""
     stopped_for: str | None = field(default=None, metadata=_LEFT_OUT)
     """ROOM if the run was stopped for that reason; only if set."""
     written: int | None = field(default=None, metadata=_LEFT_OUT)

@@ -74,8 +74,9 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
-    """Returns those hosts that, as published, are fetched from another pool, by replica, if the pool still agrees. A copy that is
-    not published yet is found at its turn.
+    """Returns the copies among the hosts, by replica: published as such, and still fetched from another pool.
+
+    A copy that is not published yet is recognised later, when its host is handled.
     """
     before = copies_of(catalogue.get_fact(COPIES))
     replicas = {host: _fetched_by(pool, host, before) for host in before.fetched.keys() & hosts}
