@@ -118,10 +118,8 @@ def _look_seeds() -> Seeds:
 
 def _look() -> Callable[[bytes], object]:
     """The input is one of the three files. What it says is entered, read by path, and written and read again."""
+    from backupd.repo.pool_files import COMPARED, DAMAGED, VERIFIED
     from backupd.repo.verification_files import (
-        COMPARED,
-        DAMAGED,
-        VERIFIED,
         enter_damages,
         read_compared,
         read_damaged,
