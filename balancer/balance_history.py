@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,6 @@ from balancer.run_types import BalanceEvent, BalanceOutcome, BalanceStarted, Pla
 from balancer.score import BAD
 from balancer.survey import Survey, identity
 from btrkeep.errors import ConfigError, OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.mounts import open_btrfs
 from btrkeep.process.proc import start_time
 from btrkeep.units import printable, show_times_in

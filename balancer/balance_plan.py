@@ -5,7 +5,7 @@ Nothing is changed.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from balancer.run_types import MAP_CELLS, PlannedBlockGroup, RunSettings, SpaceN
 from balancer.score import below
 from balancer.survey import Cost, DataBlockGroups, Survey, cost, survey
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import read_allocation, read_room
 from btrkeep.pool.space_by_profile import Room
 from btrkeep.treescan.block_groups import Chunks, chunks, looked_up

@@ -6,6 +6,7 @@ the figures.
 """
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from balancer.cost_model import DEFAULT
 from balancer.score import GIB, Array
 from balancer.survey import Cost, DataBlockGroups
 from btrkeep.choices import BALANCE_POLICIES
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_size
 
 _ORDERS: Mapping[str, Callable[[DataBlockGroups], Array]] = {

@@ -1,14 +1,13 @@
 """Estimates what balancing a block group takes, in bytes of metadata and seconds, from the costs of earlier ones. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from itertools import combinations
 
 import numpy as np
 
 from balancer.score import Array
 from balancer.survey import Cost
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

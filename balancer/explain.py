@@ -4,12 +4,12 @@ Addresses run from left to right, and each row of text is two lines of the map: 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from balancer.score import SIZES, Array, FreeSpaceTally, joined, size_class, tent
 from balancer.survey import DATA, Cost, Survey, cost, surveyed
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.block_groups import Chunks, chunks, looked_up
 from btrkeep.treescan.extents import gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree

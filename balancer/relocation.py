@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,7 +23,6 @@ from balancer.run_types import (
     StopReason,
 )
 from balancer.stop_rules import Stop
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.balance_ioctl import balance_block_group, balance_now, cancel_balance
 from btrkeep.process.progress import ProgressSink

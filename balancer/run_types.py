@@ -3,7 +3,7 @@
 `balancer.balancing` makes them; the command line shows them. Nothing here reads a filesystem.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +13,6 @@ from balancer.cost_model import Estimate
 from balancer.score import Array
 from balancer.survey import Cost
 from btrkeep.choices import DEFAULT_POLICY, MAX_PRESSURE
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Notice, Waiting
 
 MAP_CELLS = 256

@@ -6,12 +6,12 @@ python-btrfs: a free extent that continues in the next bitmap counts once in eac
 such parts are joined.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_share, format_size
 
 Array = NDArray[Any]

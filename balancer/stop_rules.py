@@ -2,11 +2,11 @@
 
 import signal
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from balancer.choose import FOR_SPACE
 from balancer.run_types import BalanceOutcome, RelocationObstacle, RunSettings, StepDone, StopReason
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, local_minute
 
 _MOST_WITHOUT_SPACE = 5

@@ -5,13 +5,13 @@ batch of free extents.
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from balancer.score import Array, FreeExtents, FreeSpaceTally, benefit, used_pct
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.block_groups import Chunks, chunks, filesystem, looked_up, used_from_free_space
 from btrkeep.treescan.extents import extents, gaps
 from btrkeep.treescan.free_space import free_space, has_free_space_tree

@@ -4,12 +4,11 @@ conditions and has their text.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import LARGEST_NUMBER, format_time, parse_time
 
 RUNNING, PARTIAL = "running", "partial"

@@ -12,10 +12,8 @@ a finer time that was already given: it counts only if it is later than the fine
 
 import os
 import time
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-
-from btrkeep.lazy_dataclass import dataclass
 
 
 def elapsed() -> float:

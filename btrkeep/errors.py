@@ -12,10 +12,9 @@ import errno
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO
-
-from btrkeep.lazy_dataclass import dataclass
 
 DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 """The kernel's errors for data or metadata that the disk cannot return as they were written."""

@@ -9,9 +9,8 @@ The table is of the pool and its hosts; web/health.py has the metrics of the das
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
-
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ import os
 import re
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from btrkeep.lazy_dataclass import dataclass
 
 PRESSURE = Path("/proc/pressure")
 _MOMENT = 0.01  # seconds

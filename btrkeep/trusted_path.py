@@ -6,10 +6,10 @@ import os
 import pwd
 import shlex
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.hung_storage import is_remote
-from btrkeep.lazy_dataclass import dataclass
 
 WEB_USER = "btrkeep"
 """The dashboard's user and its group, which may read the copy of the catalogue and ask the root service."""

@@ -7,6 +7,7 @@ blue-yellow blindness the same construction is used with the plane through white
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from balancer.score import BAD
 from btrkeep.choices import COLOURS
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from heatmap.filesystem_state import DATA, METADATA, PROFILE_MASK, PROFILES, SYSTEM, TYPE_MASK, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS
 from heatmap.whole_filesystem import CellColours, Colouring, usage

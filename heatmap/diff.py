@@ -6,14 +6,13 @@ does not show, because the new device has the old one's number).
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_size, format_time, local_time, printable
 from heatmap.filesystem_state import Array, FilesystemState
 

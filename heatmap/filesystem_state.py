@@ -2,12 +2,11 @@
 fills them.
 """
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from numpy.typing import NDArray
-
-from btrkeep.lazy_dataclass import dataclass
 
 Array = NDArray[Any]
 

@@ -19,13 +19,13 @@ The Hilbert curve starts in the lower left corner and ends in the lower right on
 """
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from btrkeep.choices import CURVES
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from heatmap.filesystem_state import Array
 
 HILBERT, LINEAR, SNAKE = CURVES

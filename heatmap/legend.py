@@ -5,6 +5,7 @@ small.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -13,7 +14,6 @@ from unicodedata import combining, normalize
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, local_time, printable
 from heatmap.colourings import Colour, ColourKey, ColourScheme
 from heatmap.filesystem_state import Array, FilesystemState

@@ -18,7 +18,7 @@ lowest bytes of all numbers come first, then all second ones and so on, because 
 import json
 import struct
 import zlib
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ import numpy as np
 
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
-from btrkeep.lazy_dataclass import dataclass
 from heatmap.filesystem_state import Array, FilesystemState
 
 MAGIC = b"\x89heatmap"

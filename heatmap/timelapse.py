@@ -10,6 +10,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -20,7 +21,6 @@ from PIL import Image, UnidentifiedImageError
 from btrkeep.cli.arguments import show_times_of_pool_on
 from btrkeep.errors import OperatorError
 from btrkeep.fs.output_file import whole_file
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.programs import run
 from btrkeep.units import format_size, local_minute, printable
 from heatmap.animation import Gif, Palette, Webp, ffmpeg_command

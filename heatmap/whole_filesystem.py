@@ -14,14 +14,13 @@ position: all with start <= position < end are in that pixel. None: nothing is a
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from btrkeep.choices import SORTS
 from btrkeep.fs.output_file import whole_file
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_time
 from heatmap.filesystem_state import DATA, METADATA, SYSTEM, TYPE_MASK, Array, FilesystemState
 from heatmap.grid import MIN_BRIGHTNESS, OVERVIEW_GRANULARITY, Canvas, Grid, Runs, choose

@@ -1,12 +1,12 @@
 """Open alarms, and what to do about each."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.catalogue import StoredAlarm
 from btrkeep.catalogue.model_alarm import DEVICES, FAILURE, ROOM, SERVICE, SILENT, SUSPECT
 from btrkeep.decisions.alarm_advice import Advice, AlarmPatience, advice
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint
 from web.mapping import from_row

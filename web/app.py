@@ -5,6 +5,7 @@ The X-Forwarded headers of a reverse proxy are used if the configuration names t
 
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from btrkeep import __version__
-from btrkeep.lazy_dataclass import dataclass
 from web import account, copies, doctor, endpoints, error_pages, filters, health, log, overview
 from web.auth import sessions
 from web.auth.sessions import cookie_key

@@ -4,7 +4,7 @@ This server knows about another pool only what that pool recorded here at the en
 that both have. A viewer who is limited to hosts sees only these hosts.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from flask import Blueprint, render_template
@@ -27,7 +27,6 @@ from btrkeep.decisions.copy_status import (
     read_stored,
     running_words,
 )
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import counted, parse_backup_name
 from web.api import STATE, ApiRequest, Endpoint

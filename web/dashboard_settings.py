@@ -1,9 +1,8 @@
 """The settings of the dashboard: options of the command line, and the [web] section of the configuration."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import login_socket_of
 
 DATA = Path("/var/lib/btrkeep-web")

@@ -1,13 +1,13 @@
 """The doctor: faults and slow parts of the pool, from the root service on request, and how to repair them; cached."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from flask import Blueprint, redirect, render_template, url_for
 from werkzeug.wrappers import Response
 
-from btrkeep.lazy_dataclass import dataclass
 from web.api import STATE, ApiRequest, Endpoint
 from web.service_client import answers, root_service
 from web.source import needs_all_hosts

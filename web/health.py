@@ -10,6 +10,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from flask import Blueprint, Response, current_app, g, request
@@ -24,7 +25,6 @@ from btrkeep.decisions.findings import FACT, from_text
 from btrkeep.decisions.host_state import STATES
 from btrkeep.decisions.trend import numbers_of_sample
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.metrics import CONTENT_TYPE, Metric, MetricSamples
 from web.api.answers import MEANINGS, answer, dumped
 from web.hosts.data import NOT_OURS, HostRow, every_row

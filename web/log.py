@@ -1,7 +1,7 @@
 """The log: past runs of hosts and rsync's output, as `backupd log` has them: newest first, a page at a time."""
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from typing import Annotated
@@ -12,7 +12,6 @@ from pydantic import Field
 from btrkeep.catalogue import KILLED, RUN_OUTCOMES, Catalogue, PastRuns, Run
 from btrkeep.decisions.rsync_meaning import exit_words
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.viewer import AnswerSize
 from btrkeep.units import parse_time, seconds_between
 from web.api import JOBS, ApiRequest, Endpoint, IdParameter, Moment, OneOf

@@ -1,6 +1,7 @@
 """The first page: the result of the night, the state of the hosts, running jobs, space in the pool, and faults."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from flask import Blueprint, render_template, url_for
@@ -12,7 +13,6 @@ from btrkeep.decisions.alarm_advice import command_for
 from btrkeep.decisions.drills import drill_status, proven_words, read_drills
 from btrkeep.decisions.schedule import SCHEDULE_FACT, StoredSchedule, stored_schedule
 from btrkeep.decisions.verification import last_reads, verification_sentence
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration
 from web.alarms import OpenAlarm, grouped, open_alarms

@@ -9,14 +9,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
 from btrkeep.catalogue import state_mark
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ A job without an end in the catalogue is looked up in /proc. If this service may
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from btrkeep.catalogue import Catalogue, Expiry, Progress, Run
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.proc import start_time
 from btrkeep.serving.viewer import Viewer
 from web.api import STATE, ApiRequest, Endpoint

@@ -5,6 +5,7 @@ expire` does the rest (expire/expiry_runner.py), at once if that was requested.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from backupd.actions.hold import DayMeaning, resolve_name
@@ -23,7 +24,6 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.decisions.safety_limits import Forced
 from btrkeep.errors import OperatorError, StateConflict
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_time, parse_backup_name
 
 

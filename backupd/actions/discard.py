@@ -8,6 +8,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from backupd.repo import final_backups
 from btrkeep.backup_states import PARTIAL
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError, StateConflict
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import left_behind, read_holder
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.orphans import wait_for

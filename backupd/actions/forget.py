@@ -4,7 +4,7 @@ This is one line in the host's notes.json, which `backupd expire` reads. Callers
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,6 @@ from btrkeep.catalogue import Backup, Catalogue
 from btrkeep.config import Config
 from btrkeep.decisions.retention import RetentionCode
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_size, format_time
 

@@ -11,6 +11,7 @@ shorter start of a name may be a mistake, so it is not accepted.
 
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from typing import Any
@@ -25,7 +26,6 @@ from btrkeep.backup_states import ALTERED, COMPLETE, DELETING, EXPIRED, FAILED, 
 from btrkeep.catalogue import Catalogue
 from btrkeep.decisions.retention import Hold
 from btrkeep.errors import StateConflict, UsageError, did_you_mean
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import set_read_only
 from btrkeep.units import format_time

@@ -6,6 +6,7 @@ Nothing enables them automatically: kernels before 6.7 cannot mount the filesyst
 import platform
 import re
 import shlex
+from dataclasses import dataclass
 from datetime import datetime
 
 from backupd.repo.final_backups import unfinished
@@ -13,7 +14,6 @@ from backupd.repo.pool_files import hosts_of
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import qgroups
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.process.programs import ProgramFailed, run

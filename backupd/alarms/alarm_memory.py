@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from btrkeep.catalogue.model_alarm import SERVICE
 from btrkeep.config import Config
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.hung_storage import answers
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import take_lock
 from btrkeep.trusted_path import untrusted_state
 from btrkeep.units import format_time

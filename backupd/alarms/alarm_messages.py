@@ -7,6 +7,7 @@ it takes an angle bracket, a link's "](", or a mention's @ to be more than text.
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
@@ -16,7 +17,6 @@ from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.copy_status import OFFSITE, age_words, done_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, local_time, printable, seconds_between
 
 _LONGEST = 300

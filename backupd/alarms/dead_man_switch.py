@@ -8,6 +8,7 @@ few seconds at its end. The URL is a secret; messages name only its host.
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from urllib.parse import urlsplit
 
@@ -15,7 +16,6 @@ from backupd.alarms.alarm_messages import harmless
 from btrkeep.config import Config, Url
 from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.host_state import COPY, HostStatus
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.threads import NoThread, start
 from btrkeep.units import counted, format_share
 

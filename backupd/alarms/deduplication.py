@@ -15,12 +15,11 @@ The recorded alarms change only after a message was sent, so a message that coul
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from backupd.alarms.events import Alarm, FoundAlarms, Key, Known
 from btrkeep.catalogue import StoredAlarm
-from btrkeep.lazy_dataclass import dataclass
 
 QUIET = timedelta(hours=24)
 

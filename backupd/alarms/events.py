@@ -5,7 +5,7 @@ not mounted) neither raise nor end alarms: `unknown` names such events.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from backupd.alarms import alarm_messages
@@ -26,7 +26,6 @@ from btrkeep.decisions.host_state import COPY, UNKNOWN, HostStatus, has_other_ke
 from btrkeep.decisions.lasting import host_words, lasting
 from btrkeep.decisions.pool_health import HealthLimits, judge_pool
 from btrkeep.decisions.repeated import Step, repeated_hint, repeated_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import seconds_between
 
 _OF_CHECK = {

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.alarms import alarm_messages, digest
@@ -25,7 +25,6 @@ from btrkeep.decisions.findings import CATALOGUE, FACT, StoredVerdict, as_text
 from btrkeep.decisions.pool_health import HealthLimits, PoolFacts, judge_pool
 from btrkeep.decisions.schedule import SCHEDULE_FACT, schedule_text
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.units import format_time, parse_time
 

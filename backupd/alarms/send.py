@@ -8,10 +8,10 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from backupd.alarms.alarm_messages import Message
 from btrkeep.config import Url
-from btrkeep.lazy_dataclass import dataclass
 
 _LOGGERS = ("apprise", "requests", "urllib3", "asyncio", "oauthlib", "requests_oauthlib", "markdown", "MARKDOWN", "slixmpp", "paho")
 _STATUS = re.compile(r"\berror=(\d{3})\b|\bHTTP (?:error )?(\d{3})\b|\((\d{3}), b?'", re.ASCII)

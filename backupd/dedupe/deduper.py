@@ -19,7 +19,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -36,7 +36,6 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.fs.file_data import share_all
 from btrkeep.fs.reflink import OF_ONE_FILE, shared_pieces
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.locks import at_work, read_holder
 from btrkeep.pool.marker import Pool

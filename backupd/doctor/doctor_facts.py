@@ -7,7 +7,7 @@ finding nor as passed. Commands have the names of this filesystem and pool.
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.findings import ERROR, NOTE, WARNING, Finding, PoolVerdict, Remedy, Step
 from btrkeep.decisions.pool_health import NOTHING_WRONG, CatalogueFacts, HealthLimits, PoolFacts, Redundancy, judge_pool
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.space_by_profile import Room
 from btrkeep.procfs import Capabilities
 from btrkeep.trusted_path import UntrustedStep

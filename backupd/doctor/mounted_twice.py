@@ -7,13 +7,13 @@ second place. A mount on a folder above another mount hides that one.
 import posixpath
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from backupd.rsync.host_answers import is_expected
 from btrkeep.config import HostConfig
 from btrkeep.config.self_exclusion import below
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.procfs import Mount
 
 _NO_FILES = frozenset({"autofs", "rootfs", "proc", "sysfs", "tmpfs", "devtmpfs"})  # what such a mount hid, no backup misses

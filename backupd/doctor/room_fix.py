@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from btrkeep.config import Config
 from btrkeep.decisions.pool_health import unallocated_floor
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.activity import read_activity
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.balance_ioctl import balance_block_group, missing_devices

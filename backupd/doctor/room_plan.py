@@ -7,10 +7,8 @@ removed. Each step depends only on the present state of the filesystem, so a kil
 """
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
-
-from btrkeep.lazy_dataclass import dataclass
 
 DATA, METADATA = 1, 4  # BTRFS_BLOCK_GROUP_DATA, BTRFS_BLOCK_GROUP_METADATA, btrfs_tree.h
 _MIB = 1 << 20

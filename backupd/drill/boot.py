@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backupd.drill.drill_context import DrillContext, NotFinished
@@ -27,7 +27,6 @@ from backupd.repo.read_lock import lock_for_reading
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.subvolume import snapshot
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.programs import environment, run

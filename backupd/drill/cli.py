@@ -1,7 +1,7 @@
 """`backupd drill`: restores or boots backups for real, compares them, and deletes the result."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from random import SystemRandom
 from typing import Any
 
@@ -34,7 +34,6 @@ from btrkeep.decisions.drills import (
     read_drills,
 )
 from btrkeep.errors import Exit, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancelled, Status, signal_status
 from btrkeep.units import counted, format_duration, format_size, parse_duration, printable

@@ -8,13 +8,12 @@ import asyncio
 import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from backupd.drill.drill_context import NotFinished
 from backupd.files.conflict_policy import differs_words
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.units import printable
 

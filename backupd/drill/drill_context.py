@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -11,7 +11,6 @@ from random import Random
 from backupd.repo.leftovers import DRILL_LOCK, clear_drills, drill_folder
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import at_work, take_lock
 from btrkeep.pool.marker import Pool

@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -24,7 +24,6 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config.values import FileSample
 from btrkeep.decisions.drills import DrillOutcome, DrillResult
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import create
 from btrkeep.units import counted, printable

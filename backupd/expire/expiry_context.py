@@ -6,7 +6,7 @@ The catalogue is a copy of the pool's records: an expiry continues without it, a
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -17,7 +17,6 @@ from btrkeep.catalogue import Catalogue, CatalogueBusy, CatalogueUnusable
 from btrkeep.config import Config
 from btrkeep.decisions.expiry_plan import HostPlan, agreed, plan_host
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation, ProgressSinks

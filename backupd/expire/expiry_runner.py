@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,7 +30,6 @@ from btrkeep.decisions.pool_health import lacks_room
 from btrkeep.decisions.safety_limits import ClockPast, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
 from btrkeep.fs.openat import is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import qgroups
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import read_room

@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from btrkeep.decisions.expiry_plan import HostBackups, UnreadableHost
 from btrkeep.decisions.retention import Candidate, DeletionRequest
 from btrkeep.errors import DAMAGED, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.pool.subvolume import Subvolume, describe
 from btrkeep.units import parse_backup_name, parse_time

@@ -13,7 +13,7 @@ host no longer exists, and the next run removes the rest.
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,6 @@ from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan
 from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.errors import PoolUnusable
 from btrkeep.fs.openat import is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.syncfs import Syncfs, syncing

@@ -11,6 +11,7 @@ the mean. It cannot show whether the waiting subvolumes resemble the dropped one
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import sqrt
@@ -19,7 +20,6 @@ from statistics import stdev
 from typing import TypeVar
 
 from btrkeep.errors import PoolUnusable, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import filesystem_uuid
 from btrkeep.pool.mounts import mount_of
 from btrkeep.pool.orphans import Drop, Key, branches, dead_roots, passed, queued

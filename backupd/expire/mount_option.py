@@ -7,11 +7,10 @@ in a service's ExecStopPost, restores it after a kill.
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.mounts import allocator, mount_of, set_allocator

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
@@ -20,7 +20,6 @@ from btrkeep.decisions.safety_limits import (
     DeletedShare,
     force_word,
 )
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.proc import FolderUser
 from btrkeep.process.progress import Notice
 from btrkeep.units import counted, format_duration, format_share, local_time

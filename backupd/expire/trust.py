@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from btrkeep.decisions.safety_limits import (
 )
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
 from btrkeep.hung_storage import answers
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.procfs import boot_id
 from btrkeep.trusted_path import untrusted_state

@@ -8,7 +8,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +21,6 @@ from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.file_data import PIECE, Run, data_runs, pieces
 from btrkeep.fs.openat import FILE
-from btrkeep.lazy_dataclass import dataclass
 
 SAMPLES = 20
 _AT_ONCE = 128 << 10

@@ -9,6 +9,7 @@ opened nor compared further.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Any
 
@@ -19,7 +20,6 @@ from backupd.files.tree import Entry, Tree
 from backupd.files.versions import changed_fields
 from backupd.files.walking import WalkEntry, walk
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, printable
 
 ADDED, REMOVED, CHANGED, KIND = "added", "removed", "changed", "kind"

@@ -9,6 +9,7 @@ import fnmatch
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from backupd.repo.pool_files import hosts_of, is_pattern, names_of
 from btrkeep.backup_states import COMPLETE
 from btrkeep.decisions.due import latest
 from btrkeep.errors import OperatorError, UsageError, did_you_mean, quoted
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import WORKING, Pool
 from btrkeep.units import local_time
 

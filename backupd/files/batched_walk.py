@@ -11,7 +11,7 @@ import stat
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from backupd.files.spool import MOST, unnamed_file
 from backupd.files.tree import Descent, Entry, Tree, components, entry_of, joined, names_in, read_entry
 from backupd.files.walking import MANY, MUCH, PlainFile, PlainFiles, Unreadable, WalkEntry, parent_of, plain_file, report, symlink
 from btrkeep.fs.openat import FOLDER
-from btrkeep.lazy_dataclass import dataclass
 
 WHOLE = 256
 """Maximum names in a folder that is restored as a unit: a killed restore loses at most this many."""

@@ -1,10 +1,10 @@
 """Decides how each name is restored: a pure function of the backup's entry and the existing one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from backupd.files.tree import Entry
 from btrkeep.choices import OVERWRITE
-from btrkeep.lazy_dataclass import dataclass
 
 NEW, SAME, ENTERED, OVERWRITTEN, KEPT, REFUSED = "new", "same", "entered", "overwritten", "kept", "refused"
 NEVER, OLDER, ALL = OVERWRITE

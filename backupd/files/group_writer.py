@@ -5,7 +5,7 @@ the results.
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
@@ -21,7 +21,6 @@ from backupd.files.tree import identity
 from backupd.files.walking import PlainFile, Unreadable
 from backupd.files.writing import Writer
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(slots=True)

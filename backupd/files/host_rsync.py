@@ -5,14 +5,13 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import LONGEST_REST, Messages, Output
 from backupd.rsync.process import StallWatch
 from backupd.rsync.restore_command import Item, parse_item
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.group import Group
 from btrkeep.process.progress import Cancelled
 

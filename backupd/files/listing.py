@@ -3,13 +3,13 @@
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any
 
 from backupd.files.spool import ordered
 from backupd.files.tree import KINDS, Entry, Tree, components, joined, read_entry
-from btrkeep.lazy_dataclass import dataclass
 
 MOST_SORTED = 100_000
 """The largest folder that is sorted by anything but name, because that needs a stat of each name."""

@@ -6,6 +6,7 @@ reflinks, are equal and are not read.
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces, share_all
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import filesystem_of
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from backupd.files.batched_walk import PlainFolder, PlainFolders, Walked
@@ -11,7 +12,6 @@ from backupd.files.walking import PlainFile, PlainFiles, Unreadable, parent_of, 
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import open_on_same_device
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 Names = tuple[bytes, ...]

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from backupd.files.conflict_policy import CONTENT_ONLY, ENTERED, KEPT, NEW, OVERWRITTEN, REFUSED, SAME, differs_words
 from backupd.files.placing import FolderVisits, Names, PlainVisits, place_path
@@ -11,7 +11,6 @@ from backupd.files.tree import Entry
 from backupd.files.walking import PlainFile
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, printable
 
 SAMPLES = 20

@@ -6,6 +6,7 @@ attributes and ACLs, GNU.sparse.* (format 1.0) for holes. Python's tarfile canno
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from zlib import adler32
 
@@ -13,7 +14,6 @@ from backupd.files.attributes import ACCESS, DEFAULT, acl_text
 from backupd.files.tree import Entry
 from backupd.files.walking import PlainFile
 from btrkeep.fs.file_data import Run
-from btrkeep.lazy_dataclass import dataclass
 
 BLOCK = 512
 TYPES = {

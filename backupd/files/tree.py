@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,6 @@ from backupd.repo.backup_json import DATA
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder, open_inner
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.procfs import mounts
 from btrkeep.units import printable
 

@@ -13,7 +13,7 @@ changes. By content, it is the list of everything below it: names, types, sizes 
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from backupd.files.attributes import attributes
@@ -23,7 +23,6 @@ from backupd.files.tree import NOT_THERE, Entry, Tree, components, deepest
 from backupd.files.walking import entries, parent_of
 from backupd.repo.backup_json import PathOutcome
 from btrkeep.backup_states import COMPLETE
-from btrkeep.lazy_dataclass import dataclass
 
 THERE, MISSING, LEFT_OUT, UNFINISHED, LINKED, UNREADABLE = (
     "there",

@@ -8,9 +8,9 @@ each name until the end, and a host may have millions: here the index is bytes, 
 import errno
 import struct
 import time
+from dataclasses import dataclass
 
 from backupd.files.tree import Entry
-from btrkeep.lazy_dataclass import dataclass
 
 _FORMATS = {"file": 0o100000, "folder": 0o040000, "symlink": 0o120000}
 KINDS = tuple(_FORMATS)

@@ -7,12 +7,12 @@ month, day of the week, with lists, ranges, steps and names.
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from btrkeep.config.reading import FOLDER
-from btrkeep.lazy_dataclass import dataclass
 
 _NAMES = {
     name: str(number)

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -23,7 +23,6 @@ from btrkeep.decisions.schedule import (
     parse_calls,
 )
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.proc import is_elsewhere_known
 from btrkeep.process.programs import ProgramFailed, paste_line, run
 

@@ -5,7 +5,7 @@ rest.
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -46,7 +46,6 @@ from btrkeep.decisions.verification import (
     verification_counts,
 )
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import qgroups
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.orphans import count_orphans

@@ -4,6 +4,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from btrkeep.config.keys import LEGAL
 from btrkeep.config.problems import InvalidValue, RefusedItems, nearest
 from btrkeep.config.sources import require_host_name
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 
 KEYS: Mapping[str, ConfigKey] = LEGAL[HOST] | {
     f"{section}.{name}": key for section in WITHIN[HOST] for name, key in LEGAL[section].items()

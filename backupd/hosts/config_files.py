@@ -6,6 +6,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from btrkeep.config.problems import Problems
 from btrkeep.config.sources import require_host_name
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import ConfigError, LockHeld, OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.proc import flock_holders
 from btrkeep.procfs import privilege_hint
 from btrkeep.units import printable

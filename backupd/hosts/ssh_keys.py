@@ -5,11 +5,11 @@ import shlex
 import socket
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import privilege_hint
 

@@ -3,8 +3,8 @@ they are our own.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_size
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"

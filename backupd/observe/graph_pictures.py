@@ -1,6 +1,7 @@
 """The two charts as files: those of the pages, one below the other, with a title, on white."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,7 +14,6 @@ from btrkeep.charts.trend import words as trend_words
 from btrkeep.decisions.day_phases import DayData
 from btrkeep.decisions.trend import Point
 from btrkeep.fs.output_file import whole_file
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_size
 
 _LOOK = ChartStyle(960)

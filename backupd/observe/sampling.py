@@ -9,7 +9,7 @@ days. A state (allocated, devices, options) is that of the last sample; a flow i
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, cast
@@ -17,7 +17,6 @@ from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_pool import SpaceType, join_activities, space_name, split_activities
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.activity import Counters, read_activity, read_counters
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import Pool

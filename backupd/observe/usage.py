@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import accumulate, groupby
 from math import sqrt
@@ -20,7 +20,6 @@ from pathlib import Path
 
 from btrkeep.catalogue import Catalogue
 from btrkeep.errors import OperatorError, is_damage
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import describe
 from btrkeep.procfs import privilege_hint

@@ -4,11 +4,10 @@ Exact for backups of one host that are based on each other. Data shared beyond t
 the host's own.
 """
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.items import U64, Array
 
 _MANY = -1  # as an owner: more than one

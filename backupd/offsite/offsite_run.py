@@ -6,7 +6,7 @@ It waits for a night, an expiry and a balance, and locks the backup that it read
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -36,7 +36,6 @@ from btrkeep.config.config_model import OffsiteSettings
 from btrkeep.decisions.offsite import OffsiteSnapshot, Removal, given_up, tagged_incomplete, to_remove, to_send
 from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, Forced
 from btrkeep.errors import ConfigError, LockHeld, OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import at_work
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation, Cancelled, Notice, ProgressSinks, Waiting

@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, islice
 from pathlib import Path
@@ -39,7 +39,6 @@ from btrkeep.decisions.offsite import (
     tagged_incomplete,
 )
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.units import parse_backup_name

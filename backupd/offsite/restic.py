@@ -18,7 +18,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from typing import Any
 from btrkeep.config.config_model import OffsiteSettings
 from btrkeep.config.values import without_credentials
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.proc import bytes_read_below
 from btrkeep.process.programs import ProgramFailed, environment, piped
 from btrkeep.units import format_duration

@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -39,7 +39,6 @@ from backupd.rsync.comparing import ContentVerdict, HostFolder, HostSession, Out
 from btrkeep.catalogue import Catalogue, Damage
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import groupby
@@ -37,7 +37,6 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import PIECE
 from btrkeep.fs.openat import FOLDER
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.changed import written_files
 

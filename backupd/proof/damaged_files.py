@@ -7,6 +7,7 @@ good if it was read without errors and one of the two checksums is equal.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from itertools import groupby
@@ -27,7 +28,6 @@ from backupd.repo.read_lock import lock_for_reading
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Damage
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 
 

@@ -14,7 +14,7 @@ names, both by searches in trees. Neighbouring unreadable blocks become one row.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +30,6 @@ from btrkeep.decisions.verification import FinishedScrub, note_scrub, read_begin
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import address
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.kernel_log import SPAN, KernelLog, ReadFailure, TreeBlock, filesystem_devices, read_failures
 from btrkeep.pool.space_by_profile import DEVICE_ERRORS

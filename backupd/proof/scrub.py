@@ -9,14 +9,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from btrkeep.decisions.pool_health import Redundancy, redundancy
 from btrkeep.decisions.scrub import UNFINISHED, DeviceScrub, UnreadDevice, begun_of, is_resumable, unread_devices
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import read_allocation
 from btrkeep.pool.balance_ioctl import missing_devices
 from btrkeep.pool.kernel_log import KernelLog, ScrubFaults, faults, filesystem_devices

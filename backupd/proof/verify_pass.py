@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from mmap import mmap
 from threading import Lock
@@ -10,7 +11,6 @@ from threading import Lock
 from backupd.files.file_digest import small_buffer
 from backupd.repo.checksums import Key
 from btrkeep.fs.file_data import PIECE
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import IoPressure
 

@@ -10,7 +10,7 @@ import os
 import random
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import accumulate
 from math import log
@@ -25,7 +25,6 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Catalogue
 from btrkeep.config import HostConfig
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, commit, create, describe, set_read_only, snapshot
 from btrkeep.units import backup_name

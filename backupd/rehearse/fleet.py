@@ -11,7 +11,7 @@ share of files that changes in a night stays the same, and so does the mix of si
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from backupd.rehearse.rehearsal_types import Fleet, HostModel
 from btrkeep.backup_states import COMPLETE
 from btrkeep.catalogue import Backup
-from btrkeep.lazy_dataclass import dataclass
 
 SIGMA = 2.0
 """The spread of the logarithm of sizes. Studies of file systems find 1.8 to 2.6 (Douceur and Bolosky 1999, Agrawal et al. 2007)."""

@@ -13,13 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rehearse.rehearsal_types import VariantSettings
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import is_on
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import mounts

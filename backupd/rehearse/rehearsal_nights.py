@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from backupd.rehearse.rehearsal_types import NightReading, RehearsalPlan, Rehear
 from btrkeep.catalogue import Catalogue
 from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.activity import written_bytes
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import create_pool

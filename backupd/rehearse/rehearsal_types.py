@@ -3,12 +3,11 @@ times seconds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import exp
 from typing import Any
 
 from btrkeep.config import HostConfig
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

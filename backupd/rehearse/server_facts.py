@@ -3,7 +3,7 @@ Only reads.
 """
 
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from backupd.rehearse.fleet import ScaledFleet, learned, scaled
 from backupd.rehearse.rehearsal_types import Fleet, RehearsalPlan, RehearsedBalance, Variant, VariantSettings
@@ -12,7 +12,6 @@ from btrkeep.config import Config, Retention
 from btrkeep.config.config_model import PERIODS
 from btrkeep.config.published import published
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import Allocation, read_allocation
 from btrkeep.pool.marker import SYSFS, filesystem_uuid, open_pool
 from btrkeep.pool.mounts import allocator, mount_of

@@ -9,7 +9,7 @@ seven of eight), and if its median is at least one hundredth.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from math import comb
 from statistics import fmean, median
@@ -20,7 +20,6 @@ from btrkeep.choices import ALLOCATORS, BALANCE_POLICIES, IN_PLACE
 from btrkeep.config import Retention
 from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.errors import UsageError, did_you_mean
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 CONFIGURED = "configured"

@@ -5,7 +5,7 @@ nothing.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
@@ -23,7 +23,6 @@ from backupd.repo.read_lock import lock_for_reading
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import PIECE, data_runs
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancelled
 
 _BLOCK = 4096

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from backupd.actions.delete import choose, mark, require_sane_clock
@@ -44,7 +44,6 @@ from btrkeep.errors import OperatorError, PoolUnusable, StateConflict
 from btrkeep.fs.file_data import copy_run, data_runs
 from btrkeep.fs.openat import FILE, is_there
 from btrkeep.fs.reflink import clone
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import qgroups
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.syncfs import syncing

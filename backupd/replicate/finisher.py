@@ -4,8 +4,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.threads import NoThread, start
 
 _TOGETHER, _LONGEST, _MOST = 8, 0.5, 32  # hosts, seconds, hosts

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from backupd.replicate.fetch_plan import require_marked, take_notes
@@ -33,7 +33,6 @@ from btrkeep.decisions.replication import (
     planned_again,
 )
 from btrkeep.errors import OperatorError, is_caused_by_damage
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume

@@ -10,7 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +19,6 @@ from backupd.replicate.wire import LONGEST_PIECE, PIECE, PROTOCOL, frame, object
 from btrkeep import __version__
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 
 DESCRIPTION = "seed.json"

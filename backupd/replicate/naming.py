@@ -17,7 +17,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -45,7 +45,6 @@ from btrkeep.errors import DAMAGED, OperatorError
 from btrkeep.fs.file_data import NO_PLACE, extents
 from btrkeep.fs.openat import is_there
 from btrkeep.fs.output_file import exchange
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume, delete, describe, opened, snapshot
 from btrkeep.treescan import has_readable_tree

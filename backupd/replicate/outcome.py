@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from btrkeep.config import Config
 from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.decisions.copy_status import RunningFetch, note_running
 from btrkeep.decisions.replication import HostFetches, Obstacle
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.process.proc import start_time
 from btrkeep.process.progress import Cancellation, Notice, ProgressSinks, Waiting

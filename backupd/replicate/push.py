@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backupd.replicate.sender import BackupSender, request_lines, serve
@@ -18,7 +18,6 @@ from backupd.replicate.wire import KEEPALIVE_INTERVAL, ConnectionBroken, object_
 from backupd.rsync.bandwidth import Bucket, BudgetPace
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import at_work
 from btrkeep.process.programs import PipedProgram
 from btrkeep.process.progress import Cancellation, Cancelled

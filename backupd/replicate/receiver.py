@@ -20,6 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from uuid import uuid4
@@ -36,7 +37,6 @@ from btrkeep.clock import moment, wait_for_tick
 from btrkeep.config.keys import DEFAULTS
 from btrkeep.decisions.replication import HINTS, RemoteBackup, receive_cause
 from btrkeep.descriptors import ClosingFd, widen_pipe
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import (
     NEWEST,

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +39,6 @@ from btrkeep.config.problems import page
 from btrkeep.decisions.replication import Fetch
 from btrkeep.decisions.rsync_meaning import ExitCause, meaning
 from btrkeep.errors import ERROR_MARK, OperatorError, last_remote_error
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.process.programs import PipedProgram, ProgramFailed, piped
 from btrkeep.units import format_duration, format_time, printable

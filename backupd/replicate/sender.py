@@ -11,6 +11,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -44,7 +45,6 @@ from btrkeep.catalogue import WHOLE, Backup, BackupState, Catalogue
 from btrkeep.config.sources import name_fault
 from btrkeep.descriptors import widen_pipe
 from btrkeep.errors import OperatorError, is_damage
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import newest_stream, opened, origins, send

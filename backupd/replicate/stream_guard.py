@@ -8,10 +8,10 @@ the intended one, each command that names the parent gets another UUID.
 
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 
 _MAGIC = b"btrfs-stream\0"
 _VERSION = struct.Struct("<I")

@@ -13,6 +13,7 @@ import struct
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from sys import intern
 from typing import Any
@@ -20,7 +21,6 @@ from typing import Any
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.replication import RemoteBackup
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_duration, format_size, parse_backup_name, parse_time
 
 PROTOCOL = 1

@@ -12,13 +12,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from backupd.repo.pool_files import NOT_UNDERSTOOD
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import held_by
 from btrkeep.pool.marker import MARKER, Pool

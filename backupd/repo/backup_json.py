@@ -8,7 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,6 @@ from backupd.repo.pool_files import NOT_UNDERSTOOD, has_room, number_of, text_of
 from btrkeep.backup_states import Cause, Condition, ConditionKey, ConditionKind, cause_of, conditions_of, shortened
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import LARGEST_NUMBER, bounded, format_time, parse_time
 
 FORMAT = 1

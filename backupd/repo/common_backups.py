@@ -12,7 +12,7 @@ POOL/.btrkeep/copied/NAME.json names all backups that both pools had by then, on
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,7 +21,6 @@ from backupd.repo.backup_json import UnreadableRecord
 from backupd.repo.pool_files import NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.units import format_time, parse_backup_name, parse_time

@@ -16,6 +16,7 @@ import os
 import time
 from collections import OrderedDict
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,7 +25,6 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.openat import FOLDER, open_folder
 from btrkeep.fs.reflink import copy_inode
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation
 from btrkeep.treescan import FolderPaths, LinkedInode, linked_inodes
 from btrkeep.units import printable

@@ -13,7 +13,7 @@ import uuid
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from btrkeep.catalogue import Catalogue
 from btrkeep.catalogue.facts import BEGINNING, Span, spans_of, spans_text
 from btrkeep.catalogue.history import COLUMNS, MOST_ROWS, values_of
 from btrkeep.errors import LockHeld, OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import MARKER, Pool

@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from types import TracebackType
@@ -27,7 +28,6 @@ from btrkeep.errors import OperatorError, PoolUnusable, is_damage
 from btrkeep.fs.file_data import Run, extents, is_private
 from btrkeep.fs.openat import FILE, FOLDER, open_folder
 from btrkeep.fs.reflink import NOCOW, inode_flags
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import commit, describe
 from btrkeep.process.progress import Cancellation, Cancelled

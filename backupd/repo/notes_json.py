@@ -13,7 +13,7 @@ recorded after its release. A backup whose deletion was requested also has {"ask
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from backupd.repo.backup_json import Record, UnreadableRecord
 from backupd.repo.pool_files import LARGEST, NOT_UNDERSTOOD, has_room, text_of_file
 from btrkeep.backup_states import ALTERED, COMPLETE, EXPIRED, SUSPECT
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from btrkeep.clock import Clock
 from btrkeep.config import Config
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.mounts import mount_options, mount_pool_words
 from btrkeep.procfs import SYS_ADMIN, read_capabilities

@@ -14,14 +14,13 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import NO_ROOM, write_atomically
 from btrkeep.pool.marker import MARKER, WORKING, Pool
 from btrkeep.procfs import boot_id

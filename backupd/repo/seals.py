@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from pathlib import Path
@@ -28,7 +28,6 @@ from backupd.repo.backup_json import read as read_record
 from backupd.repo.notes_json import ACCEPTED, ALTERED_NOTE, Notes, read_notes
 from backupd.repo.pool_files import has_room, read_json_file
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened

@@ -19,7 +19,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import groupby, islice
@@ -42,7 +42,6 @@ from btrkeep.catalogue import FOUND_BY, Catalogue, ComparedBackup, Damage, Verif
 from btrkeep.decisions.verification import Verification
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.units import format_time, parse_time

@@ -11,13 +11,13 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from backupd.rsync import throttle
 from btrkeep.config import Config, HostConfig
 from btrkeep.descriptors import ClosingFd
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.procfs import boot_id
 

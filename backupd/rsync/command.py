@@ -23,11 +23,11 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rsync.bandwidth import Bucket, relay_command, shell_words
 from btrkeep.config import HostConfig, SshSettings
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.programs import ProgramFailed, run
 
 LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,6 @@ from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from btrkeep.config import Config, HostConfig, SshSettings
 from btrkeep.decisions.rsync_meaning import meaning
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.group import PATIENCE, Group
 from btrkeep.process.proc import physical_memory
 from btrkeep.process.progress import Cancellation

@@ -16,12 +16,12 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from backupd.rsync.cell import PROGRAM, confined_command, confinement_hint, filter_file, seccomp_filter
 from backupd.rsync.command import SAFE, Rsync
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.mounts import read_only_view
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import arguments_of, bound, descriptor_of, parent_of, why_no_descriptors

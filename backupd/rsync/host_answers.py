@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -17,7 +18,6 @@ from pathlib import Path
 from backupd.rsync.command import host_command
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.procfs import Mount, parse_mounts
 from btrkeep.units import counted, printable

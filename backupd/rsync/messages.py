@@ -11,11 +11,10 @@ the host has a quota here; a line of the sender means a fault of the host.
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from btrkeep.errors import DAMAGED
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import bounded, printable
 
 # The sender can have anything printed here, so numbers are no longer than the catalogue can hold.

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from backupd.rsync.messages import LONGEST_REST, unescape
 from backupd.rsync.process import RunCancellation, StallWatch
 from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.process.proc import become_reaper, physical_memory
 from btrkeep.process.programs import ProgramFailed, ProgramResult, run

@@ -7,6 +7,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from backupd.rsync.confined import ConfinedTransfer
 from backupd.rsync.messages import Messages, Output
@@ -14,7 +15,6 @@ from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import Lock
 from btrkeep.process.group import PATIENCE, Group, GroupCancellation, UnkillableProcess
 from btrkeep.process.proc import GroupMember, members

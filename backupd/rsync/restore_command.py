@@ -8,12 +8,12 @@ place of one.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rsync.command import METADATA, remote_shell
 from backupd.rsync.messages import unescape
 from btrkeep.config import HostConfig, SshSettings
-from btrkeep.lazy_dataclass import dataclass
 
 _ALWAYS = (
     *METADATA,

@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.repo.hardlinks import DATA
@@ -25,7 +26,6 @@ from backupd.rsync.process import RunCancellation
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FILE, FOLDER, open_folder
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.subvolume import commit
 from btrkeep.process.group import PATIENCE, Group
 from btrkeep.process.proc import GroupMember, members

@@ -13,7 +13,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from os import fsencode
 from pathlib import Path
@@ -27,7 +27,6 @@ from backupd.run.interrupted import settings_of
 from btrkeep.backup_states import ConditionKey, ConditionKind, shortened
 from btrkeep.config import HostConfig
 from btrkeep.decisions.lasting import exclude_command, exclude_pattern
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import MARKER, Pool
 from btrkeep.pool.subvolume import commit, describe, inodes_made, opened
 from btrkeep.process.progress import Cancellation

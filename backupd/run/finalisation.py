@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -35,7 +35,6 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, is_there
 from btrkeep.fs.reflink import OF_ONE_FILE, shared_pieces
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import describe, set_read_only

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,6 @@ from backupd.repo.checksums import LONGEST_HOLE, write_sums
 from btrkeep.config.values import FileSample
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.changed import written_sizes
 from btrkeep.treescan.links import FolderPaths

@@ -4,12 +4,12 @@ import asyncio
 import os
 import signal
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rsync.process import RunCancellation
 from btrkeep.config import HostConfig
 from btrkeep.decisions.cause_words import cause_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.process.group import Group, UnkillableProcess
 from btrkeep.process.programs import ProgramFailed

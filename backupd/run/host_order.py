@@ -1,6 +1,7 @@
 """Which hosts a run takes, and in which order, with the reason for each. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
@@ -12,7 +13,6 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.config.config_model import not_configured
 from btrkeep.decisions.due import is_due, is_late, next_window, retry_from, window_end
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import local_time
 
 _TRIED = frozenset({"failed", "partial", "suspect", "skipped"})

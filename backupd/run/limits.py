@@ -20,13 +20,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.repo.holes import punch_written
 from backupd.rsync.messages import MessageClass, Messages
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.config import HostConfig
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import commit, describe, opened

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backupd.files.tree import Tree, joined
@@ -24,7 +24,6 @@ from backupd.run.finalisation import WorkSubvolume
 from backupd.run.run_context import RunContext
 from btrkeep.config import HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.treescan import FolderPaths, changed_inodes
 

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.actions.discard import UnfinishedBackup, all_unfinished, give_up, room_hint, wait_for_room
@@ -22,7 +23,6 @@ from backupd.run.run_context import RunContext
 from btrkeep.config import Config
 from btrkeep.decisions.pool_health import for_metadata, lacks_room, least_metadata, room_advice
 from btrkeep.errors import LockHeld, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.space_by_profile import Room

@@ -4,7 +4,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,6 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import Clock
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Notice, ProgressSinks
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -40,7 +41,6 @@ from btrkeep.decisions.due import latest, window_end
 from btrkeep.decisions.host_state import host_statuses
 from btrkeep.decisions.schedule import CALLERS_FACT, with_call
 from btrkeep.errors import OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import NIGHT_LOCK, take_lock
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.proc import become_reaper, caller

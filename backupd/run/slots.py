@@ -11,12 +11,12 @@ import resource
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.rsync.process import RunCancellation
 from btrkeep.config import Config, HostConfig
 from btrkeep.errors import LockHeld
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.process.threads import NoThread, start
 

@@ -9,11 +9,11 @@ possible meanings.
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.files.tree import Entry, Tree, components, joined
 from backupd.files.walking import entries
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation
 
 MOST_LOOKS = 1_000_000

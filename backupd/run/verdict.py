@@ -6,7 +6,7 @@ run; a broken path makes the backup `failed`; a path that lost or missed too muc
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from backupd.repo.backup_json import PathOutcome, PathResult
@@ -14,7 +14,6 @@ from backupd.rsync.messages import MessageClass, Messages, named_path
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey, ConditionKind
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.rsync_meaning import ExitCause, ExitKind, Meaning, meaning
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted
 
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
 from btrkeep.errors import DAMAGED, OperatorError, is_caused_by_damage
 from btrkeep.fs.openat import is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import create, delete, describe, opened, snapshot
 from btrkeep.pool.syncfs import Syncfs

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from backupd.serve.request_checks import FOLDER, HOST, checked
 from backupd.serve.verbs import VERBS
 from btrkeep.config import Config, other_pools
 from btrkeep.hung_storage import require_answer
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
 

@@ -11,13 +11,12 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.process.proc import start_time
 from btrkeep.serving.protocol import JOB_ID, RequestRefused

@@ -7,13 +7,13 @@ cannot change them.
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 from backupd.files.tree import components, joined
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.client import Absent, RootServiceClient
 from btrkeep.serving.protocol import BACKUP_NAME, JOB_ID, WHICH_BACKUP, Request, RequestRefused
 from btrkeep.serving.server import Peer

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from btrkeep.config import Config, load_usable
 from btrkeep.config.reading import main_and_name
 from btrkeep.errors import OperatorError
 from btrkeep.hung_storage import HINT, answers
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool, open_pool
 from btrkeep.serving.protocol import HEAD, LONGEST_FRAME, Request, RequestRefused, StreamHeader, stream_line
 from btrkeep.serving.server import Peer, Wire

@@ -5,6 +5,7 @@ Without them, the catalogue of the pool on the filesystem is used.
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ import click
 from btrkeep.choices import BALANCE_POLICIES, DEFAULT_POLICY
 from btrkeep.cli import json_option
 from btrkeep.cli.arguments import GivenPath, ParsedType, Value, complete_mount, pool_options, require_one_pool
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_duration, parse_share, parse_size, parse_time, show_times_in
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ Times are RFC 3339, sizes bytes, durations seconds.
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +15,6 @@ from balancer.cli.score_view import benefit_words, score_words
 from balancer.explain import profile
 from balancer.run_types import PlannedBlockGroup, Report, RunSettings, SpaceNumbers, StepDone
 from btrkeep.cli.listings import table
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_given, format_share, format_size, format_time, local_minute
 
 _PAPER = 80

@@ -1,5 +1,6 @@
 """`btrfs-balancer score`: show how fragmented the free space of each block group is."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from balancer.cli.options import balance_target, mount_point, which_pool
 from btrkeep.cli import json_option, print_error
 from btrkeep.cli.arguments import VADDR, require_one_pool
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import local_time, printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ id.
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -20,7 +20,6 @@ from btrkeep.catalogue.model_pool import BALANCE_OUTCOMES, SPANS, STEP_OUTCOMES,
 from btrkeep.catalogue.sqlite import CatalogueContradicted, Session, cause_out
 from btrkeep.catalogue.sqlite import moment as moment_text
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import LARGEST_NUMBER
 
 Row = Sequence[Any]

@@ -1,9 +1,9 @@
 """The catalogue's data types for alarms. See model_backup.py for conventions."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.choices import ALARM_EVENTS
-from btrkeep.lazy_dataclass import dataclass
 
 FAILURE, SUSPECT, SILENT, ROOM, DEVICES = ALARM_EVENTS
 """Events, as in [notify] on."""

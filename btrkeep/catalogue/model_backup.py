@@ -5,12 +5,11 @@ Times are aware UTC datetimes, sizes bytes, durations seconds, shares fractions 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
 from btrkeep.backup_states import Cause, Condition
-from btrkeep.lazy_dataclass import dataclass
 
 RUN_OUTCOMES = ("complete", "suspect", "failed", "partial", "skipped")
 KILLED = "killed"

@@ -4,11 +4,9 @@ Addresses and sizes are bytes, `seconds` durations, scores those of balancer/sco
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
-
-from btrkeep.lazy_dataclass import dataclass
 
 BALANCE_OUTCOMES = (
     "done",

@@ -1,9 +1,8 @@
 """The catalogue's data types for verification and damages. See model_backup.py for conventions."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
-
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ host, however long the history is.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from operator import attrgetter
@@ -19,7 +19,6 @@ from btrkeep.catalogue.model_backup import Backup, Dedupe, Expiry, Progress, Run
 from btrkeep.catalogue.model_pool import Balance, BalanceStep, FreeSpaceScore, Sample
 from btrkeep.catalogue.model_verification import ComparedBackup, Damage, VerifiedBackup
 from btrkeep.catalogue.sqlite import Session, Values
-from btrkeep.lazy_dataclass import dataclass
 
 SCHEMA_VERSION = 1
 """The number of the newest file in schema/."""

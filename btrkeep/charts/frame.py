@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.charts.svg import ChartStyle, Sheet
 from btrkeep.decisions.trend import date_ticks, hour_ticks
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import size_short
 
 _RIGHT, _TOP = 10, 14

@@ -6,11 +6,10 @@ tooltip; the page scales it, and keeps the size of its letters. A file always ha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from markupsafe import Markup
-
-from btrkeep.lazy_dataclass import dataclass
 
 LIGHT, DARK, PAGE, VARIANTS = "light", "dark", "page", "variants"
 WIDTHS = (360, 540, 720, 960, 1240, 1400)

@@ -3,7 +3,7 @@ used space, the difference between them, the score, and subvolumes that wait for
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
 from typing import Protocol
@@ -24,7 +24,6 @@ from btrkeep.charts.frame import (
     size_scale,
 )
 from btrkeep.charts.svg import IN_PAGE, MARGIN, ChartStyle, Panel, Sheet
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_size
 
 _GAP = 3.0

@@ -5,12 +5,12 @@ btrkeep formats tables itself, 0084-columns.rst why a column is declared once.
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from unicodedata import combining, east_asian_width
 
 import click
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 Row = TypeVar("Row", contravariant=True)

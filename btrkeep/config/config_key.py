@@ -1,10 +1,9 @@
 """A key of the configuration. Each is declared at the field of the settings class that it sets."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from btrkeep.config.value_types import ValueKind
-from btrkeep.lazy_dataclass import dataclass
 
 POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry", "notify"
 BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"

@@ -5,7 +5,7 @@ base of the keys of [retention], of the backups that decisions/retention keeps, 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,6 @@ from btrkeep.config import value_types as kinds
 from btrkeep.config.config_key import EVERY_HOST, HOST, OFFSITE, PUSH, REPLICA, RETENTION, SHARED, ConfigKey, entry, filled_by
 from btrkeep.config.values import SizeOrShare, Window
 from btrkeep.errors import ConfigError, UsageError, did_you_mean, quoted
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import re
 import stat
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from btrkeep.config.problems import Problems, nearest
 from btrkeep.errors import ConfigError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.procfs import privilege_hint
 
 _WHERE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")

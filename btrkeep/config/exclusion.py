@@ -6,7 +6,7 @@ dashboard and the root service.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from btrkeep.config.config_key import (
@@ -27,7 +27,6 @@ from btrkeep.config.config_key import (
 from btrkeep.config.config_model import Config, HostConfig
 from btrkeep.config.merge import Sections
 from btrkeep.config.problems import Problem, Problems, headers
-from btrkeep.lazy_dataclass import dataclass
 
 _COPIES = (REPLICA, PUSH, FETCHED_BY, OFFSITE)
 _HARMLESS = (NOTIFY, VERIFY, DRILL, BALANCE, WEB, SERVE)

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from btrkeep.config.settings import NotifySettings, PoolSettings
 from btrkeep.config.sources import parse_path
 from btrkeep.errors import ConfigError
 from btrkeep.hung_storage import answers
-from btrkeep.lazy_dataclass import dataclass
 
 _HEADER = re.compile(r"^\s*\[", re.MULTILINE)
 _SECTION = r"^\s*\[\s*{}\s*\]\s*(?:#.*)?$"

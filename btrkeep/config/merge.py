@@ -1,7 +1,7 @@
 """From files to sections: checks that every key is known and in its place, parses every value, and merges the files."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_letters
 from typing import Any
@@ -11,7 +11,6 @@ from btrkeep.config.documents import Document
 from btrkeep.config.keys import LEGAL, SECRET, WRITTEN
 from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted, nearest, nearest_of, quoted, show
 from btrkeep.config.sources import name_fault
-from btrkeep.lazy_dataclass import dataclass
 
 _COMMANDS = ("before", "after", "boot_checks")
 _OPTIONS = "ssh_options"  # such as ProxyCommand, whose command may have a password

@@ -3,12 +3,11 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)

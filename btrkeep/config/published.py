@@ -7,7 +7,7 @@ host only keys declared as `shown` are published, so each new key must be consid
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from btrkeep.config.reading import backupd_command
 from btrkeep.config.settings import ExpirySettings, WebSettings
 from btrkeep.config.values import Listen, Window, parse_listen, parse_window
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_time, parse_time
 
 FACT = "published"

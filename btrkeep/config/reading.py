@@ -10,6 +10,7 @@ import shlex
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from btrkeep.config.problems import Problems, quoted
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import ConfigError
 from btrkeep.hung_storage import answers
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_time, parse_time
 
 FOLDER = Path("/etc/btrkeep")

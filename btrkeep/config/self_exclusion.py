@@ -11,10 +11,10 @@ taken as they are written.
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.config.sources import literal_pattern
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.procfs import Mount, mounts
 
 # Filesystems whose data another program gives: fuse and fuse.sshfs, nfs and nfs4, ...

@@ -4,7 +4,7 @@ Sizes are bytes, durations seconds, shares fractions of one.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import time
 from pathlib import Path
 from typing import Literal
@@ -36,7 +36,6 @@ from btrkeep.config.config_key import (
 )
 from btrkeep.config.value_types import EVENT_WORDS
 from btrkeep.config.values import FileSample, Listen, Pace, SizeOrShare, Url
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_share
 
 _FIVE_WEEKS, _SIXTY_DAYS = 35 * 86400.0, 60 * 86400.0

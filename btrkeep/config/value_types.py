@@ -6,6 +6,7 @@ A parser takes the value from TOML and returns the one for the program; it raise
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,7 +30,6 @@ from btrkeep.config.values import (
     parse_url,
     parse_window,
 )
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_duration, parse_share, parse_size
 
 _LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment

@@ -5,11 +5,10 @@ and tokens.
 """
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import time
 from ipaddress import IPv4Address, IPv6Address
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_share, parse_size
 
 _LATENCY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.ASCII)

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -11,7 +12,6 @@ from btrkeep.catalogue.model_alarm import SILENT, StoredAlarm
 from btrkeep.config import Config, HostConfig
 from btrkeep.config.published import Published
 from btrkeep.decisions.due import DAY, host_late_from
-from btrkeep.lazy_dataclass import dataclass
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _TWO_DAYS = 2 * DAY  # for a copy that is not configured any more

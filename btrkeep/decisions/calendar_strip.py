@@ -8,13 +8,13 @@ Plain ASCII, so that it can be read on every terminal; 40 columns, and some word
 
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby
 
 from btrkeep.backup_states import COMPLETE
 from btrkeep.config.config_model import PERIODS
 from btrkeep.decisions.retention import RetentionCode
-from btrkeep.lazy_dataclass import dataclass
 
 NONE = "."
 NARROWEST = 40  # columns of a month in full

@@ -7,7 +7,7 @@ it from there.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -17,7 +17,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from btrkeep.config.config_model import CopySettings, OffsiteSettings
 from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_time
 
 COPIES = "copies"

@@ -1,6 +1,7 @@
 """Summarises a day of disk activity: reads and writes over time, and the jobs that ran. Pure."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Protocol
@@ -9,7 +10,6 @@ from zoneinfo import ZoneInfo
 from btrkeep.catalogue import Job, Sample
 from btrkeep.catalogue.model_pool import split_activities
 from btrkeep.decisions.trend import data_factor
-from btrkeep.lazy_dataclass import dataclass
 
 _TOGETHER = timedelta(minutes=10)
 """Jobs of one kind with a shorter distance count as one: there are short pauses between the hosts of a night."""

@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -13,7 +13,6 @@ from typing import Protocol
 
 from btrkeep.decisions import parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_time, printable
 
 DRILLS = "drill:"

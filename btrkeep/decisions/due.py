@@ -6,12 +6,12 @@ complete backup started. All calculations with the calendar are here, in the poo
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from btrkeep.config import HostConfig, Window
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_duration, local_time
 
 DAY = 86400.0

@@ -5,7 +5,7 @@ themselves. Only actions in both results are carried out.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -14,7 +14,6 @@ from btrkeep.config import Retention
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, Decision, Reason, decide
 from btrkeep.decisions.safety_limits import DeletedShare, Forced, too_many
-from btrkeep.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ findings about missing capabilities of this process. Pure.
 import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from btrkeep.decisions import parse_fact
 from btrkeep.decisions.rsync_meaning import ExitCause
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.procfs import SYS_ADMIN, Capabilities
 from btrkeep.units import format_time, parse_time
 

@@ -5,6 +5,7 @@ host that rejects the key, or has another host key, is present: if it counted as
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -15,7 +16,6 @@ from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.due import host_late_from, is_due, latest
 from btrkeep.decisions.lasting import condition_words, lasting, standing_words
 from btrkeep.decisions.rsync_meaning import ExitCause
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import local_time
 
 UNKNOWN = "unknown"

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -10,7 +10,6 @@ from btrkeep.backup_states import COMPLETE
 from btrkeep.config.config_model import Retention
 from btrkeep.decisions.retention import Candidate, decide
 from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
-from btrkeep.lazy_dataclass import dataclass
 
 _TRIES = 3
 

@@ -8,7 +8,7 @@ device.
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions import findings as v
 from btrkeep.decisions.findings import ERROR, NOTE, UNKNOWN, WARNING, Finding, PoolVerdict
 from btrkeep.decisions.schedule import NOTHING_MISSED, ScheduleVerdict, schedule_findings
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.space_by_profile import ChunkUse, Room
 from btrkeep.units import counted, format_share, format_size
 

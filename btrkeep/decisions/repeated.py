@@ -7,6 +7,7 @@ records its result in the catalogue: drills, dedupe and balance in their own row
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
@@ -16,7 +17,6 @@ from btrkeep.decisions import FactWriter, parse_fact
 from btrkeep.decisions.drills import DrillKind, DrillOutcome, DrillResult, read_drills
 from btrkeep.decisions.findings import WARNING, Finding
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, format_time, local_time, parse_time, printable
 
 CHECK = "repeated"

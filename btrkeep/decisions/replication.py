@@ -12,7 +12,7 @@ to 6.19 (cmds/receive.c, common/send-stream.c), and of the C library that they u
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from zoneinfo import ZoneInfo
@@ -22,7 +22,6 @@ from btrkeep.config import Retention
 from btrkeep.config.config_model import ReplicaSettings
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.retention import Candidate, decide
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_backup_name
 
 

@@ -10,7 +10,7 @@ clock deletes nothing. The first backup of a period remains the first, so it doe
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -25,7 +25,6 @@ from btrkeep.config.config_model import PERIOD_NAMES, PERIODS
 from btrkeep.config.keys import TABLE
 from btrkeep.config.problems import InvalidValue, nearest
 from btrkeep.decisions.due import latest
-from btrkeep.lazy_dataclass import dataclass
 
 ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless
 _KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known what to do

@@ -1,7 +1,7 @@
 """The decisions of the retention, in words and as JSON: the one place where a reason becomes text. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,6 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Decision, DeletionRequest, Hold, Reason, RetentionCode, decide
 from btrkeep.decisions.safety_limits import DeletedShare, Forced, LimitsExceeded, too_many
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_duration, format_time, local_time
 
 REASONS: dict[str, str] = {

@@ -2,10 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
-
-from btrkeep.lazy_dataclass import dataclass
 
 
 class ExitKind(Enum):

@@ -5,12 +5,11 @@ mistyped policy is also noticed here, before anything is marked.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from btrkeep.config.problems import nearest
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 HOST_SHARE, HOST_COUNT = 0.30, 10  # beyond both, a host is left out

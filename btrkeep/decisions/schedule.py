@@ -5,6 +5,7 @@ Each host is followed through the coming starts as if each of its backups succee
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,7 +15,6 @@ from btrkeep.config import HostConfig
 from btrkeep.decisions import parse_fact
 from btrkeep.decisions.due import is_due, late_from, window_end
 from btrkeep.decisions.findings import SCHEDULE, WARNING, Finding
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time
 
 SCHEDULE_FACT = "schedule"

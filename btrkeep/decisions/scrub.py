@@ -6,13 +6,12 @@ The counters show that a read failed, but not of what. Only the kernel's log nam
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from btrkeep.decisions import FactReader, FactWriter, parse_fact
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_time
 
 SCRUB_EVERY = timedelta(days=35)

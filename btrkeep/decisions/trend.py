@@ -9,12 +9,11 @@ of history does not allow more (tests/backupd/test_sampling_forecast.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from btrkeep.catalogue.model_pool import Sample, read_space_name
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.space_by_profile import DEVICE_ERRORS
 
 

@@ -10,7 +10,7 @@ the filesystem and all names are intact, but the data cannot be read, or is wron
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,6 @@ from btrkeep.backup_states import ALTERED, FAILED
 from btrkeep.catalogue import Backup, Catalogue, ComparedBackup, VerificationFacts, VerifiedBackup
 from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_time, local_time, parse_time, printable
 
 SCRUB, _BEGUN = "scrub", "scrub-begun"

@@ -7,12 +7,12 @@ for the same device: therefore the device's sequence number (diskseq, Linux 5.15
 
 import errno
 import time
+from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
 
 from btrkeep.descriptors import iowr
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.balance_ioctl import exclusive_operation
 from btrkeep.pool.marker import SYSFS, filesystem_uuid
 from btrkeep.pool.subvolume import opened

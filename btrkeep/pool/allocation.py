@@ -8,12 +8,12 @@ import contextlib
 import errno
 import os
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import btrfs
 from btrfs import ctree, ioctl
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import SYSFS
 from btrkeep.pool.space_by_profile import PROFILES, Room, data_that_fits, space_for_chunks
 from btrkeep.pool.subvolume import opened

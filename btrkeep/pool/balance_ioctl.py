@@ -11,6 +11,7 @@ hides the result of the ioctl, which is positive if, for example, a device is be
 import errno
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 from struct import Struct
@@ -18,7 +19,6 @@ from struct import Struct
 from btrfs import ioctl as numbers
 
 from btrkeep.checkpoints import Checkpoint
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import SYSFS, filesystem_uuid
 
 _SYSTEM, _METADATA = 1 << 1, 1 << 2  # BTRFS_BLOCK_GROUP_SYSTEM, BTRFS_BLOCK_GROUP_METADATA

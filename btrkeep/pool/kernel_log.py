@@ -9,11 +9,11 @@ errors.
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import SYSFS, filesystem_uuid
 
 SPAN = 64 << 10

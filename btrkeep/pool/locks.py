@@ -14,12 +14,11 @@ import fcntl
 import json
 import logging
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.errors import LockHeld, OperatorError, PoolUnusable
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.mounts import read_only_view
 from btrkeep.process.proc import GroupMember, flock_holders, has_locked, members, start_time

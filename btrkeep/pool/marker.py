@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
@@ -15,7 +16,6 @@ import btrfs
 
 from btrkeep.errors import DAMAGED, PoolUnusable, UsageError
 from btrkeep.hung_storage import HINT, PATIENCE, answers
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import subvolume
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.mounts import mount_pool_words, statfs_type

@@ -25,6 +25,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 
@@ -33,7 +34,6 @@ from btrfs import ctree
 from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.descriptors import ClosingFd, iow
-from btrkeep.lazy_dataclass import dataclass
 
 # In ROOT_ITEM behind the inode item (160 bytes) and seven numbers: refs, drop_progress (objectid, type, offset), drop_level, level.
 _REFS_AND_DROP = struct.Struct("<LQBQBB")

@@ -7,9 +7,9 @@ The kernel's allocator works like this: a chunk takes its stripes from the devic
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_size
 
 DEVICE_ERRORS = ("write", "read", "flush", "corruption", "generation")

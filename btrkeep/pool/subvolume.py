@@ -12,6 +12,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.clock import moment, wait_for_tick
 from btrkeep.descriptors import ClosingFd, ioctl, ior, iow, iowr
-from btrkeep.lazy_dataclass import dataclass
 
 ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 """The inode number of every subvolume's root folder."""

@@ -9,10 +9,9 @@ import resource
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-from btrkeep.lazy_dataclass import dataclass
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PIDFD_GETFD = 438  # the same on every architecture

@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
 from btrkeep.errors import ERRORS_VARIABLE, OperatorError, ReportedError, first_reported
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.threads import NoThread, start
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Generic, TypeVar
 
 from btrkeep.errors import Exit
-from btrkeep.lazy_dataclass import dataclass
 
 _LONGEST_NAP = 0.05  # seconds until a sleeper sees that it is cancelled
 

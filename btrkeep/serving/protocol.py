@@ -14,11 +14,11 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, StateConflict, UsageError
-from btrkeep.lazy_dataclass import dataclass
 
 LONGEST_REQUEST = 64 << 10
 """Maximum bytes of a request's line, including its end."""

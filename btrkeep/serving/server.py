@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_REQUEST, Request, RequestRefused, error_line, read_request
 from btrkeep.trusted_path import WEB_USER
 

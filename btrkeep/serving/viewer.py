@@ -9,10 +9,10 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import with_encoded
 
 Role = Literal["viewer", "operator", "admin"]

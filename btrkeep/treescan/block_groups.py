@@ -6,12 +6,12 @@ Otherwise they are spread through the extent tree, between the extents, and each
 `used_from_free_space` needs neither.
 """
 
+from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 from btrfs import ctree, ioctl
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.items import U64, Array, batches, gathered
 from btrkeep.treescan.search import HEADER_SIZE, TOP, Key, TreeSearch
 

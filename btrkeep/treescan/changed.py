@@ -10,12 +10,12 @@ clearing the read-only flag, a snapshot, a deletion or a balance do not change i
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from struct import Struct
 
 from btrfs import ctree
 
 from btrkeep.errors import DAMAGED
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, LEN, LEN_AT, TYPE_AND_LEN, TYPE_AND_LEN_AT, TreeSearch
 
 _CTRANSID = Struct("=295xQ")

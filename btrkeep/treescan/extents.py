@@ -10,12 +10,12 @@ has data instead, a hole the address 0.
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 from btrfs import ctree, ioctl
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.items import U64, Array, batches, gathered
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER, HEADER_SIZE, TOP, TreeSearch
 

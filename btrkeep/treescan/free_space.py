@@ -6,13 +6,12 @@ answers from the extent tree.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from btrfs import ctree, ioctl
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.items import U64, Array, gathered, headers, positions
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER_SIZE, TOP, TreeSearch
 

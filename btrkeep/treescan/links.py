@@ -17,6 +17,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from fcntl import ioctl
 from functools import lru_cache
 from itertools import count
@@ -26,7 +27,6 @@ from typing import NamedTuple
 from btrfs import ctree
 from btrfs import ioctl as numbers
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.treescan.search import BUFFER_SIZE, HEADER, TYPE_AND_LEN, TYPE_AND_LEN_AT, Key, TreeSearch
 
 _INODE_NLINK_AT = HEADER.size + 40

@@ -1,13 +1,13 @@
 """The requested picture: the checked options of the command, and those that several commands have."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from btrkeep.choices import COLOURS, CURVES, SORTS
 from btrkeep.cli.output import print_wrapped
-from btrkeep.lazy_dataclass import dataclass
 
 STDOUT = "-"
 

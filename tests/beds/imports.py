@@ -15,7 +15,6 @@ BOTTOM = (
     "btrkeep.descriptors",
     "btrkeep.errors",
     "btrkeep.hung_storage",
-    "btrkeep.lazy_dataclass",
     "btrkeep.metrics",
     "btrkeep.procfs",
     "btrkeep.trusted_path",
@@ -74,8 +73,6 @@ class Reserved:
 
 
 RESERVED = (
-    # That of the standard library compiles methods when a module is imported, used or not.
-    Reserved(("dataclasses.dataclass",), modules=("btrkeep.lazy_dataclass",)),
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
     # The throttle is a small program that rsync starts; it becomes the program that it stands before.
     # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.

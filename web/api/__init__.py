@@ -7,7 +7,7 @@ with a message. Answers are the frozen dataclasses that the pages show.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
@@ -15,7 +15,6 @@ from urllib.parse import unquote_to_bytes
 from pydantic import Field, TypeAdapter, ValidationError
 
 from btrkeep.errors import UsageError, did_you_mean
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import BACKUP_NAME, WHICH_BACKUP, decoded
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import printable

@@ -17,7 +17,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from enum import Enum
 from functools import cache
@@ -32,7 +32,6 @@ from werkzeug.exceptions import HTTPException
 
 from btrkeep import __version__
 from btrkeep.errors import ConfigError, LockHeld, OperatorError, PoolUnusable, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable, with_encoded

@@ -5,10 +5,10 @@ are stored.
 import hashlib
 import re
 import secrets
+from dataclasses import dataclass
 from datetime import datetime
 
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _PATTERN = re.compile(r"[A-Za-z0-9_*?\[\]!.-]{1,255}", re.ASCII)

@@ -15,13 +15,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line
 from btrkeep.serving.server import ClientGone, Wire, peer_of
 from btrkeep.serving.viewer import Viewer, role_of, viewer_object

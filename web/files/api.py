@@ -1,11 +1,11 @@
 """Endpoints for files in backups; the root service lists, compares and sends them."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from flask import Response, abort, request
 from pydantic import Field
 
-from btrkeep.lazy_dataclass import dataclass
 from web import download as downloads
 from web.api import FILES, ApiRequest, Bytes, Endpoint, Host, Name, OneOf, Path, Which, either_way
 from web.files import data

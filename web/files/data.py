@@ -5,13 +5,13 @@ service: `text_of` and `bytes_of` convert between this text and the host's bytes
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from btrkeep.backup_states import EXPIRED, FINISHED
 from btrkeep.catalogue.model_backup import Backup
 from btrkeep.decisions.due import latest
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_backup_name, parse_time, printable
 from web.mapping import from_json
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from btrkeep.lazy_dataclass import dataclass
 from web.files.data import Asks, NamedFile, named_file_of, shown_line, text_of
 from web.mapping import from_json
 

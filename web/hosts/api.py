@@ -1,12 +1,12 @@
 """Operations for hosts and their backups. The root service makes the changes, holds and acceptance, and logs the user."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from flask import abort
 from pydantic import Field
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import LONGEST_REASON
 from web.api import HOSTS, KEEPING, SHOWN, ApiRequest, Endpoint, Host, HostParameters, Moment, Name
 from web.hosts.backup_rows import BackupRow

@@ -4,7 +4,7 @@ calendar with a row for each month, the newest first, with the letters of `backu
 
 from calendar import monthrange
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,6 @@ from btrkeep.decisions.expiry_plan import HostBackups
 from btrkeep.decisions.retention import Candidate, Decision, Hold, RetentionCode
 from btrkeep.decisions.retention_words import explain, hold_words, reason_words
 from btrkeep.decisions.verification import Verified, verified_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_time, parse_time
 from web.copies import also_on
 from web.mapping import from_row

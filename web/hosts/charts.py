@@ -7,6 +7,7 @@ existed. The cell of a complete backup that has expired is paler.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from itertools import pairwise
@@ -18,7 +19,6 @@ from markupsafe import Markup
 from btrkeep.backup_states import GOING
 from btrkeep.charts.frame import AxisScale, Frame, dates, frame, size_scale, time_scale
 from btrkeep.charts.svg import IN_PAGE, Sheet
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_size
 from web.hosts.backup_rows import BackupRow
 from web.hosts.nights import KEPT, HostNight

@@ -5,7 +5,7 @@ Three SQL statements read all hosts, for any query; the strips of a page take tw
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any
@@ -27,7 +27,6 @@ from btrkeep.decisions.host_state import (
     host_status,
     status_error,
 )
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.viewer import Viewer
 from web import running
 from web.api import OneOf, either_way

@@ -7,7 +7,7 @@ ask the root service (`exact`).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
@@ -21,7 +21,6 @@ from btrkeep.decisions.copy_status import COPIES, copied_backups, copies_of
 from btrkeep.decisions.host_state import COPY, UNKNOWN
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.decisions.verification import VerifiedBackups
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.viewer import Viewer
 from btrkeep.units import format_duration, format_time
 from web.alarms import OpenAlarm, open_alarms

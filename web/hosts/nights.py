@@ -7,6 +7,7 @@ still belong to it. Without a window it starts at noon of the pool's zone, so th
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -14,7 +15,6 @@ from btrkeep.backup_states import GOING
 from btrkeep.catalogue import BackupOutcome, HostRuns
 from btrkeep.config import HostConfig, Window
 from btrkeep.decisions.due import DAY, period_after, period_start, window_end
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import parse_backup_name
 
 COUNT = 30

@@ -4,6 +4,7 @@ Each action has a page that describes its effect, with a form; the root service 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any
 
@@ -11,7 +12,6 @@ from flask import Blueprint, abort, current_app, flash, redirect, render_templat
 from werkzeug.wrappers import Response
 
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import LONGEST_REASON
 from btrkeep.units import format_time, parse_backup_name
 from web.api import either_way

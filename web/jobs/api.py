@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any
 
 from flask import abort
 from pydantic import Field
 
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import JOB_ID
 from web.api import JOBS, TASKS, ApiRequest, Endpoint, HostParameters, OneOf
 from web.jobs import data

@@ -5,7 +5,7 @@ The root service reports the jobs that the dashboard started as systemd units; `
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,6 @@ from btrkeep.catalogue import KILLED, Catalogue, Dedupe, Night, PastRuns
 from btrkeep.catalogue.model_pool import JOBS
 from btrkeep.decisions.day_phases import phases
 from btrkeep.decisions.repeated import dedupe_words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, parse_time, seconds_between
 from web.log import LogPage, LogRun, log_page, log_run
 from web.pool.balance import balances

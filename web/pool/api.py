@@ -1,13 +1,13 @@
 """Endpoints for the pool over time, balance and expiry, with the data of their pages."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from flask import abort
 from pydantic import Field
 
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from web.api import JOBS, POOL, ApiRequest, Endpoint, IdParameter, NoParameters
 from web.pool import balance, data, expiry
 from web.pool.balance import BalanceRun, BalanceSums, OneBalance

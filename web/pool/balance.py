@@ -1,13 +1,13 @@
 """Balance: the past runs and their steps, bytes written per byte moved, the estimates, and on request the next steps."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from flask import Blueprint, abort, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from btrkeep.catalogue import Balance, Catalogue
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import seconds_between
 from web.mapping import from_row
 from web.pool.page import filesystem

@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -11,7 +11,6 @@ from btrkeep.catalogue import Catalogue, FreeSpaceScore, Job, Sample, SampleMark
 from btrkeep.decisions.day_phases import MINUTES, Phase, PhaseSum, Slot, bounds, phases, slots, sums
 from btrkeep.decisions.findings import FACT, UNKNOWN, UNUSABLE, Finding, from_text
 from btrkeep.decisions.trend import FullForecast, Point, TooLittleHistory, forecasts, metadata_share, points, step_for
-from btrkeep.lazy_dataclass import dataclass
 from web.mapping import from_row
 from web.running import is_alive
 from web.source import RequestContext, stale_after

@@ -1,12 +1,12 @@
 """Expiry: its runs, and the number of deleted subvolumes that waited for the kernel's cleaner."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from flask import Blueprint, render_template
 
 from btrkeep.catalogue import Catalogue, Expiry
 from btrkeep.charts.trend import has, words
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import seconds_between
 from web.mapping import from_row
 from web.pool.data import SPANS

@@ -4,6 +4,7 @@ The distribution of scores and of the sizes of free extents is drawn as vertical
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from hashlib import blake2b
@@ -22,7 +23,6 @@ from btrkeep.charts.trend import has as has_chart
 from btrkeep.charts.trend import trend_chart
 from btrkeep.charts.trend import words as trend_words
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, size_short
 from web.filters import backupd, pool_option
 from web.pool.data import (

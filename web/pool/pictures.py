@@ -9,13 +9,13 @@ import io
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import orjson
 
 from btrkeep.choices import CURVES, SORTS
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import backup_name
 from heatmap.colourings import COLOUR_SCHEMES, ColourKey
 from heatmap.filesystem_state import FilesystemState

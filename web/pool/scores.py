@@ -1,12 +1,12 @@
 """The fragmentation of the free space: scorings over time, and the block groups of a recorded state with their scores."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 
 from btrkeep.catalogue import Catalogue, FreeSpaceScore
-from btrkeep.lazy_dataclass import dataclass
 from heatmap.colourings import SCORE_TOP, TYPES
 from heatmap.filesystem_state import PROFILE_MASK, PROFILES, TYPE_MASK, Array, FilesystemState
 from web.mapping import from_row

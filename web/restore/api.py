@@ -1,11 +1,11 @@
 """Operations that restore files to their host, and preview it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from btrkeep.lazy_dataclass import dataclass
 from web.api import TASKS, ApiRequest, Endpoint, HostParameters, OneOf, Which
 from web.jobs.api import Begun
 from web.restore import data

@@ -6,10 +6,10 @@ waits for a while. If that takes longer, the job continues, and its result can b
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import JOB_ID, RequestRefused
 from web.files.data import Asks, bytes_of, text_of
 from web.mapping import from_json

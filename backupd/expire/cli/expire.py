@@ -1,7 +1,7 @@
 """`backupd expire`: deletes what the retention policy no longer keeps."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,6 @@ from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapp
 from btrkeep.config import Config
 from btrkeep.decisions.safety_limits import CLOCK, HOSTS, POOL, Forced, force_word
 from btrkeep.errors import Exit, LockHeld, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import EXPIRE_LOCK, take_lock
 from btrkeep.process.proc import is_automatic
 from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service, signal_status

@@ -1,6 +1,7 @@
 """`backupd retention explain`: shows why backups are kept, and when they will be deleted."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
 
@@ -36,7 +37,6 @@ from btrkeep.decisions.retention_words import (
 from btrkeep.decisions.safety_limits import DeletedShare
 from btrkeep.decisions.verification import VerifiedBackups, verified_briefly
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, local_day, local_time, printable
 
 

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -29,7 +29,6 @@ from backupd.files.tree import Entry
 from btrkeep.cli import json_option, print_answer, stream_object
 from btrkeep.cli.output import ProgressLine, print_wrapped
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_size, printable
 
 _SIGNS = {ADDED: ("+", "green"), REMOVED: ("-", "red"), CHANGED: ("~", "yellow"), KIND: ("!", "yellow")}

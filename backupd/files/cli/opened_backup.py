@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -25,7 +26,6 @@ from backupd.repo.pool_context import open_configured
 from btrkeep.cli.listings import Column, listing
 from btrkeep.decisions.lasting import condition_words
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_size
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from btrkeep.cli.arguments import GivenPath, from_options
 from btrkeep.cli.output import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError, report_error
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, format_size
 

@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from btrkeep.decisions.pool_health import clock_findings
 from btrkeep.decisions.repeated import dedupe_words, repeated_object, repeated_words
 from btrkeep.decisions.verification import VerificationState, in_doubt_words
 from btrkeep.errors import Exit, OperatorError, UsageError, did_you_mean
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool import qgroups
 from btrkeep.pool.marker import Pool
 from btrkeep.units import counted, format_duration, local_time, printable

@@ -3,6 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import click
@@ -10,7 +11,6 @@ import click
 from btrkeep.cli import print_error
 from btrkeep.cli.output import with_calls
 from btrkeep.errors import OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Makes a host reachable, step by step: our key, its key, the line for its authorized_keys, and a test."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from backupd.doctor.host_checks import check_hosts
 from backupd.hosts.cli.questions import Prompter
@@ -11,7 +11,6 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.decisions.findings import Finding
 from btrkeep.decisions.rsync_meaning import ExitCause
 from btrkeep.errors import OperatorError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 

@@ -2,6 +2,7 @@
 at any time.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -21,7 +22,6 @@ from btrkeep.config.sources import parse_address, parse_sources, require_host_na
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit, UsageError
-from btrkeep.lazy_dataclass import dataclass
 
 _REST = "run `backupd setup` again when this is fixed: it continues where it stopped"
 _PATHS = "absolute paths separated by spaces, such as /etc /srv/www"

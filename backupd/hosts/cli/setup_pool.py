@@ -6,6 +6,7 @@ import socket
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,7 +30,6 @@ from btrkeep.config.sources import name_fault
 from btrkeep.decisions.retention import parse_policy
 from btrkeep.decisions.retention_words import policy_words
 from btrkeep.errors import OperatorError, PoolUnusable, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import create_pool, filesystem_uuid, open_pool, require_place_for_pool
 from btrkeep.pool.mounts import mount_of, mount_pool_words
 from btrkeep.pool.reserve import ensure_reserve

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Self
@@ -39,7 +39,6 @@ from btrkeep.decisions.due import latest
 from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.decisions.verification import BackupsInDoubt, Verification, VerificationState, in_doubt_words, is_empty, verified
 from btrkeep.errors import Exit, OperatorError, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.locks import VERIFY_LOCK, take_lock
 from btrkeep.pool.subvolume import commit, describe
 from btrkeep.process.progress import Cancellation, Status

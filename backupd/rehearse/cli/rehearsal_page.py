@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from statistics import median
@@ -26,7 +27,6 @@ from btrkeep import __version__
 from btrkeep.charts.frame import decimal_scale, labels, nice_step, size_scale
 from btrkeep.charts.svg import VARIANTS, ChartStyle, Sheet
 from btrkeep.charts.trend import NightLine, draw_nights
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import format_duration, format_size, printable
 
 COLOURS = 6

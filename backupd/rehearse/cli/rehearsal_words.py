@@ -1,13 +1,13 @@
 """The texts of a rehearsal, for the terminal and for the page: names, numbers, the conclusion and its limits."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from backupd.rehearse.pool import Place
 from backupd.rehearse.rehearsal_types import NightReading, RehearsalPlan, RehearsedRun, VariantSettings
 from backupd.rehearse.server_facts import ServerFacts
 from backupd.rehearse.variants import FEWEST, MEASURES, QUESTIONS, MeasureComparison, VariantJudgement, Verdict, best
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import counted, format_duration, format_share, format_size, printable
 
 NAMES = {

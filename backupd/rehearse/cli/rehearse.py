@@ -2,6 +2,7 @@
 
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from btrkeep.cli import json_option, print_answer
 from btrkeep.cli.arguments import GivenPath, ParsedType, from_options
 from btrkeep.cli.output import notices_on_stderr, print_wrapped
 from btrkeep.errors import Exit, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation, ProgressSinks
 from btrkeep.units import parse_size
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -34,7 +35,6 @@ from btrkeep.cli.output import has_live_terminal, notices_on_stderr, print_wrapp
 from btrkeep.config import Config
 from btrkeep.decisions.due import latest
 from btrkeep.errors import ConfigError, Exit, LockHeld, OperatorError, PoolUnusable, UsageError, report_error
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.proc import start_time
 from btrkeep.process.programs import paste_line
 from btrkeep.process.progress import ProgressSink, ProgressSinks, is_service, signal_status

@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from hashlib import blake2b
@@ -31,7 +32,6 @@ from backupd.run.importing.tree_walk import Attributes, attributes_of, walk_agai
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.file_data import data_runs
 from btrkeep.fs.openat import FILE, open_folder
-from btrkeep.lazy_dataclass import dataclass
 
 _PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a hole
 _BLOCK = 4096  # what is changed in place is changed in whole ones, which is what two files can share

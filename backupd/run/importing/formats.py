@@ -7,7 +7,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -16,7 +16,6 @@ from backupd.run.importing.rsnapshot_conf import read_conf, read_lines
 from btrkeep.config.sources import name_fault
 from btrkeep.errors import UsageError
 from btrkeep.fs.openat import FOLDER
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.subvolume import ROOT_FOLDER
 
 _FIRST_YEAR, _LAST_YEAR = 1970, 9998

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -26,7 +26,6 @@ from btrkeep.config import Config, HostConfig
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, is_there
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.atomic import write_atomically
 from btrkeep.pool.locks import take_lock
 from btrkeep.pool.marker import Pool

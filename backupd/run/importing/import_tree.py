@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from backupd.proof.damaged_files import recorded_damage
 from backupd.repo.backup_json import PathOutcome, PathResult, Record
@@ -22,7 +22,6 @@ from backupd.run.importing.import_context import ImportContext, LookAhead, OwnBa
 from btrkeep import __version__
 from btrkeep.backup_states import COMPLETE
 from btrkeep.config import HostConfig
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.syncfs import Syncfs, syncing
 
 

@@ -7,13 +7,12 @@ command in backquotes is never run.
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from btrkeep.config.config_model import PERIOD_NAMES
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 
 LARGEST = 1 << 20  # bytes of a file
 _DEEPEST = 8  # files that include each other

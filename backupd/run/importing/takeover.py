@@ -13,6 +13,7 @@ import asyncio
 import os
 import stat
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from backupd.files.tree import Entry, Tree
@@ -34,7 +35,6 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FILE, FOLDER
 from btrkeep.fs.reflink import APPEND, IMMUTABLE, NOCOW, clear_inode_flags
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.marker import is_on
 from btrkeep.pool.subvolume import delete, describe, snapshot
 from btrkeep.pool.syncfs import syncing

@@ -10,7 +10,7 @@ import os
 import stat
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from backupd.run.importing.tree_walk import (
 )
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.units import printable
 
 

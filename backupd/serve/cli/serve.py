@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from btrkeep.cli.arguments import GivenPath
 from btrkeep.clock import Clock
 from btrkeep.errors import UsageError
 from btrkeep.hung_storage import answers
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import tell
 from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from btrkeep.units import printable

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -10,7 +10,6 @@ from backupd.serve import request_checks as given
 from backupd.serve.request_checks import Argument, Right
 from backupd.serve.service_context import ConcurrencyLimit
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.serving.protocol import LONGEST_ANSWER, LONGEST_REASON
 from btrkeep.serving.viewer import LIST_BYTES, Viewer
 

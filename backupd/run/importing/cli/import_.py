@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +40,6 @@ from btrkeep.cli.output import has_live_terminal, print_wrapped
 from btrkeep.config.sources import name_fault
 from btrkeep.decisions.due import latest
 from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.progress import Cancellation, Cancelled, Status
 from btrkeep.process.threads import running_threads

@@ -4,7 +4,7 @@ imported.
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from btrkeep.cli.listings import Column
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.output import print_wrapped
 from btrkeep.errors import UsageError
-from btrkeep.lazy_dataclass import dataclass
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
