@@ -80,9 +80,9 @@ def test_no_docstring_has_a_phrase_that_has_to_be_read_twice() -> None:
     for path in tracked_files():
         if path.parts[0] in PRODUCT and path.suffix == ".py":
             texts = [" ".join(text.split()) for text in docstrings((TOP / path).read_text(encoding="utf-8"))]
-            found = [f"{text[:120]}: {advice}" for text in texts for rule, advice in IN_DOCSTRINGS if rule.search(text)]
-            if found:
-                wrong[str(path)] = found
+            faults_here = [f"{text[:120]}: {advice}" for text in texts for rule, advice in IN_DOCSTRINGS if rule.search(text)]
+            if faults_here:
+                wrong[str(path)] = faults_here
     assert not wrong
 
 

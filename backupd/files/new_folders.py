@@ -16,7 +16,7 @@ from typing import Self
 from backupd.files.attributes import is_power
 from backupd.files.batched_walk import PlainFolder
 from backupd.files.destination import PREFIX, Destination, rename_to_nothing
-from backupd.files.plain_files import BatchResult, Staged, compare, copy, folder_prefix
+from backupd.files.plain_files import BatchResult, StagingState, compare, copy, folder_prefix
 from backupd.files.tree import Entry, names_in
 from backupd.files.writing import Undeleted, comparable, is_empty, is_own_space, mode_to_fill, remove_unfinished
 from btrkeep.descriptors import ClosingFd
@@ -102,7 +102,7 @@ class FolderCopier:
 
     def __init__(self, staging: int, *, reflinks: bool, privileged: bool) -> None:
         self._staging, self._reflinks, self._privileged = staging, reflinks, privileged
-        self._staged = Staged()
+        self._staged = StagingState()
 
     def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[BatchResult]:
         """Copies folders of the open folder `source` into the open folder `to`, where their names are unused.

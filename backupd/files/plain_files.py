@@ -54,7 +54,7 @@ def copy(
     *,
     reflinks: bool,
     privileged: bool,
-    staged: "Staged | None" = None,
+    staged: "StagingState | None" = None,
     device: int | None = None,
 ) -> BatchResult:
     """Copies files of the open folder `source` into the open folder `to`, where their names are unused.
@@ -122,7 +122,7 @@ class Defaults(NamedTuple):
     """True if it gets extended attributes, such as an ACL of the folder."""
 
 
-class Staged:
+class StagingState:
     """The owner of new names and the attributes of new files in folders that only root can enter. `prefix`: the present folder."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class _NewFiles:
     If the filesystem does not support this, the file first has a temporary name, and only root can open it.
     """
 
-    def __init__(self, folder: int, undeleted: Undeleted, *, reflinks: bool, privileged: bool, staged: Staged | None) -> None:
+    def __init__(self, folder: int, undeleted: Undeleted, *, reflinks: bool, privileged: bool, staged: StagingState | None) -> None:
         self._folder, self._reflinks, self._privileged, self._staged = folder, reflinks, privileged, staged
         self._undeleted = undeleted
         self._defaults = staged.defaults if staged else None
@@ -169,7 +169,7 @@ class _NewFiles:
         finally:
             os.close(made)
 
-    def _add_staged(self, original: int, file: PlainFile, staged: Staged) -> int | None:
+    def _add_staged(self, original: int, file: PlainFile, staged: StagingState) -> int | None:
         """Does the same if only root can enter the folder, for a file with one name."""
         name = staged.prefix + file.name
         made = os.open(name, _MAKE, file.mode & 0o777 if self._defaults else 0o777, dir_fd=self._folder)
@@ -405,7 +405,7 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
 
 
 def _copy_staged_symlink(
-    source: int, to: int, file: PlainFile, prefix: bytes, staged: Staged, undeleted: Undeleted, privileged: bool
+    source: int, to: int, file: PlainFile, prefix: bytes, staged: StagingState, undeleted: Undeleted, privileged: bool
 ) -> bool:
     """Makes a symlink under its own name in the open folder `to`, in which no other process can change names. Raises OSError.
 

@@ -480,9 +480,8 @@ def test_killed_while_folders_are_made_whole_it_goes_on(
 ) -> None:
     top, out = nights.source / "tree", tmp_path / "out"
     for number in range(60):
-        folder = top / f"folder{number:02d}"
         for count in range(100):
-            write(folder / f"file{count:03d}", f"{number} {count}" * 300)
+            write(top / f"folder{number:02d}/file{count:03d}", f"{number} {count}" * 300)
     nights.host("web1", top)
     nights.run("web1")
     words = ("--config", nights.config, "restore", "web1", top, "--to", out)
