@@ -193,7 +193,7 @@ def test_a_repository_that_is_not_reached_is_not_waited_for(far: Offsite, monkey
     if reached:  # in the end, and it was silent at work
         assert restic.ask("snapshots").lines == [[]]
         return
-    with pytest.raises(ResticFailed, match=r"not reached: .* connection refused"):
+    with pytest.raises(ResticFailed, match=r"cannot be reached: .* connection refused"):
         restic.ask("snapshots")
 
 

@@ -50,7 +50,7 @@ def test_status_and_alarms_go_by_the_nights_with_a_right_clock_and_name_the_othe
     assert answer["state"] == "failing"
     assert datetime.fromisoformat(answer["last_complete"]) == stamp
     assert 86400 <= answer["age"] < 2 * 86400
-    assert f"stamped {ahead[:4]}" in answer["warnings"][0]
+    assert f"the time of a backup, {ahead[:4]}" in answer["warnings"][0]
     (line,) = (line for line in pool.backupd("status").stdout.splitlines() if line.startswith("web1"))
     assert answer["error"] in line
     assert answer["warnings"][0] in line
