@@ -3,10 +3,10 @@
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,24 +17,27 @@ import pytest
 from backupd.expire import expiry_runner as module
 from backupd.expire import queue as queue_module
 from backupd.expire.expiry_context import ExpiryContext
-from backupd.expire.expiry_runner import EVERYTHING, ExpiryRunner, dry_run_plan
+from backupd.expire.expiry_runner import EVERYTHING, ExpiryRunner, ExpiryScope, dry_run_plan
 from backupd.expire.host_backups import read_host_from_pool, read_hosts
 from backupd.expire.mark import _expired, empty_gone, gone_folder, remove_hosts
 from backupd.expire.mount_option import MountOption
 from backupd.expire.queue import CleanerQueue
+from backupd.expire.trust import read_clocks
 from backupd.repo.notes_json import Notes, write_notes
 from backupd.repo.reconcile import ReconcileResult
 from btrkeep.catalogue import Catalogue, CatalogueBusy
 from btrkeep.config import Config
 from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
-from btrkeep.decisions.safety_limits import Forced
+from btrkeep.decisions.safety_limits import ClockAhead, ClockBehind, ClockPast, ClockVerdict, Forced
 from btrkeep.errors import ConfigError
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.orphans import Drop
 from btrkeep.process.progress import ProgressSinks
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC)
+BEHIND = ClockBehind(NOON, NOON + timedelta(days=3))
+AHEAD = ClockAhead(timedelta(days=9), NOON, timedelta(hours=1))
 
 
 @pytest.fixture
@@ -81,7 +84,46 @@ def test_with_a_catalogue_that_others_use_an_expiry_reads_the_pool_and_not_old_r
         runner._reconcile(held)
         assert runner.context.catalogue is not own
         assert asked == [own, runner.context.catalogue]
+        assert runner.context.rows.problem is not None  # it is reported once, and no longer waited for
+        runner._reconcile(held)
+        assert len(asked) == 3
     assert runner.context.catalogue is own
+
+
+@pytest.mark.parametrize(
+    ("verdict", "by_name", "steps", "stop"),
+    [
+        (ClockVerdict(), False, ["clock", "clocks stored", "finish", "reconcile", "carry out"], None),
+        (ClockVerdict(stop=BEHIND), False, ["clock", "clocks stored"], BEHIND),
+        (ClockVerdict(wait=AHEAD), False, ["clock", "finish", "reconcile", "carry out", "clocks stored"], None),
+        (ClockVerdict(stop=BEHIND), True, ["finish", "reconcile", "carry out"], None),
+    ],
+)
+def test_nothing_is_deleted_by_a_clock_that_went_back_except_what_an_administrator_named(
+    runner: ExpiryRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: ClockVerdict,
+    by_name: bool,
+    steps: list[str],
+    stop: ClockBehind | None,
+) -> None:
+    """A clock that is ahead is stored last: a run that is killed is not the one for which graces have to wait."""
+    done: list[str] = []
+
+    def noted(step: str, answer: object = None) -> Callable[..., object]:
+        return lambda *_, **__: (done.append(step), answer)[-1]
+
+    monkeypatch.setattr(runner, "_keep_clocks", noted("clocks stored"))
+    monkeypatch.setattr(runner, "_finish_killed", noted("finish", []))
+    monkeypatch.setattr(runner, "_reconcile", noted("reconcile"))
+    monkeypatch.setattr(runner, "_carry_out", noted("carry out"))
+    past = ClockPast(read_clocks(NOON))
+    monkeypatch.setattr(module, "judge_clock", noted("clock", (verdict, past)))
+    runner.scope = ExpiryScope(asked=frozenset({("web1", "a")})) if by_name else EVERYTHING
+    with ExitStack() as held:
+        runner._steps(held)
+    assert (done, runner.context.summary.stop) == (steps, stop)
+    assert runner.context.clock_waits == (verdict.wait is not None)
 
 
 @pytest.mark.parametrize(("number", "is_fatal"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])

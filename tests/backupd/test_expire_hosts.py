@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from backupd.expire import host_backups
-from backupd.expire.delete_backups import Deleter
+from backupd.expire.delete_backups import Deleter, MetadataReader
 from backupd.expire.expiry_context import ExpiryContext
 from backupd.expire.host_backups import HostOnPool, _from_pool, _names
 from backupd.expire.mark import _Batch, _decide, remove_hosts
@@ -179,12 +179,13 @@ def test_the_rows_of_a_batch_are_deleted_and_what_was_kept_or_put_off_is_expired
     monkeypatch.setattr(deleter.queue, "full", lambda: next(is_full))
     monkeypatch.setattr(deleter.reader, "can_be_dropped", lambda *_: None)
     monkeypatch.setattr(deleter, "_delete_one", lambda backup, _look: backup.path.name in deletable)
-    monkeypatch.setattr("backupd.expire.delete_backups.point_latest", lambda *_: None)
+    pointed: list[str] = []
+    monkeypatch.setattr("backupd.expire.delete_backups.point_latest", lambda _pool, host: pointed.append(host))
     for _ in range(2):
         assert deleter._delete("web1", list("abcd"), on_pool) == ("c", "d")
         assert deleter.hosts == hosts  # whose notes are looked through for deleted ones
         deletable, hosts = {"a"}, ["web1"]
-    assert deleter._gone == [("web1", "a")]
+    assert (deleter._gone, pointed) == ([("web1", "a")], ["web1", "web1"])
     states = {row.name: row.state for row in context.catalogue.states()}
     assert states == {"a": "deleting", "b": "expired", "c": "expired", "d": "expired"}
     assert deleter._delete("web1", [], on_pool) == ()
@@ -257,3 +258,53 @@ def test_the_unfinished_backup_of_a_forgotten_host_is_deleted_last_and_after_the
         assert "2026-03-01T220000Z" in context.summary.problems[0]
     else:
         assert context.summary.problems == []
+
+
+def test_a_batch_deletes_as_many_as_there_is_room_for_and_the_limit_allows_whatever_is_not_durable_yet(
+    context: ExpiryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan((doomed("web1", "a", "b"), doomed("web2", "c", "d", "e", "f")), {}, None, 27)
+    deleter = Deleter(context, CleanerQueue(Path("/pool"), 5), plan, 4)
+    most = 9
+
+    def delete(host_plan: HostPlan, names: tuple[str, ...], room: int) -> tuple[str, ...]:
+        count = min(room, most)
+        deleter._gone += [(host_plan.host, name) for name in names[:count]]
+        return names[count:]
+
+    monkeypatch.setattr(deleter, "_some", delete)
+    deleter._gone = [("web0", "x"), ("web0", "y")]
+    deleter.batch(3)
+    assert [name for _, name in deleter._gone] == ["x", "y", "a", "b", "c"]
+    assert (deleter.limit, deleter.left, deleter.is_done()) == (1, 3, False)
+    deleter.batch(3)
+    assert [name for _, name in deleter._gone][5:] == ["d"]
+    assert (deleter.limit, deleter.left, deleter.is_done()) == (0, 2, True)
+    deleter.limit, most = None, 1
+    deleter.batch(3)  # others have filled the queue after the first one
+    assert ([name for _, name in deleter._gone][6:], deleter.left) == (["e"], 1)
+
+
+def test_metadata_of_a_backup_is_read_once_and_again_only_for_what_is_no_longer_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older, own = final("older", created=10, written=12), final("own", {"older": 30})
+    read: list[tuple[str, int]] = []
+
+    def is_readable(path: Path, since: int, _pulse: object) -> bool:
+        read.append((path.name, since))
+        return since > 0
+
+    monkeypatch.setattr("backupd.expire.delete_backups._is_readable", is_readable)
+    reader = MetadataReader(lambda: None)
+    reader.close()  # without any reading
+    first = reader.can_be_dropped(own, [own, older])
+    assert first.result()
+    assert reader.can_be_dropped(own, [own, older]) is first
+    everything = reader.can_be_dropped(own, [own])
+    assert not everything.result()
+    assert reader.can_be_dropped(own, [own, older]) is everything  # which has read more than is needed
+    reader.forget()
+    assert reader.can_be_dropped(own, [own, older]).result()
+    assert read == [("own", 30), ("own", 0), ("own", 30)]
+    reader.close()

@@ -353,8 +353,9 @@ def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
         "swapped": (318, 60),
         "swapped, seal lost": (319, 60),
         "foreign": (320, 60),
+        "made writable": (309, 60),
     }
-    rows = dict(zip([*in_pool, "gone"], range(301, 310), strict=True))  # the subvolumes that the rows name
+    rows = dict(zip([*in_pool, "gone"], range(301, 311), strict=True))  # the subvolumes that the rows name
     seals = {name: Seal(rows[name], 50, 7) for name in rows if name not in {"new", "seal lost", "swapped, seal lost"}}
     described: list[str] = []
 
@@ -364,7 +365,7 @@ def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
 
     subvolumes = {name: replace(SUBVOLUME, id=id_, read_only=True, written=written) for name, (id_, written) in in_pool.items()}
     entered = {
-        name: None if name == "foreign" else replace(backup(NOON, name=name), subvolume_id=id_)
+        name: None if name in {"foreign", "made writable"} else replace(backup(NOON, name=name), subvolume_id=id_)
         for name, (id_, _) in in_pool.items()
     }
     give_pool(
@@ -385,18 +386,25 @@ def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
         catalogue.set_seals([("web1", name, 50) for name in rows if name != "new"])
         done = check_seals(pool, catalogue, "now")
         assert done.problems == []
-        assert done.counts == {"altered": 1, "sealed": 3, "resealed": 1}
+        assert done.counts == {"altered": 2, "sealed": 3, "resealed": 1}
         sealed = {row.name: row.sealed for row in catalogue.states()}
     assert sorted(described) == sorted([*in_pool, "gone"][1:])
     notes, after = read_notes(pool.host("web1")), read_seals(pool.host("web1"))
-    assert [name for name in in_pool if notes.is_altered(name)] == ["changed"]
+    assert [name for name in in_pool if notes.is_altered(name)] == ["changed", "made writable"]
     assert notes.note("changed", "altered") == {"at": "now", "subvolume": 303, "sealed": 7}
     assert {name: (seal.subvolume, seal.ctransid) for name, seal in after.items()} == {
         **{name: numbers for name, numbers in in_pool.items() if name != "foreign"},
         "changed": (303, 50),
+        "made writable": (309, 50),
         "foreign": (308, 50),
     }
-    assert sealed == {**{name: written for name, (_, written) in in_pool.items()}, "changed": None, "foreign": 50, "gone": 50}
+    assert sealed == {
+        **{name: written for name, (_, written) in in_pool.items()},
+        "changed": None,
+        "made writable": 50,
+        "foreign": 50,
+        "gone": 50,
+    }
 
 
-CHANGED = ("changed", "swapped", "swapped, seal lost")
+CHANGED = ("changed", "made writable", "swapped", "swapped, seal lost")
