@@ -25,7 +25,7 @@ from backupd.expire.queue import CleanerQueue
 from backupd.expire.trust import read_clocks
 from backupd.repo.notes_json import Notes, write_notes
 from backupd.repo.reconcile import ReconcileResult
-from btrkeep.catalogue import Catalogue, CatalogueBusy
+from btrkeep.catalogue import Backup, Catalogue, CatalogueBusy
 from btrkeep.config import Config
 from btrkeep.config.settings import PoolSettings
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
@@ -111,7 +111,11 @@ def test_nothing_is_deleted_by_a_clock_that_went_back_except_what_an_administrat
     done: list[str] = []
 
     def noted(step: str, answer: object = None) -> Callable[..., object]:
-        return lambda *_, **__: (done.append(step), answer)[-1]
+        def note(*_: object, **__: object) -> object:
+            done.append(step)
+            return answer
+
+        return note
 
     monkeypatch.setattr(runner, "_keep_clocks", noted("clocks stored"))
     monkeypatch.setattr(runner, "_finish_killed", noted("finish", []))
@@ -248,3 +252,35 @@ def test_a_forgotten_host_with_a_wrong_configuration_or_after_a_signal_stays(
     context.cancellation.handle_signal(15)
     remove_hosts(context, queue, ["web3"])
     assert sorted(path.name for path in context.pool.hosts.iterdir()) == ["web1", "web3"]
+
+
+# What a killed expiry left
+
+
+def test_rows_of_deletions_that_a_killed_expiry_made_go_once_these_are_durable(
+    runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue, left = runner.context.catalogue, list[str]()
+    (runner.context.pool.host("web1") / "there").mkdir(parents=True)
+    for name, state in (("there", "deleting"), ("deleted", "deleting"), ("moved away", "complete")):
+        catalogue.put_backup(Backup("web1", name, "x", state, NOON, NOON, 1.0, 1, 1, 1, None))
+    monkeypatch.setattr(module, "written_bytes", lambda _path: 0)
+    killed = catalogue.start_expiry(NOON, 1, "another start", hosts=None)
+    runner._begin_row()
+    monkeypatch.setattr(runner.queue, "commit", lambda: left.extend(row.name or "" for row in catalogue.states()))
+    assert runner._finish_killed() == ["web1"]
+    assert sorted(left) == ["deleted", "moved away", "there"]  # the row goes after the commit
+    assert sorted(row.name or "" for row in catalogue.states()) == ["moved away", "there"]
+    assert [row.id for row in catalogue.unfinished_expiries()] == [runner.row]
+    assert killed != runner.row
+
+
+def test_the_row_of_an_expiry_is_written_once_a_second(runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, clock = list[float](), [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(runner, "_update_row", lambda _row, **_fields: written.append(clock[0]))
+    monkeypatch.setattr(module, "written_bytes", lambda _path: 0)
+    for _ in range(12):
+        runner._tick()
+        clock[0] += 0.25
+    assert written == [1000.0, 1001.0, 1002.0]

@@ -411,6 +411,7 @@ def test_while_a_backup_runs_the_mount_option_is_back_and_what_was_read_ahead_is
     runner._yield_to_backups(deleter)
     assert [step for step in steps if step != "settle"] == ["put back", "pause", "forget", "switch"]
     assert (steps[0], 1010 < clock[0] < 1012) == ("settle", True)
+    assert runner._yielded == pytest.approx(clock[0] - 1000)
     steps.clear()
     runner._yield_to_backups(deleter)
     catalogue.start_run("web2", NOON, os.getpid(), start_time(os.getpid()), night=False)
