@@ -272,6 +272,8 @@ def test_what_the_disk_does_not_read_again_for_the_comparison_is_named(
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return True
 
+        # With more, other processes compare, and these were started before.
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
         monkeypatch.setattr(Descent, "enter", lambda self, name: is_readable(name, b"folder3") and enter(self, name))
         monkeypatch.setattr(os, "stat", lambda path, **options: is_readable(path, b"file0005") and stat(path, **options))
         done = doing.run(doing.preview())
