@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,12 @@ def test_a_killed_process_of_a_restore_ends_it_with_a_reason_and_the_next_one_go
     words = ("--config", nights.config, "restore", "web1", top, "--to", out)
     running = backupd_running(*words)
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-    while not list(out.rglob("file*")) or not (content := children.read_text().split()):
+    written, content = list[Path](), list[str]()
+    while not (written and content):
         assert running.poll() is None
+        with suppress(FileNotFoundError):  # a staging folder was renamed while it was read
+            written = list(out.rglob("file*"))
+        content = children.read_text().split()
         time.sleep(0.002)
     os.kill(int(content[0]), signal.SIGKILL)
     _, text = running.communicate(timeout=60)

@@ -306,7 +306,7 @@ def test_the_dashboard_comes_back_after_a_kill_and_ends_at_once_when_it_is_stopp
 
 def test_a_second_pool_has_a_dashboard_too_wherever_its_state_folder_is_once_it_has_a_port_of_its_own(web: Booted) -> None:
     output = web.read("journal-clash")
-    assert "127.0.0.1:8765 cannot be listened on: Address already in use" in output
+    assert "could not listen on 127.0.0.1:8765: Address already in use" in output
     assert "choose another port with `listen` in [web]" in output
     pages = [line.split()[:2] for line in web.read("visited-other").splitlines()]
     assert pages == [[page, "200"] for page in ("/login", "/", "/hosts", "/hosts/there")]
