@@ -90,7 +90,7 @@ def _configured() -> "list[Config]":
     from btrkeep.config import reading
 
     configs = []
-    for file in sorted(reading.FOLDER.glob("[!.]*.toml")):  # hidden ones are what editors leave
+    for file in sorted(reading.FOLDER.glob("[!.]*.toml")):  # hidden files are temporary files of editors
         try:
             configs.append(reading.load_usable(file=file))
         except ConfigError as error:

@@ -58,7 +58,7 @@ CONSIDERED = 16
 """For this number of block groups the costs are read before one is chosen: in the extent tree of a large filesystem that takes a
 second.
 """
-_ROUNDS = 4  # of so many, as long as none of them can be moved
+_ROUNDS = 4  # rounds of this many, while none of them can be moved
 _LARGE = 16 << 20
 
 

@@ -116,7 +116,7 @@ class Balancing:
         if stop is not None and not stop.passes:
             return stop
         ended = stops.after(self._steps, self._settings.policy)
-        # To fill a device is a gain that neither the score nor the unallocated space of all devices shows.
+        # Filling a device is a gain that is visible neither in the score nor in the total unallocated space.
         return None if ended and ended.reason is StopReason.NO_GAIN and self._settings.fill is not None else ended
 
     def _kept_out(self, error: LockHeld) -> Stop:
@@ -142,7 +142,7 @@ class Balancing:
             signal=(self.cancellation.signal or None) if stop.reason is StopReason.SIGNAL else None,
         )
 
-    # --- what may be in the way
+    # --- reasons to wait or stop
 
     def _facts(self, pressure: float | None = None) -> StopFacts:
         room = read_room(self._folder)
@@ -183,7 +183,7 @@ class Balancing:
             self.cancellation.sleep(min(_LOOK_AGAIN, self._settings.patience))
             now = stops.stop(stops.BEFORE, self._settings, self._facts(self._pressure.share()))
             if now is None:
-                self._seen = self._look()  # others were at work meanwhile
+                self._seen = self._look()  # other programs were active in between
             if now is None or not now.passes:
                 return now
             stop = now
@@ -202,7 +202,7 @@ class Balancing:
 
     def _look(self) -> FilesystemReading:
         """Commits earlier changes, so that they are visible, then reads the filesystem."""
-        with suppress(OSError):  # an error made it read-only: it can still be read
+        with suppress(OSError):  # after an error it is read-only, but can still be read
             commit(self._folder)
         reading = read_filesystem(self._fd, self._folder)
         addresses = set(reading.survey.groups.vaddr.tolist())

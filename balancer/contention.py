@@ -20,7 +20,7 @@ from btrkeep.units import counted, format_time
 
 _LOCKS = "locks"
 _EXPIRY = "expire"
-_BACKUPS = ("night", _EXPIRY)  # and one for each host
+_BACKUPS = ("night", _EXPIRY)  # and a lock for each host
 _HOST = "host-"
 _PROGRAMS = (b"btrfs", b"btrfs-balancer", b"balancer")
 
@@ -37,16 +37,16 @@ def lock_folders(path: Path, filesystem: str, more: Iterable[Path] = ()) -> tupl
 def _is_there(folder: Path, filesystem: str) -> bool:
     try:
         return folder.is_dir() and is_on(folder, filesystem)
-    except OSError:  # a mount point that we may not look into, or that hangs no more
+    except OSError:  # a mount point without permission, or just unmounted
         return False
 
 
 def _configured() -> Iterator[Path]:
     """Returns the top folders of all configured pools."""
-    from btrkeep.config import reading  # takes longer than a whole filesystem to scan, and only a few machines have any
+    from btrkeep.config import reading  # importing it takes longer than scanning a filesystem, and few machines have pools
 
     for file in sorted(reading.FOLDER.glob("[!.]*.toml")):
-        with suppress(ConfigError):  # who looks for the catalogue warns of it
+        with suppress(ConfigError):  # the search for the catalogue reports it
             yield reading.load_usable(file=file).pool.path
 
 
@@ -74,7 +74,7 @@ def alone(folders: Iterable[Path], now: datetime) -> Iterator[None]:
 
 def _held(folder: Path) -> Iterator[Path]:
     """Yields locks of backups that are not empty; a lock is emptied when it is released."""
-    with suppress(OSError):  # the pool was unmounted, or is being made
+    with suppress(OSError):  # the pool was unmounted, or is being created
         yield from (folder / name for name in _BACKUPS if (folder / name).exists())
         yield from (
             Path(lock_file.path)
@@ -148,7 +148,7 @@ def under_way_error(fd: int, path: Path, exclusive: str, by: str) -> OperatorErr
     if balance is None:
         who = f", by {by}" if by else ""
         return LockHeld(
-            f"{path}: {exclusive} is running{who}", "wait for it to end, or add --wait; only one such operation can run"
+            f"{path}: {exclusive} is running{who}", "wait for it to end, or add --wait; only one such operation can run at a time"
         )
     description = f"a balance of the block group at {balance.block_group}" if balance.block_group is not None else "a balance"
     return LockHeld(

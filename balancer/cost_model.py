@@ -91,7 +91,7 @@ _TYPICAL = (
 """Typical block groups of a backup server: with large files, medium ones, small ones."""
 _TURNS = 8
 _EXACT = 0.01
-_OUTLIER = 3.0  # what lies this many times further off than the median does weighs less, the more so the further off
+_OUTLIER = 3.0  # multiples of the median deviation above which a value has less weight
 
 
 def fit(steps: Sequence[MeasuredBalance]) -> Model:

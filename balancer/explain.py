@@ -96,7 +96,7 @@ def explain(fd: int, vaddr: int, cells: int) -> ExplainedBlockGroup | NoSuchBloc
     at = np.flatnonzero((chunk.vaddr == vaddr) & (chunk.type & np.uint64(DATA) != 0))
     start, length = chunk.vaddr[at], chunk.length[at]
     group = looked_up(fd, start, length)
-    if not len(group.vaddr):  # nor is one that has vanished since the chunks were read
+    if not len(group.vaddr):  # nor is a block group that has vanished since the chunks were read
         return _no_such_group(chunk, vaddr)
     size = int(length[0])
     free_vaddr, free_length = _free_extents(fd, start, length)

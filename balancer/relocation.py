@@ -59,12 +59,12 @@ class Relocation:
 
     def __init__(self, fd: int, vaddr: int, flags: int) -> None:
         self._vaddr, self._flags = vaddr, flags
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which the threads inherit: they receive none
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited by threads: they get no signals
         try:
             self._threads = running_threads(2, "balance")
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self._fd = os.dup(fd)  # the threads' own: whatever becomes of ours
+        self._fd = os.dup(fd)  # the threads have their own, in case ours is closed
         self._cancelling: Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -189,7 +189,7 @@ def _judged(left: int | None, relocated: int, error: OSError | None, stop: Stop 
     """
     if left is None:
         return Attempt(BalanceOutcome.DONE if relocated or error else BalanceOutcome.GONE, 0, seconds, None, stop)
-    if error is None:  # no kernel is known to do that, but to try it again and again would have no end
+    if error is None:  # no known kernel does that, but retrying would never end
         return Attempt(BalanceOutcome.FAILED, left, seconds, "the kernel did not move it", stop)
     words = _WORDS.get(error.errno or 0, error.strerror or str(error))
     if error.errno not in _THIS_ONE_ONLY:

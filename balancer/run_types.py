@@ -22,18 +22,18 @@ MAP_CELLS = 256
 class StopReason(StrEnum):
     """Why a run has ended. DONE, NO_GAIN, BUDGET, TIME and WINDOW are as intended; the others need attention, or another day."""
 
-    DONE = "done"  # nothing is worth it any more
-    NO_GAIN = "no gain"  # the last block groups brought nothing of what the policy is for
+    DONE = "done"  # no block group is worth moving any longer
+    NO_GAIN = "no gain"  # the last block groups did not improve what the policy aims at
     BUDGET = "budget"
     TIME = "time"
     WINDOW = "window"
     SIGNAL = "stopped"
-    UNALLOCATED = "unallocated"  # too little space that no block group has
+    UNALLOCATED = "unallocated"  # too little unallocated space
     EXCLUSIVE = "exclusive operation"  # another program balances, resizes, adds or removes a device
     BACKUPS = "backups"
     PRESSURE = "pressure"
-    NO_SPACE = "no space"  # the kernel found no room for two block groups in a row
-    FAILED = "failed"  # an error that would meet the next block group too
+    NO_SPACE = "no space"  # the kernel found no space for two consecutive block groups
+    FAILED = "failed"  # an error that would also affect the next block group
 
 
 INTENDED = frozenset({StopReason.DONE, StopReason.NO_GAIN, StopReason.BUDGET, StopReason.TIME, StopReason.WINDOW})
@@ -42,15 +42,15 @@ INTENDED = frozenset({StopReason.DONE, StopReason.NO_GAIN, StopReason.BUDGET, St
 class RelocationObstacle(StrEnum):
     """Why the kernel did not relocate a block group although there is no error."""
 
-    SWAP = "swap"  # a swap file lies in it: it stays as long as the file is in use
-    BUSY = "busy"  # another exclusive operation began between the choice and the balance
+    SWAP = "swap"  # it contains a swap file, and cannot move while the file is in use
+    BUSY = "busy"  # another exclusive operation started between the choice and the balance
 
 
 class BalanceOutcome(StrEnum):
     """The result of one block group. The catalogue stores these values."""
 
     DONE = "done"
-    GONE = "gone"  # it did not exist any more
+    GONE = "gone"  # it no longer existed
     NO_SPACE = "no space"
     CANCELLED = "cancelled"
     FAILED = "failed"

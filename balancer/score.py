@@ -42,7 +42,7 @@ def tent(length: Array, group_length: Array) -> Array:
     half_width = (top - LEAST_LOG2) / 2
     middle = (top + LEAST_LOG2) / 2
     height: Array = 1 - np.abs((np.log2(length) - middle) / half_width)
-    return np.maximum(height, 0.0)  # a whole block group whose length is no power of two is a rounding error below
+    return np.maximum(height, 0.0)  # rounding can make it negative for an empty block group whose length is not a power of two
 
 
 def size_class(length: Array) -> Array:
@@ -88,7 +88,7 @@ class FreeSpaceTally:
         self._free, self._largest = np.zeros(count, _U64), np.zeros(count, _U64)
         self._score = np.zeros(count)
         self._extents, self._bytes = np.zeros(SIZES, np.int64), np.zeros(SIZES, np.int64)
-        # The run that the last batch ended with: the next one may go on with it. As arrays of one, or none.
+        # The last run of the previous batch, which the next batch may continue. Arrays of length one or zero.
         self._run = (np.zeros(0, np.int64), np.zeros(0, _U64), np.zeros(0, _U64))
 
     def add(self, vaddr: Array, length: Array) -> None:
@@ -105,7 +105,7 @@ class FreeSpaceTally:
         if not len(group):
             return
         starts = np.cumsum(counts) - counts
-        if len(group) < len(vaddr):  # some lie in block groups of metadata
+        if len(group) < len(vaddr):  # some are in block groups of metadata
             kept = np.repeat(first - starts, counts) + np.arange(len(group))
             vaddr, length = vaddr[kept], length[kept]
         self._fragments[low:high] += counts
@@ -136,7 +136,7 @@ class FreeSpaceTally:
     def _count(self, length: Array, times: int) -> None:
         which = size_class(length)
         self._extents += times * np.bincount(which, minlength=SIZES)
-        self._bytes += times * np.bincount(which, length, SIZES).astype(np.int64)  # multiples of a sector: exact as float64
+        self._bytes += times * np.bincount(which, length, SIZES).astype(np.int64)  # multiples of a sector, exact in float64
 
     def _join(self, group: Array, vaddr: Array, end: Array) -> None:
         """Replaces the few adjacent free extents in the histogram by the joined ones."""
@@ -198,7 +198,7 @@ def worth(score: Array, used: Array) -> Array:
     Those above BAD, by benefit, until WORTH of the data would be moved; the first one whatever its size.
     """
     bad = np.flatnonzero(score > BAD)
-    # One with nothing in it moves nothing: as good as can be.
+    # An empty block group moves no data: the best possible case.
     gain = np.nan_to_num(benefit(score[bad], used[bad]), nan=np.inf)
     order = bad[np.argsort(-gain, kind="stable")]
     fits = np.cumsum(used[order].astype(np.float64)) <= WORTH * float(used.sum())

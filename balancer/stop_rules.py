@@ -64,11 +64,11 @@ def _reasons(settings: RunSettings, facts: StopFacts) -> Iterator[Stop]:
     """Yields all reasons, the most important first."""
     if facts.signal is not None:
         yield Stop(StopReason.SIGNAL, f"received {signal.Signals(facts.signal).name}")
-    # A balance needs room that no block group has: without any it fails, and then everything else does too.
+    # A balance needs unallocated space: without any it fails, and then everything else fails too.
     if facts.unallocated < (least := settings.min_unallocated.of(facts.total)):
         why = f"{format_size(facts.unallocated)} are unallocated, less than the limit of {format_given(least)}"
         yield Stop(StopReason.UNALLOCATED, why)
-    if facts.exclusive != "none":  # the kernel would refuse ours; a paused one is continued when its owner wants it to, maybe never
+    if facts.exclusive != "none":  # the kernel would refuse ours; a paused balance may never be continued
         why = f"the filesystem is busy: {facts.exclusive}{facts.exclusive_by and f' ({facts.exclusive_by})'}"
         yield Stop(StopReason.EXCLUSIVE, why, settings.wait_for_others and facts.exclusive != "balance paused")
     if settings.yield_to_backups and facts.backups:
@@ -120,7 +120,7 @@ def after(steps: Sequence[StepDone], policy: str) -> Stop | None:
     if failed >= _MOST_FAILED:
         return Stop(StopReason.FAILED, f"{counted(failed, 'block group')} in a row failed, the last one with: {last.error}")
     busy = _in_a_row(steps, lambda step: step.obstacle is RelocationObstacle.BUSY)
-    if busy >= _MOST_BUSY:  # on kernels that do not tell what has the filesystem
+    if busy >= _MOST_BUSY:  # on kernels that do not report the exclusive operation
         return Stop(StopReason.EXCLUSIVE, f"the filesystem is busy: {last.error}, {busy} times in a row")
     useless = _since_last_gain(steps, policy)
     if useless >= _MOST_WITHOUT_GAIN:

@@ -26,7 +26,7 @@ BACKUP_STATES = (RUNNING, PARTIAL, *FINISHED, *GOING)
 class CauseCode(StrEnum):
     """Code of a cause in backup.json and the catalogue. The meaning of a code never changes."""
 
-    POOL = "pool"  # what this machine says of itself: for administrators only
+    POOL = "pool"  # messages of this machine about itself: for administrators only
     SERVER_FAULT = "server-fault"
     STOPPED = "stopped"
     RSYNC_UNFINISHED = "rsync-unfinished"

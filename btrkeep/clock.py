@@ -42,7 +42,7 @@ class Clock:
         return self.start + timedelta(seconds=elapsed() - self._begun)
 
 
-_MONOTONIC_COARSE = 6  # CLOCK_MONOTONIC_COARSE of linux/time.h: the steps of that clock, which cannot be set
+_MONOTONIC_COARSE = 6  # CLOCK_MONOTONIC_COARSE of linux/time.h: has the ticks of the kernel's clock, and cannot be set
 _LOOK = 0.0005  # seconds
 
 
@@ -63,7 +63,7 @@ def _make_step() -> bool:
     """
     try:
         file = os.memfd_create("ticks")
-    except OSError:  # refused by vm.memfd_noexec, say
+    except OSError:  # for example refused by vm.memfd_noexec
         return False
     try:
         before = time.time_ns()

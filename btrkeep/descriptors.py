@@ -33,7 +33,7 @@ def widen_pipe(fd: int) -> None:
     """Enlarges the buffer of a pipe to PIPE_BYTES, so that its writer waits less often for its reader. Changes nothing if that is
     not possible. The default is 64 KiB: a gibibyte takes 2.6 s with it, and 0.8 s with a mebibyte (two idle processors).
     """
-    with suppress(OSError):  # no pipe, or more than the user may have (/proc/sys/fs/pipe-user-pages-soft)
+    with suppress(OSError):  # not a pipe, or above the user's limit (/proc/sys/fs/pipe-user-pages-soft)
         if fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) < PIPE_BYTES:
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 

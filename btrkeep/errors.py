@@ -34,12 +34,12 @@ class Exit(IntEnum):
     """Exit statuses of every program; the table of the manual is made from these."""
 
     OK = 0  # all complete, or nothing was due
-    ATTENTION = 1  # some host is partial, failed or suspect; or a check found something to act on
+    ATTENTION = 1  # a host is partial, failed or suspect; or a check found a problem
     USAGE = 2  # wrong usage or configuration
-    LOCKED = 3  # a lock is held by another process, which is named
-    UNUSABLE = 4  # the pool is unusable: not there, not the right one, read-only or full
+    LOCKED = 3  # another process holds a lock; the message names it
+    UNUSABLE = 4  # the pool is unusable: missing, not the right one, read-only or full
     INTERRUPTED = 130  # interrupted from the terminal (SIGINT)
-    TERMINATED = 143  # ended by SIGTERM, or the terminal went away (SIGHUP)
+    TERMINATED = 143  # ended by SIGTERM, or the terminal was closed (SIGHUP)
 
 
 class OperatorError(Exception):
@@ -91,7 +91,7 @@ class PoolUnusable(OperatorError):
     exit_code = Exit.UNUSABLE
 
 
-_NEAR = 0.66  # of difflib's ratio: a letter that is wrong, left out or too many
+_NEAR = 0.66  # difflib's ratio for one wrong, missing or additional letter
 
 
 def quoted(word: str) -> str:
@@ -103,9 +103,9 @@ def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
     """Returns the hint that names the most similar of the known words, or `otherwise` if none is similar. HOST of HOST@BACKUP
     counts as similar, for a command that takes only a host.
     """
-    from difflib import get_close_matches  # only a mistake pays for it
+    from difflib import get_close_matches  # only needed after a mistake
 
-    bare = {name.lstrip("-"): name for name in names}  # two dashes in common make no option near
+    bare = {name.lstrip("-"): name for name in names}  # two common dashes do not make options similar
     host, at, _ = word.partition("@")
     nearest = [host] if at and host in bare else get_close_matches(word.lstrip("-"), bare, 1, _NEAR)
     return f"did you mean {bare[nearest[0]]}?" if nearest else otherwise
@@ -135,10 +135,10 @@ def report_error(error: OperatorError) -> None:
     descriptor = os.environ.get(ERRORS_VARIABLE, "")
     if not (descriptor.isascii() and descriptor.isdecimal()):
         return
-    import json  # only where it is needed: every command imports this module
+    import json  # only where needed: every command imports this module
 
     line = json.dumps({"error": error.message, "hint": error.hint, "status": int(error.exit_code)})
-    with suppress(OSError):  # who asked may have gone
+    with suppress(OSError):  # the client may have disconnected
         os.write(int(descriptor), line.encode("ascii") + b"\n")
 
 

@@ -27,8 +27,8 @@ _REMOTE = frozenset(
     )
 )
 """Types of filesystems whose files are on a server, or that are served by a program; without the part after a dot (fuse.sshfs)."""
-_silent: dict[Path, float] = {}  # since when; a second look would leave one more process behind, and take as long
-_answered: dict[Path, float] = {}  # when the path answered last
+_silent: dict[Path, float] = {}  # since when; another check would take as long, and leave another hung process
+_answered: dict[Path, float] = {}  # when the path last answered
 HINT = "check its disk, or the server behind it (dmesg): each access waits until it answers or is removed"
 
 
@@ -71,7 +71,7 @@ def require_lookup(path: Path) -> None:
     """
     if not _answers_to(_LOOKUP, path):
         raise OperatorError(f"{printable(str(path))} does not answer: it could not be read within {PATIENCE:.0f} s", HINT)
-    with suppress(OSError):  # a name that is too long, or a folder that this user may not enter: the command itself reports it
+    with suppress(OSError):  # the name is too long, or this user may not enter the folder: the command itself reports it
         if path.is_dir():
             require_answer(path)
 
@@ -106,7 +106,7 @@ def _asked(words: tuple[str, ...], path: Path) -> bool:
         if answered or ended.poll(_ENDING * 1000):
             os.waitpid(pid, 0)
         else:
-            with suppress(RuntimeError):  # no thread can be had: then it stays a zombie until this process ends
+            with suppress(RuntimeError):  # no thread can be started: it stays a zombie until this process ends
                 threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
     finally:
         os.close(process)

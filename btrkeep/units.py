@@ -118,7 +118,7 @@ def format_time(moment: datetime) -> str:
     """Formats a time as RFC 3339 in UTC with Z, whole seconds: 2026-11-20T22:00:03Z."""
     if moment.tzinfo is not UTC:
         moment = moment.astimezone(UTC)
-    return moment.isoformat()[:19] + "Z"  # strftime takes twice as long: a long list has 200,000 times
+    return moment.isoformat()[:19] + "Z"  # strftime takes twice as long, and a long list has 200,000 times
 
 
 _zone: tzinfo | None = None
@@ -128,7 +128,7 @@ def show_times_in(zone: tzinfo) -> None:
     """Sets the zone of all times in words of this process: that of its pool. Called only when a program reads its configuration.
     UTC until then.
     """
-    global _zone  # a process serves one pool, and its words are made in a hundred places
+    global _zone  # a process serves one pool, and a hundred places print times
     _zone = zone
 
 

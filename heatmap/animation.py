@@ -36,7 +36,7 @@ class _Clock:
 class Palette:
     """A palette of at most COLOURS colours for all frames, and the nearest of them for each colour: u8[n, 3]."""
 
-    _BITS = 6  # of each channel that are looked at
+    _BITS = 6  # bits of each channel that are used
 
     def __init__(self, colours: Array) -> None:
         self.colours = colours
@@ -102,7 +102,7 @@ class Gif:
         changed = frame != self._before
         x, y, right, bottom = _box(changed)
         part = np.where(changed, frame, np.uint8(_AS_BEFORE))[y:bottom, x:right]
-        # "L" and not "P": the same bytes, and no palette to carry along.
+        # "L" instead of "P": the same bytes, without a palette.
         image, delay = Image.fromarray(np.ascontiguousarray(part)), self._clock.ticks(seconds) * 10
         data = GifImagePlugin.getdata(image, (x, y), duration=delay, transparency=_AS_BEFORE, disposal=_LEAVE_IT)
         self._file.writelines(data)
@@ -127,7 +127,7 @@ class Webp:
         """Writes the next frame, u8[h, w, 3]."""
         changed = (frame != self._before).any(2) if frame.shape == self._before.shape else np.ones(frame.shape[:2], bool)
         x, y, right, bottom = _box(changed)
-        x, y = x & ~1, y & ~1  # a frame's place is counted in pairs of pixels
+        x, y = x & ~1, y & ~1  # a frame's position is counted in pairs of pixels
         differs = changed[y:bottom, x:right]
         part = np.dstack((np.where(differs[..., None], frame[y:bottom, x:right], 0), differs * np.uint8(255)))
         head = _u24(x // 2) + _u24(y // 2) + _u24(right - x - 1) + _u24(bottom - y - 1) + _u24(self._clock.ticks(seconds)) + b"\0"
@@ -174,6 +174,6 @@ def _box(changed: Array) -> tuple[int, int, int, int]:
 def ffmpeg_command(frames: str, output: str, fps: float) -> tuple[str, ...]:
     """Returns the command that makes an mp4 for every browser. `frames`: a pattern such as /x/%06d.png."""
     read = ("ffmpeg", "-nostdin", "-loglevel", "error", "-y", "-framerate", f"{fps:g}", "-i", frames)
-    even = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2")  # colour is kept for squares of two by two pixels
+    even = ("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2")  # the format has one colour for each square of two by two pixels
     coded = ("-c:v", "libx264", "-preset", "veryfast", "-crf", "18", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4")
     return (*read, *even, *coded, output)

@@ -23,7 +23,7 @@ from heatmap.whole_filesystem import CellColours, Colouring, usage
 BLACK, GREY, WHITE = (0, 0, 0), (0x77, 0x77, 0x77), (0xFF, 0xFF, 0xFF)
 STEPS = 256
 
-# Linear sRGB to the cones' answers and from their cube roots to lightness and two opponent colours; as Ottosson gives them.
+# Matrices of Ottosson: linear sRGB to cone responses, and their cube roots to lightness and two opponent colours.
 _TO_LMS = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -38,7 +38,7 @@ _TO_LAB = np.array(
         [0.0259040371, 0.7827717662, -0.8086757660],
     ]
 )
-# Linear sRGB to Smith and Pokorny's cones, for the simulation.
+# Linear sRGB to Smith and Pokorny's cones, to simulate colour blindness.
 _TO_CONES = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
 _BLUE, _RED = np.array([0.0, 0.0, 1.0]), np.array([1.0, 0.0, 0.0])
 VISIONS = ("normal", "protan", "deutan", "tritan")
@@ -115,7 +115,7 @@ def sequential_colours() -> Array:
 
 
 _CHROMA = 0.16
-_WITHIN = 0.92  # at the very edge of what can be shown one channel is 0, and rises from there in leaps
+_WITHIN = 0.92  # at the very edge of the gamut one channel is 0, and would then rise in steps
 
 
 def _polar(lightness: Array, chroma: Array, hue: Array) -> Array:

@@ -31,7 +31,7 @@ from heatmap.filesystem_state import Array
 HILBERT, LINEAR, SNAKE = CURVES
 
 _BOTTOM_LEFT, _BOTTOM_RIGHT, _TOP_LEFT, _TOP_RIGHT = (1, 0), (1, 1), (0, 0), (0, 1)  # lower, right
-# Up right down, right up left, left down right, down left up: where each begins and goes, and the ways of its quarters.
+# The four curves (up right down, right up left, left down right, down left up): order of the quarters, and curve of each.
 _URD, _RUL, _LDR, _DLU = range(4)
 _QUARTERS = {
     _URD: (_BOTTOM_LEFT, _TOP_LEFT, _TOP_RIGHT, _BOTTOM_RIGHT),
@@ -190,7 +190,7 @@ class Canvas:
     def __init__(self, grid: Grid, min_brightness: float = MIN_BRIGHTNESS) -> None:
         self._grid, self._count = grid, 4**grid.order
         self._min_brightness = min_brightness
-        # The last pixel may not be full yet: place, part, share and colour of what it holds wait for the next fills.
+        # The last pixel may not be full yet: its place, part, share and colour are kept for the next fills.
         self._held: _Parts = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros((0, 3), np.uint8))
         nothing = np.zeros((0, 3), np.uint8)
         self._pixels = [(np.zeros(0, np.int64), nothing)]
@@ -205,7 +205,7 @@ class Canvas:
         part_of_first = np.where(in_one, length / size, (size - np.fmod(first_byte, size)) / size)
         part_of_last = np.fmod(end, size) / size
         part_of_last[part_of_last == 0] = 1
-        # First pixel, last pixel, first pixel of the next fill ...: in the order in which they are to be added.
+        # First pixel, last pixel, first pixel of the next fill ...: the order in which they are added.
         counted = np.column_stack((np.ones(len(first), bool), ~in_one)).ravel()
         fill = np.repeat(np.arange(len(first)), 2)[counted]
         place, part = (np.column_stack(pair).ravel()[counted] for pair in ((first, last), (part_of_first, part_of_last)))
@@ -216,16 +216,16 @@ class Canvas:
 
     def _mix(self, new: _Parts) -> None:
         place, part, share, colour = (np.concatenate((held, more)) for held, more in zip(self._held, new, strict=True))
-        place = np.maximum.accumulate(place)  # a tree that changes while it is read may show a place twice
+        place = np.maximum.accumulate(place)  # a tree that changes while it is read may return a place twice
         held = int(np.searchsorted(place, place[-1:])[0]) if len(place) else 0
         self._held = (place[held:], part[held:], share[held:], colour[held:])
         self._finish(place[:held], part[:held], share[:held], colour[:held])
 
     def _finish(self, place: Array, part: Array, share: Array, colour: Array) -> None:
-        """Finishes the pixels to which nothing can be added any more."""
+        """Finishes the pixels that are complete."""
         begins = np.concatenate(([True], place[1:] != place[:-1]))[: len(place)]
         pixel, count = np.cumsum(begins) - 1, int(begins.sum())
-        # bincount adds one after the other, as a loop would; other sums of NumPy go in pairs.
+        # bincount adds sequentially, like a loop; other sums of NumPy add in pairs.
         sums = [np.bincount(pixel, weights * part, count) for weights in (colour[:, 0], colour[:, 1], colour[:, 2], share)]
         self._pixels.append((place[begins], _bright(np.column_stack(sums[:3]), sums[3], self._min_brightness)))
 

@@ -22,7 +22,7 @@ _LEVEL = 4
 
 def image_of(runs: Runs, grid: Grid) -> Image.Image:
     """Returns the picture of 2**size lines, enlarged if its order is lower: each pixel becomes a square."""
-    # Pillow keeps four bytes for a pixel of RGB as well, so they are taken over as they are.
+    # Pillow stores RGB pixels in four bytes too, so they are copied unchanged.
     image = Image.frombytes("RGB", (grid.edge, grid.edge), cast(bytes, runs.words(grid)), "raw", "RGBX", 0, 1)
     if grid.scale == 1:
         return image

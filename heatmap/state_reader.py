@@ -73,7 +73,7 @@ def read_state(
 def _label(fsid: str) -> str:
     try:
         return Path(f"/sys/fs/btrfs/{fsid}/label").read_bytes().removesuffix(b"\n").decode(errors="replace")
-    except FileNotFoundError:  # a mount of another namespace's sysfs: a picture needs no label
+    except FileNotFoundError:  # sysfs of another namespace: a picture needs no label
         return ""
 
 
@@ -87,7 +87,7 @@ def _used(fd: int, chunk: Chunks) -> BlockGroups:
         is_used[_index(chunk.vaddr, batch.group_vaddr)] = True
         if len(batch.vaddr):
             _add(free, chunk.vaddr, end, batch.vaddr, batch.length)
-    free = np.minimum(free, chunk.length)  # a tree that changes while it is read can show a place twice
+    free = np.minimum(free, chunk.length)  # a tree that changes while it is read may return a place twice
     vaddr, length, flags = chunk.vaddr[is_used], chunk.length[is_used], chunk.type[is_used]
     return BlockGroups(vaddr, length, used_from_free_space(fd, chunk, vaddr, free[is_used]), flags)
 

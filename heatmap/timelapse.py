@@ -34,7 +34,7 @@ from heatmap.whole_filesystem import PHYSICAL, Scale, common_scale, overview
 PICTURES = (".png", ".webp")
 _AUTOMATIC_NAME = re.compile(r"_at_(\d{1,11})$")  # as btrfs-heatmap names pictures
 _STANDARD_WIDTH = 1024
-_FULL_HD_AND_MORE = 1 << 13  # no picture of ours is wider than 2**15, and no animation should be
+_FULL_HD_AND_MORE = 1 << 13  # our pictures are at most 2**15 wide, and animations should not be wider
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,7 +213,7 @@ Progress = Callable[[int, int], None]
 
 
 _SAMPLES = 16
-_LAST_STAYS = 2.0  # seconds, before it begins anew
+_LAST_STAYS = 2.0  # seconds, before it starts again
 _T = TypeVar("_T")
 
 
@@ -260,7 +260,7 @@ def timelapse(
     if recorded:
         show_times_of_pool_on(recorded[-1].fsid)
     frames = frame_sequence(frame_sources.sources, scheme, sort=sort, size=size, dated=dated)
-    # The last frame is drawn before anything is written: what it lacks (scores, say), mostly all lack.
+    # The last frame is drawn before anything is written: data that it lacks (such as scores) is usually missing everywhere.
     height, width = frames.frame(len(frames.sources) - 1).shape[:2]
     with whole_file(str(output)) as file:
         write(frames, file, FrameFormat(width, height, fps), output.parent, progress or _no_progress)

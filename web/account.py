@@ -55,7 +55,7 @@ def _logged_in() -> str | Response | tuple[str, int] | tuple[str, int, dict[str,
         return _form(words), 429, {"Retry-After": str(int(wait) + 1)}
     if answer["outcome"] == "wrong":
         return _form(_WRONG), 401
-    if answer["outcome"] != "in":  # the password has become another meanwhile
+    if answer["outcome"] != "in":  # the password was changed since
         abort(401)
     sessions.begin(answer)
     return redirect(within(request.form.get("next")), 303)

@@ -72,7 +72,7 @@ _BELOW = {page.name: page.below for page in PAGES if page.below}
 
 
 _LARGEST = 1 << 20  # bytes of a form: many paths to restore
-_STATIC = 3600  # seconds; the address of a file has its version in it
+_STATIC = 3600  # seconds; the URL of a file contains its version
 
 
 def create_app(settings: Settings) -> Flask:
@@ -89,8 +89,8 @@ def create_app(settings: Settings) -> Flask:
         SESSION_COOKIE_SAMESITE="Lax",
         SESSION_REFRESH_EACH_REQUEST=False,
         TESTING=settings.testing,
-        WTF_CSRF_CHECK_DEFAULT=False,  # `_every_request` does it: a script with a token has no cookie that others could use
-        WTF_CSRF_TIME_LIMIT=None,  # as long as the session
+        WTF_CSRF_CHECK_DEFAULT=False,  # `_every_request` checks it: a script with a token has no cookie that others could abuse
+        WTF_CSRF_TIME_LIMIT=None,  # valid as long as the session
     )
     app.session_interface = sessions.Cookies()
     app.extensions.update({"btrkeep": settings, "btrkeep-caches": Caches()})
@@ -183,7 +183,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()",
-    "Referrer-Policy": "same-origin",  # flask-wtf compares it where there is https
+    "Referrer-Policy": "same-origin",  # flask-wtf checks it with https
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }

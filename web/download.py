@@ -25,11 +25,11 @@ OF_ONE = 2
 """The limit for one viewer, and for all viewers with the same limit of hosts together."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    # If it is shown after all, then without rights: no script, no form, no origin.
+    # If a browser displays it anyway, it has no rights: no scripts, no forms, no origin.
     "Content-Security-Policy": "sandbox; default-src 'none'",
-    "Cache-Control": "no-store, no-transform",  # a proxy that packs it would hide how it ended
+    "Cache-Control": "no-store, no-transform",  # a proxy that compresses it would hide a truncated end
     "Accept-Ranges": "none",
-    "X-Accel-Buffering": "no",  # nginx would write it to its own disk first
+    "X-Accel-Buffering": "no",  # otherwise nginx would buffer it on its own disk
 }
 _log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Body:
             return next(self._pieces)
         except OperatorError as error:
             _log.error("download of %s by %s failed midway: %s", self._what, printable(self._viewer.name), printable(error.message))
-            # The server closes the connection at that, without the last chunk and without a traceback.
+            # The server then closes the connection, without the last chunk and without a traceback.
             raise channel.ClientDisconnected from error
 
     def close(self) -> None:

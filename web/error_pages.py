@@ -38,7 +38,7 @@ _WORDS = {
     502: ("The root service failed", "Its log: journalctl -u 'btrkeep-serve@*'."),
     503: ("Temporarily unavailable", "Try again in a moment."),
 }
-_STATUSES = {**api.STATUSES, "busy": 503}  # of pages only 503 has a Retry-After
+_STATUSES = {**api.STATUSES, "busy": 503}  # of all pages, only those with 503 have a Retry-After
 
 
 def register(app: Flask) -> None:
@@ -56,7 +56,7 @@ def http_error_page(error: HTTPException) -> Response:
         return operator_error_page(damage)
     if request.path.startswith("/api/"):
         return api.http_error_answer(error)
-    if isinstance(request.routing_exception, BadHost):  # for a name that none can be Flask makes no address, and a page has some
+    if isinstance(request.routing_exception, BadHost):  # Flask builds no URL for an impossible name, but the page contains some
         return Response(f"{error.description}\n", error.code, content_type="text/plain; charset=utf-8")
     if error.code == 401 and "X-Live" not in request.headers:
         return make_response(redirect(url_for("account.login", next=next_of_request()), 303))
@@ -100,7 +100,7 @@ def operator_error_page(error: OperatorError) -> Response:
     if request.path.startswith("/api/"):
         return api.operator_error_answer(error)
     status = _status(error)
-    lines = [printable(line) for line in error.message.splitlines()]  # all that is wrong with a configuration
+    lines = [printable(line) for line in error.message.splitlines()]  # one line for each mistake of a configuration
     response = page(status, "; ".join(lines), printable(error.hint))
     if status == 503:
         response.headers["Retry-After"] = str(_RETRY)

@@ -24,7 +24,7 @@ _BROWSERS = (
     ("Firefox/", "Firefox"),
     ("Chrome/", "Chrome"),
     ("Safari/", "Safari"),
-)  # each also says what follows it
+)  # each also defines what may follow it
 _SYSTEMS = (
     ("Android", "Android"),
     ("iPhone", "iPhone"),
@@ -34,8 +34,8 @@ _SYSTEMS = (
     ("Linux", "Linux"),
 )
 _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
-_TRUNCATED = 2.0  # seconds: `now` has none behind the point
-_FEW = 1.5  # less than so many of a unit are shown in the next smaller one
+_TRUNCATED = 2.0  # seconds: `now` has no fraction
+_FEW = 1.5  # smaller numbers of a unit are shown in the next smaller unit
 
 
 def relative(moment: datetime, now: datetime) -> str:
@@ -164,7 +164,7 @@ def call() -> str:
         return ""
     try:
         return source().config.call
-    except OperatorError:  # the page itself says so
+    except OperatorError:  # the page itself reports it
         return ""
 
 
@@ -214,7 +214,7 @@ def copied() -> datetime | None:
     """Returns when the copy of the catalogue that the page shows was made; None if unknown."""
     try:
         return source().copied
-    except OperatorError:  # the page itself says so
+    except OperatorError:  # the page itself reports it
         return None
 
 
@@ -223,7 +223,7 @@ def trust_warnings() -> list[tuple[str, str]]:
     try:
         catalogue = source().catalogue
         lost, clock = catalogue.get_fact(LOST), catalogue.get_fact(CLOCK)
-    except OperatorError:  # the page itself says so
+    except OperatorError:  # the page itself reports it
         return []
     text, pool = "The catalogue was lost: it lists none of the backups in the pool. On the server:", source().config.name
     warnings = [(text, command_for("backupd rebuild", pool, call()))] if lost else []

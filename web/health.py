@@ -142,7 +142,7 @@ def _add_process(samples: MetricSamples) -> None:
     samples.add(_MOST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     try:
         virtual, resident, *_ = Path("/proc/self/statm").read_text(encoding="ascii").split()
-        samples.add(_OPEN, len(list(Path("/proc/self/fd").iterdir())) - 1)  # without that of the listing
+        samples.add(_OPEN, len(list(Path("/proc/self/fd").iterdir())) - 1)  # without the descriptor of this listing
     except OSError:
         return
     samples.add(_VIRTUAL, int(virtual) * resource.getpagesize())
@@ -203,7 +203,7 @@ def healthz() -> Response:
     """Returns 200 if the catalogue can be read and has a recent sample, else 503."""
     try:
         current = health(source())
-    except OperatorError:  # it may name places of this machine
+    except OperatorError:  # the message may contain paths of this machine
         current = Health(ok=False, catalogue=False, sample=None)
     return Response(dumped(current), 200 if current.ok else 503, content_type="application/json")
 

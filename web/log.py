@@ -81,7 +81,7 @@ class LogPage:
 def log_page(catalogue: Catalogue, wanted: PastRuns, now: datetime, limit: int = PAGE) -> LogPage:
     """Returns one page of the selected runs."""
     past = catalogue.past_runs(wanted, limit + 1)
-    size = AnswerSize()  # rsync's output is the host's
+    size = AnswerSize()  # a host controls rsync's output
     runs = tuple(takewhile(lambda run: size.take([run.error, *run.last_lines]), (log_run(run, now) for run in past[:limit])))
     return LogPage(runs, runs[-1].id if len(past) > len(runs) else None)
 

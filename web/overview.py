@@ -186,7 +186,7 @@ def _nights(source: RequestContext, viewer: Viewer) -> tuple[NightSum, ...]:
     facts, alive = hosts.every_facts(source), alive_runs(source.catalogue, now)
     unknown = source.catalogue.unknown_spans()
     runs += night_sum.runs_of_backups(facts, runs, unknown)
-    if not runs and _last_try(source, viewer) is None:  # before the first night none was missed
+    if not runs and _last_try(source, viewer) is None:  # no night can be missed before the first one
         return ()
     return night_sum.nights_of(night_sum.NightFacts(mine, facts, runs, alive, config.zone, now, began, unknown))
 

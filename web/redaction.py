@@ -5,7 +5,7 @@ itself printed it, see below); or it is one of the general sentences here; or it
 the journal with the full text. The names in a text decide nothing: otherwise a user who can cause a text could probe which names
 exist. Errors of the root service, of the catalogue and of the configuration name other hosts and places of this machine, and the
 output of a job is everything that a command of root printed: no list of words could decide which part of it is harmless. A user
-who is not logged in sees no more than that. A viewer who may see all hosts sees everything.
+who is not logged in sees nothing else. A viewer who may see all hosts sees everything.
 
 The author of a part of a run's output decides whether a viewer who is limited to its host may see it, never the names in it.
 If names decided, a host could print guesses, and a viewer of its runs would see which of them are names of other hosts.
@@ -88,7 +88,7 @@ _GENERAL = {
     CONDITION: "for several nights, files could not be read, or deletions could not be applied",
     HOST_KEY: "its host key differs from the recorded one",
 }
-_CATALOGUE = "the dashboard has no information now"
+_CATALOGUE = "the dashboard has no current data"
 _OURS = (UsageError, TooManyDownloads)
 """Errors whose messages are made in the dashboard, from the request: no lower layer raises one while the request is read."""
 
@@ -101,7 +101,7 @@ def redact_error(error: OperatorError) -> OperatorError:
     """Returns the error as the viewer may see it: unchanged, or one of the same kind with a general sentence."""
     if not _is_limited(logged_in_viewer()) or isinstance(error, _OURS) or (isinstance(error, RequestRefused) and error.is_public):
         return error
-    if isinstance(error, _WithheldAbsent):  # it has passed through here already
+    if isinstance(error, _WithheldAbsent):  # it was redacted already
         return error
     reference = secrets.token_hex(4)
     log.warning("withheld as %s: %s (%s)", reference, " ".join(error.message.splitlines()), error.hint)
@@ -142,7 +142,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     """Returns the text of an alarm about a host that the viewer may see: made again from the state of the host's newest backup or
     run.
     """
-    if alarm.what == SILENT or not _is_of_limited():  # of silence it is a time alone
+    if alarm.what == SILENT or not _is_of_limited():  # the text about silence is only a time
         return alarm.text
     if alarm.about.kind != HOST:
         return f"{host}: {_GENERAL.get(alarm.about.kind, WITHHELD)}"
@@ -150,7 +150,7 @@ def host_alarm(alarm: StoredAlarm, host: str) -> str:
     facts = request_context.cached("facts", lambda: request_context.catalogue.host_facts(latest(request_context.now))).get(host)
     place, cause = request_context.config.path, None
     if alarm.what == SUSPECT:
-        if facts and facts.newest_state == "suspect":  # else it is over, and the next notification says so
+        if facts and facts.newest_state == "suspect":  # otherwise it is over, and the next notification reports that
             cause = facts.newest_cause
         return f"{host}: the newest backup is suspect: {redacted_cause_words(cause, host, place)}"
     outcome = "failed"
@@ -167,7 +167,7 @@ def _is_of_limited() -> bool:
 
 def _job(fields: Mapping[str, Any]) -> dict[str, Any]:
     error = fields.get("error")
-    if error is not None and fields.get("own") is not True:  # lines of a command
+    if error is not None and fields.get("own") is not True:  # output of a command
         error = (
             f"{_OF_EXIT.get(fields.get('exit') or 0, 'it failed')}; the administrator can see why, in the job {fields.get('job')}"
         )

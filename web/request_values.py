@@ -73,7 +73,7 @@ def _checked(path: bytes) -> bytes:
         abort(400, "a path begins with / and has at most 4096 bytes")
     parts = [part for part in path.split(b"/") if part]
     if b"." in parts or b".." in parts:
-        abort(400, "a path has no . or .. in it")
+        abort(400, "a path must not contain . or ..")
     return b"/" + b"/".join(parts)
 
 
@@ -146,6 +146,6 @@ def next_of_request() -> str | None:
     """Returns the page to show after the login; None for the front page, and for a submitted form, which must not be sent twice."""
     if request.method != "GET":
         return None
-    query = request.query_string.decode("latin-1")  # as it came: paths in it may be no UTF-8
+    query = request.query_string.decode("latin-1")  # unparsed: paths in it may not be UTF-8
     address = f"{quote(request.path)}?{query}" if query else quote(request.path)
     return address if address != "/" and is_within(address) else None

@@ -19,8 +19,8 @@ from btrkeep.errors import OperatorError
 
 T = TypeVar("T")
 
-_PATIENCE = 30.0  # seconds for what another thread computes; then it is computed here: one that hangs must not hold all
-_TICK = 50_000_000  # ns; a second change within the same tick of the filesystem's clock leaves no trace in a file's times
+_PATIENCE = 30.0  # seconds to wait for another thread's result; then it is computed here, in case that thread hangs
+_TICK = 50_000_000  # ns; a second change within a tick of the filesystem's clock does not change a file's times
 
 
 def catalogue_version(path: Path) -> Hashable | None:

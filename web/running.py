@@ -27,7 +27,7 @@ def is_alive(pid: int, pid_started: str | None, heard: datetime, now: datetime) 
     return pid_started is not None and start_time(pid) == pid_started
 
 
-_LEAST_SHARE = 0.02  # below, a guess of the time left is none
+_LEAST_SHARE = 0.02  # below it, no remaining time is estimated
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,10 @@ def root_service() -> RootServiceClient:
     return BoundedServiceClient(current_app.extensions["btrkeep"].socket, viewer().name, session=g.word)
 
 
-_FRESH = timedelta(seconds=20)  # since it came: one that took longer is new all the same
+_FRESH = timedelta(seconds=20)  # since it arrived: a slow answer is still fresh
 _NAME = "btrkeep-answers"
-_WAITING = 3  # requests that wait for slow answers, each of which keeps a thread
-_OF_WHO_ASKS = ("refused", "busy", "usage")  # kinds of failures that say something about who asks, and nothing about the pool
+_WAITING = 3  # requests that wait for slow answers; each of them blocks a thread
+_OF_WHO_ASKS = ("refused", "busy", "usage")  # kinds of failures that are about the client, not the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Answers:
         viewer, is not cached, and the waiting requests are sent again.
         """
         if not self._places.acquire(blocking=False):
-            raise RequestRefused("that answer is being computed already", "load the page again in a moment", "busy", is_public=True)
+            raise RequestRefused("that answer is being computed already", "reload the page in a moment", "busy", is_public=True)
         try:
             last = self.last(verb)
             is_fresh = last is not None and not last.problem and datetime.now(UTC) - last.at <= _FRESH

@@ -42,10 +42,10 @@ MOST = 256 << 20
 """Unread bytes from which on even viewers without unread bytes get no answer: the requests of one viewer at the same time, on all
 threads of the server, must not be enough to refuse all others.
 """
-_LOOK = 5  # seconds between two looks
+_LOOK = 5  # seconds between two checks
 _MEBIBYTE = 1 << 20
 _ACKED = struct.Struct("120xQ")  # tcpi_bytes_acked in struct tcp_info
-_AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: what was not taken is dropped
+_AT_ONCE = struct.pack("ii", 1, 0)  # struct linger: unsent data is dropped
 
 
 class AnswerTask(task.WSGITask):  # type: ignore[misc]  # waitress has no types
@@ -181,7 +181,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
         """Disconnects the client. waitress's own loop then finds the socket broken and closes it."""
         self.will_close = True
         try:
-            # What it has not taken is not kept for it, and its connection is no more from now on.
+            # Unsent data is dropped, and the connection is closed.
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -237,13 +237,13 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         channel_timeout=IDLE,
         cleanup_interval=_LOOK,
         outbuf_high_watermark=AHEAD,
-        connection_limit=CONNECTIONS + 5,  # besides its own
+        connection_limit=CONNECTIONS + 5,  # besides its own sockets
         max_request_header_size=64 << 10,
         max_request_body_size=2 << 20,
-        clear_untrusted_proxy_headers=False,  # web.app does it, by the address
+        clear_untrusted_proxy_headers=False,  # web.app does it, based on the client's address
     )
     for dispatcher in dispatchers.values():
-        if isinstance(dispatcher, server.BaseWSGIServer):  # one for each address
+        if isinstance(dispatcher, server.BaseWSGIServer):  # one listening server for each address
             dispatcher.channel_class = Channel
             dispatcher.maintenance = partial(_looked, dispatcher)
     return made

@@ -123,7 +123,7 @@ def _without_record(context: ExpiryContext, host: str, name: str, seen: HostOnPo
     path = context.pool.host(host) / name
     if backup := sealed_without_record(path, host):
         return candidate_of(backup.record, seen.notes, seen.base)
-    if is_lost(path):  # only a note is written: the deletion refuses it
+    if is_lost(path):  # only a note is written, because the subvolume cannot be deleted
         record = Record(host, "", FAILED, parse_backup_name(name) or context.now, name)
         return candidate_of(record, seen.notes, seen.base)
     raise StateConflict(

@@ -82,7 +82,7 @@ def unfinished_backup(pool: Pool, host: str) -> UnfinishedBackup | None:
     subvolume = final_backups.unfinished(path, host)
     if subvolume is None or subvolume.read_only:
         return None
-    with opened(path) as fd:  # what grew from a backup shares what is older than itself
+    with opened(path) as fd:  # a snapshot of a backup shares everything older than itself
         size = written_bytes(fd, subvolume.created - 1)
     record = _record(path, subvolume)
     return UnfinishedBackup(host, path, subvolume, size, _is_for_room(record), record.started if record else None)
@@ -142,7 +142,7 @@ def discard(pool: Pool, catalogue: Catalogue, unfinished: UnfinishedBackup) -> N
         raise final_backups.ForeignData(
             f"{unfinished.path} holds a subvolume that does not belong to btrkeep", "move it away"
         ) from error
-    commit(pool.path)  # which wakes the cleaner too
+    commit(pool.path)  # this wakes the cleaner too
     catalogue.drop_backup(unfinished.host, None)
 
 
@@ -162,11 +162,11 @@ async def wait_for_room(pool: Pool, unfinished: UnfinishedBackup, enough: Callab
     """Waits until `enough` space is free, or the kernel has dropped the deleted subvolume. Returns False if `cancelled`, or after a
     long time.
     """
-    await asyncio.to_thread(commit, pool.path)  # which wakes the cleaner
+    await asyncio.to_thread(commit, pool.path)  # this wakes the cleaner
     gone, end = False, asyncio.get_running_loop().time() + _LONGEST
     while not gone and not enough():
         if cancelled or asyncio.get_running_loop().time() > end:
             return False
         gone = await asyncio.to_thread(wait_for, pool.path, unfinished.subvolume.id, _LOOK)
-        await asyncio.to_thread(commit, pool.path)  # only then what was freed can be used again
+        await asyncio.to_thread(commit, pool.path)  # the freed space can be used only after a commit
     return True

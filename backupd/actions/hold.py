@@ -198,7 +198,7 @@ class _HostNotes:
         if row:
             self.catalogue.put_backup(row)
         point_latest(self.pool, self.host)
-        return row.state if row else FAILED  # without a readable record, and the catalogue was lost
+        return row.state if row else FAILED  # the record cannot be read, and the catalogue was lost
 
 
 def holds(notes: Notes, now: datetime) -> Iterator[tuple[str, Hold]]:
@@ -230,7 +230,7 @@ def accept(pool: Pool, catalogue: Catalogue, host: str, name: str, why: str, now
     require_readable(host, name, unread)
     if name not in waiting and not notes.accepted(name) and notes.is_original(name):
         raise StateConflict(f"{host} {name} is {states[name]}, not suspect", "only a suspect or altered backup can be accepted")
-    if name in waiting:  # else a run of this command was killed before the row
+    if name in waiting:  # if not, an earlier `accept` was killed before it wrote the row
         if states[name] == ALTERED:
             path = pool.host(host) / name
             final = read_final_if_ours(path, host)

@@ -2,8 +2,8 @@
 
 Each backup keeps the name under which it was made, so first the host's notes record, on disk, its former names, and what is in
 doubt since a crash is so under both names; then the folder is renamed, which is atomic, and synced; finally the catalogue follows.
-If the command is killed in between, running it again finishes the job, and any run meanwhile finds the host under one name or the
-other.
+If the command is killed in between, running it again finishes the job. A run in between finds the host under one of the two
+names.
 """
 
 import errno
@@ -116,7 +116,7 @@ def _nobody_reads(pool: Pool, host: str) -> Iterator[None]:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     hint = "root raises the limit with `ulimit -n 100000`; then run this again"
                     raise OperatorError(f"{host} has more backups than this process may have files open", hint) from None
-                continue  # something that only has such a name
+                continue  # not a backup, although its name looks like one
             if not is_unread:
                 raise OperatorError(f"{host}@{name} is being restored from", "wait until the restore has ended")
         yield
@@ -127,7 +127,7 @@ def _clear_staged(pool: Pool, old: str) -> None:
     staged = pool.staged(old)
     if left := describe(staged):
         delete(staged.parent, left.id)
-    with suppress(OSError):  # never made, or a foreign file is in it
+    with suppress(OSError):  # it does not exist, or contains a foreign file
         staged.parent.rmdir()
 
 

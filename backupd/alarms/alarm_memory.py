@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 FILE = "alarms.json"
 _LOCK = "notify.lock"
-_LOCK_SECONDS = 120.0  # others that send: each service may take half a minute
+_LOCK_SECONDS = 120.0  # wait for other senders: each service may take half a minute
 _DIGEST = "notify_digest"
 _FORMAT = 1
 _LONGEST = 64 << 20  # bytes
@@ -75,7 +75,7 @@ class AlarmMemory:
 
     def write(self, change: Callable[[Catalogue], object]) -> None:
         """Does `change` if the catalogue can be written. A failure is `problem` from then on: alarms were sent, and the file has to
-        remember them all the same.
+        record them anyway.
         """
         if self.catalogue and not self.problem:
             try:

@@ -24,7 +24,7 @@ _LONGEST_WITH_COMMAND = 1200
 _SHORT = 100
 _OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|timer)", re.ASCII)
 _MOST_NAMES = 5
-_MOST = 20  # lines about one event, or of a journal
+_MOST = 20  # lines about an event, or from a journal
 _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
 
 

@@ -93,7 +93,7 @@ def _usable_catalogue(reporting: ReportingConfig) -> Iterator[tuple[Catalogue | 
     written.
     """
     config = reporting.config
-    if reporting.is_bare:  # it is not known where the catalogue is
+    if reporting.is_bare:  # the catalogue's folder is unknown
         yield None, None
         return
     try:
@@ -150,7 +150,7 @@ def _show(report: NotifyReport, *, dry_run: bool, test: bool) -> None:
     if test:
         return
     is_told = dry_run or bool(report.services)
-    if not dry_run:  # which has printed the message with all of them
+    if not dry_run:  # a dry run has printed them in the message
         for text in summarised(report.alarms if is_told else report.first):
             print_wrapped(f"alarm: {text}", "  ")
         for row in report.recoveries if is_told else ():

@@ -21,10 +21,10 @@ from btrkeep.units import counted, format_share
 
 log = logging.getLogger(__name__)
 
-_MOST = 5  # lines: a service shows the first ones in a list
-_LONGEST = 200  # characters of one
-_SECONDS = 5.0  # for each of: connection, answer
-_PATIENCE = 12.0  # for all that is still on its way when the program ends
+_MOST = 5  # lines: services show the first lines in their lists
+_LONGEST = 200  # characters of a line
+_SECONDS = 5.0  # for the connection, and again for the answer
+_PATIENCE = 12.0  # for pings that are still being sent when the program ends
 _LONGEST_BODY = 10_000  # bytes of a body; healthchecks.io keeps the first 100,000
 
 
@@ -50,7 +50,7 @@ def judge_night(config: Config, hosts: Sequence[HostStatus], ended: str | None =
     counting = [status for status in own if configured[status.host].enabled and not configured[status.host].optional]
     unwell = [status for status in counting if status.state != "ok"]
     well = len(counting) - len(unwell)
-    # By numbers of hosts, so that 100 % is all of them whatever floating point makes of it.
+    # Compares numbers of hosts, so that rounding of floating point cannot miss 100 %.
     met = well >= len(counting) * config.notify.ping_goal - 1e-9
     lines = [f"{well:,} of {len(counting):,} hosts are ok, the goal is {format_share(config.notify.ping_goal)}"]
     if ended is not None:
@@ -76,7 +76,7 @@ class Ping:
     def __init__(self, url: Url) -> None:
         self._url = url
         self._waiting: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="ping", daemon=True)  # a name server that hangs must not keep us
+        self._thread = threading.Thread(target=self._work, name="ping", daemon=True)  # a hung name server must not delay the exit
 
     def start(self) -> None:
         """The night begins."""
@@ -93,7 +93,7 @@ class Ping:
 
     def wait(self, seconds: float = _PATIENCE) -> None:
         """Waits until pending pings have been sent, but no longer than `seconds`."""
-        if self._thread.ident is None:  # it could not be started
+        if self._thread.ident is None:  # the thread could not be started
             return
         self._waiting.put(None)
         self._thread.join(seconds)

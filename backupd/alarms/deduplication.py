@@ -53,7 +53,7 @@ class AlarmChanges:
         """Returns the rows to write, without those that are equal in `recorded`; `arrived`: the messages were delivered."""
         rows = {row.key: row for row in self.rows}
         if arrived:
-            # A wrong clock may have written a time for `cleared` that is not before now: then it would not count as notified.
+            # A wrong clock may have written a future time for `cleared`: then it would not count as notified.
             rows |= {row.key: replace(row, told=now, cleared=_before(row.cleared, now)) for row in self.alarms}
             rows |= {row.key: replace(row, cleared=now, times=0) for row in self.recoveries}
         return [row for key, row in rows.items() if recorded.get(key) != row]
@@ -79,7 +79,7 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
         is_other = before is not None and row.is_notified and any(topic not in before.text for topic in alarm.topics)
         if alarm.is_due and alarm.event in events and (not row.is_notified or alarm.grade > row.grade or is_other):
             alarms.append(replace(row, grade=alarm.grade))
-        rows.append(replace(row, text=before.text) if before and is_other else row)  # the text that people have heard
+        rows.append(replace(row, text=before.text) if before and is_other else row)  # the text that was sent
     for key, old in recorded.items():
         if key in present:
             continue
@@ -90,7 +90,7 @@ def changes(recorded: Known, found_alarms: FoundAlarms, events: Collection[str],
         rows.append(left)
         if left.recovered and left.is_notified and left.subject not in unwell and now - left.recovered >= _patience(left):
             recoveries.append(left)
-    if "recovery" not in events:  # not requested: it counts as sent
+    if "recovery" not in events:  # recoveries are not configured, so it counts as sent
         cleared_rows = {row.key: replace(row, cleared=now, times=0) for row in recoveries}
         rows, recoveries = [cleared_rows.get(row.key, row) for row in rows], []
     waiting = frozenset(alarm.key for alarm in present.values() if not alarm.is_due)

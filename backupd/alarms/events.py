@@ -41,7 +41,7 @@ _OF_CHECK = {
 }
 """The event and the kind of subject of each problem of the pool."""
 
-_BUSY = timedelta(minutes=15)  # for so long a program may write the catalogue
+_BUSY = timedelta(minutes=15)  # a program may hold the catalogue that long
 
 Key = tuple[str, str]
 _UNKNOWN: dict[str, str | Key] = {check: event if event == DEVICES else (event, kind) for check, (event, kind) in _OF_CHECK.items()}
@@ -167,7 +167,7 @@ def _reporting(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
         text = alarm_messages.configuration(report.faults, backupd_command(report.config.name, report.config.file))
         topics = (
             report.faults if len(report.faults) <= alarm_messages.MISTAKES else report.faults[:1]
-        )  # of more, the text has no others
+        )  # the text lists no more than these
         yield Alarm(FAILURE, AlarmSubject(kinds.CONFIGURATION), text, report.now, len(report.faults), topics=tuple(topics))
     if report.catalogue_fault:
         subject = (
@@ -193,7 +193,7 @@ def _hosts(report: StatusReport, recorded: Known) -> Iterator[Alarm]:
     for status in report.hosts:
         host = report.config.host_named(status.host)
         if host.enabled and status.state != COPY:
-            if not host.fault:  # that is an alarm of the configuration
+            if not host.fault:  # a fault is already an alarm about the configuration
                 yield from _failing(status, report)
             yield from _silent(host, status, report, recorded)
             yield from _host_key(host, report)

@@ -71,7 +71,7 @@ def notify(memory: AlarmMemory, report: StatusReport, *, want_digest: bool, dry_
     alarm_changes = changes(recorded, find(report, recorded, _units(recorded)), config.notify.on, now)
     last = memory.last_digest()
     is_due = digest.is_due(config.notify.digest, config.pool.zone, parse_time(last) if last else None, now)
-    can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # it may be readable in five minutes
+    can_wait = not report.is_catalogue_read and report.is_catalogue_busy  # the next check, in five minutes, may be able to read it
     with_digest = want_digest or (is_due and bool(config.notify.urls) and not can_wait)
     messages = (
         [alarm_messages.changes_message(config.name, _machine(), alarm_changes.alarms, alarm_changes.recoveries, _call(config))]
@@ -175,7 +175,7 @@ def _deliver(memory: AlarmMemory, messages: Sequence[Message], every: Sequence[S
     deliveries = list(by_number.values())
     begun = _log_what_is_new(deliveries, memory, {row.subject: row for row in every if row.what == SERVICE}, now)
     working = [config.notify.urls[delivery.number - 1] for delivery in deliveries if delivery.arrived]
-    if begun and working and memory.writable:  # which remembers the notification
+    if begun and working and memory.writable:  # the memory records the notification
         send(working, alarm_messages.broken_services_message(config.name, _machine(), begun))
     return deliveries
 

@@ -53,7 +53,7 @@ def send(urls: Sequence[Url], message: Message) -> list[Delivery]:
 def service_of(url: Url) -> str | None:
     """Returns the name of a URL's service; None if apprise does not support the service, or a part of the URL is missing."""
     with _silence():
-        from apprise import Apprise  # it says something as soon as it is loaded
+        from apprise import Apprise  # it writes to the log as soon as it is imported
 
         service = Apprise.instantiate(url.text, suppress_exceptions=True)
     return str(service.service_name) if service else None
@@ -86,7 +86,7 @@ def as_plain_text(url: Url) -> str:
 
 def reason_of(output: Sequence[str]) -> str:
     """Returns the reason why a message did not arrive, in our own words: those of the service may contain a password."""
-    text = "\n".join(line for line in output if "Payload" not in line)  # that is our message, which may speak of timeouts too
+    text = "\n".join(line for line in output if "Payload" not in line)  # those lines quote our message
     if status := _STATUS.search(text):
         return f"it answers with status {next(filter(None, status.groups()))}"
     return next((words for shape, words in _REASONS if shape.search(text)), "it does not work")

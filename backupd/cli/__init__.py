@@ -77,7 +77,7 @@ HIDDEN = {
 }
 """Commands for units and for forced commands of ssh, not for people."""
 
-# bash takes HOST@BACKUP for two words otherwise.
+# Otherwise bash splits HOST@BACKUP into two words.
 completion = completion_command(
     "backupd", "commands, options, hosts and files of backups", bash_first="COMP_WORDBREAKS=${COMP_WORDBREAKS//@/}"
 )
@@ -112,7 +112,7 @@ def group(ctx: click.Context, pool_name: str, config_file: str | None, verbose: 
     Exit status: 0 all is well, 1 a problem was found, 2 wrong usage or configuration, 3 a lock is held, 4 the pool is unusable,
     130 interrupted, 143 terminated. `man backupd` has the details.
     """
-    if config_file == "":  # an empty variable of a script must not mean the main pool
+    if config_file == "":  # an empty shell variable must not mean the main pool
         raise UsageError("--config is empty", "leave it out for /etc/btrkeep/main.toml")
     if config_file and ctx.get_parameter_source("pool_name") is not ParameterSource.DEFAULT:
         raise UsageError("--pool and --config exclude each other", "give only one: a configuration file has the name of its pool")
@@ -134,5 +134,5 @@ def _call(pool_name: str, config_file: str | None) -> str:
 
 def main() -> None:
     """The entry point of `backupd`."""
-    gc.set_threshold(100_000, 10, 10)  # looking at what was imported and read, again and again, is a tenth of a command's time
+    gc.set_threshold(100_000, 10, 10)  # repeated garbage collection takes a tenth of a command's time
     sys.exit(run_command_line(group, "backupd"))

@@ -19,11 +19,11 @@ from btrkeep.pool.marker import Pool
 from btrkeep.process.outliving import StorageHung, outlive
 from btrkeep.units import format_time, parse_duration, parse_share, parse_time, show_times_in
 
-if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
+if TYPE_CHECKING:  # importing it takes half of a command's start, and some commands read only the pool
     from btrkeep.catalogue import Catalogue
 
 
-_YEARS = range(1970, 9001)  # of --now: days before and after it are reckoned with
+_YEARS = range(1970, 9001)  # of --now: calculations need days before and after it
 
 
 def _parse_now(text: str) -> datetime:
@@ -222,7 +222,7 @@ def no_host(host: str, hosts: Iterable[str]) -> UsageError:
     return UsageError(f"there is no host {quoted(host)}", did_you_mean(host, sorted(hosts), "`backupd status` lists them"))
 
 
-# Which commands outlive a state folder that stops answering while they work: docs/decisions/0077.
+# Some commands continue when the state folder stops answering: docs/decisions/0077.
 REPORTING = frozenset(("status", "check", "notify", "metrics"))
 """They continue without the catalogue, so the fault is reported at once."""
 SHOWING = frozenset(("list", "log", "doctor", "day", "trend", "forecast"))

@@ -161,7 +161,7 @@ def command(
             _say_plan([deduper(lambda line: status.go_on(lambda: line)).plan(part) for part in parts if part], as_json=as_json)
             return cancellation.exit_status()
         read_before_waiting(context, lambda line: print_wrapped(line, err=True), cancellation)
-        locked("verify").release()  # while a verify reads, another time is better
+        locked("verify").release()  # not while a verify reads
         with locked("dedupe"), writing(context.pool), noted(context.catalogue, moment) as job:
 
             def tell(line: str) -> None:

@@ -1,7 +1,7 @@
 """Finds equal files of backups by their content, and makes them share their data by FIDEDUPERANGE.
 
 The first file with a content keeps its data, and every later one refers to it, in each of its snapshots, because data is freed only
-when nothing refers to it any more. Contents are known from `checksums`, which `backupd verify` writes; files that were never read
+when it is no longer referenced. Contents are known from `checksums`, which `backupd verify` writes; files that were never read
 are read.
 
 Nothing here changes the files of a backup, its read-only flag or its UUIDs. But btrfs counts the subvolume as changed, so its seal
@@ -101,12 +101,12 @@ class Pacer:
         return "waiting for the disks" if busy else ""
 
 
-_MOST_RECORDS = 100_000  # that are held in memory before they are written down
+_MOST_RECORDS = 100_000  # records in memory before they are written
 _COST = 32 << 10
 """Bytes that sharing a file costs in each snapshot that has it: a leaf of its tree, stored twice (docs/benchmarks.rst)."""
-_BATCH = 1.0  # seconds between two looks at who else reads the backup
-_FRESH = 600.0  # seconds for which what was read from the disk is taken to be there still
-_LEFT = (errno.EAGAIN, errno.EROFS)  # the subvolume is being sent; nothing can be written
+_BATCH = 1.0  # seconds between two checks for other readers of the backup
+_FRESH = 600.0  # seconds during which data read from the disk is assumed unchanged
+_LEFT = (errno.EAGAIN, errno.EROFS)  # the subvolume is being sent; the pool is read-only
 
 _ROOT = b"/"
 
@@ -120,7 +120,7 @@ class _Paused(Exception):
 
 
 class _SourceDeleted(Exception):
-    """The backup was deleted in the meantime."""
+    """The backup has just been deleted."""
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class Deduper:
             with ExitStack() as held:
                 try:
                     held.enter_context(self.alone())
-                except LockHeld as error:  # a verify has begun meanwhile
+                except LockHeld as error:  # a verify has started since
                     return not self.pacer.wait_for(error.message)
                 sharing.take()
         except _Paused:
@@ -262,7 +262,7 @@ class Deduper:
                 with lock_for_reading(backup.path), tree_of_backup(backup.path) as tree:
                     for entry in self.candidates(backup.host, tree):
                         yield backup, entry, key_of(entry.entry.inode, entry.entry.changed, entry.entry.size)
-            except OperatorError:  # it is being deleted, or gone
+            except OperatorError:  # it is being deleted, or was deleted
                 continue
             if not self.pacer.goes_on():
                 return
@@ -313,7 +313,7 @@ class _BackupSharing:
         """Records the checksums. On a full pool, which this job is meant to relieve, nothing is recorded, and the files are read
         again the next time. Raises OSError.
 
-        Keeps no records in memory over a wait: a verify may run in the meantime, and its results are newer.
+        Keeps no records in memory during a wait: a verify may run then, and its results are newer.
         """
         try:
             checksums.write(self._new, None)
@@ -349,7 +349,7 @@ class _BackupSharing:
             content = digest + walk_entry.entry.size.to_bytes(8, "little")
             source = self._work._sources.setdefault(content, _Source(self._backup, walk_entry.entry.path, key))
             if (source.backup.host, source.key) == (self._backup.host, key):
-                return  # a snapshot of the very file
+                return  # a snapshot of the same file
             self._share(walk_entry, source)
         except _SourceDeleted:
             self._work._sources[content] = _Source(self._backup, walk_entry.entry.path, key)
@@ -367,7 +367,7 @@ class _BackupSharing:
         entry, goes_on = walk_entry.entry, lambda: not self._work.pacer.is_over
         done = read_file(open_plain(walk_entry.name, walk_entry.folder), entry.path, entry.size, key, goes_on)
         if done is None or done.bad is not None:
-            return None  # a damaged one is for `backupd verify`
+            return None  # damaged files are left to `backupd verify`
         self.done.read += done.size
         if len(self._new) < _MOST_RECORDS:
             self._new[key] = ReadBefore(round(self._work.now.timestamp() * 10**6), False, done.digest)
@@ -382,7 +382,7 @@ class _BackupSharing:
             bytes_ = 0
             now = time.monotonic()
             if source.read_at < max(self._work._went_on, now - _FRESH):
-                # the kernel compares what is in memory, and what is on the disk may be damaged since
+                # the kernel compares cached data; the data on the disk may have been damaged since
                 os.posix_fadvise(source_fd, 0, 0, os.POSIX_FADV_DONTNEED)
                 source.read_at = now
             for shared in shared_pieces(source_fd, other, walk_entry.entry.size):
@@ -426,7 +426,7 @@ class SizeCounter:
             self._compacted()
 
     def _compacted(self) -> "tuple[Array, Array]":
-        import numpy as np  # it takes a tenth of a second, which other commands need not wait for
+        import numpy as np  # importing it takes 0.1 s, which other commands avoid
 
         new = np.array(self._new, np.uint64)
         self._new = array("Q")

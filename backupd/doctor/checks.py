@@ -65,7 +65,7 @@ def check_all(config: Config, host: HostConfig | None = None) -> Iterator[Findin
 def _tell(config: Config) -> None:
     """Publishes all hosts, including those that were not checked. The findings have the reason if that fails."""
     with suppress(OperatorError):
-        pool = open_configured(config)  # first: where there is no pool, no catalogue is made
+        pool = open_configured(config)  # first, so that no catalogue is created where there is no pool
         with Catalogue.open(config.pool.state) as catalogue:
             if catalogue.pool_id() in (None, pool.id):
                 publish_to_dashboard(config, pool, catalogue, Clock())
@@ -89,11 +89,11 @@ def _configuration(config: Config) -> Iterator[Finding]:
     for file in _files(config.file):
         try:
             status = file.stat()
-        except OSError:  # a link to nothing, which is among the faults
+        except OSError:  # a dangling symlink, which is among the faults
             continue
         if (
             status.st_gid and status.st_mode & stat.S_IWGRP
-        ):  # files that all users can write are refused; a group may be that of the administrators
+        ):  # files writable by all users are refused anyway; the group may be that of the administrators
             text = f"{file} can be written by its group, {status.st_gid}, whose members could make root run any command"
             yield Finding("configuration", "note", text, f"`chmod g-w {shlex.quote(str(file))}`")
     yield from _hook_trust(config)
@@ -148,7 +148,7 @@ def _confined(config: Config) -> Iterator[Finding]:
         support = confinement(config)
         missing = support.missing
         require_harmless(rsync_version(), support, config)
-    except ProgramFailed:  # of rsync, which has a finding of its own
+    except ProgramFailed:  # another finding reports rsync
         return
     except OperatorError as error:
         yield Finding("confinement", "error", error.message, error.hint)
@@ -244,7 +244,7 @@ def _mount(path: Path) -> Iterator[Finding]:
 
 def _quotas(config: Config) -> Iterator[Finding]:
     quotas = sum(host.enabled and host.quota is not None for host in config.hosts.values())
-    with suppress(PoolUnusable):  # of which _pool tells
+    with suppress(PoolUnusable):  # _pool reports it
         if idle := idle_quotas(quotas, qgroups.mode(open_configured(config).filesystem), qgroups.is_known_to_kernel()):
             yield Finding("quotas", "warning", idle, "`backupd doctor` shows how to make them apply, and the cost")
 
@@ -272,7 +272,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
         with Catalogue.open(config.pool.state) as catalogue:
             pool = open_configured(config)
             recorded_id, pool_id = catalogue.pool_id(), pool.id
-            is_ours = recorded_id in (None, pool_id)  # the catalogue of another pool has no rows of this one
+            is_ours = recorded_id in (None, pool_id)  # another pool's catalogue has no rows of this one
             altered = catalogue.altered_backups() if is_ours else []
             damaged = Counter(host for host, _ in catalogue.damaged_files()) if is_ours else Counter[str]()
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
@@ -292,7 +292,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
     yield from wrong
     if not wrong:
         yield Finding("catalogue", "ok", str(config.pool.state))
-    yield from clock_findings(trust.clock, synchronised=True)  # of which _clock tells
+    yield from clock_findings(trust.clock, synchronised=True)  # _clock reports it
     if config.pool.state.exists() and is_on(config.pool.state, pool.filesystem):
         yield Finding(
             "catalogue",

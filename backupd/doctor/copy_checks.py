@@ -66,11 +66,11 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
         if replica.folder and _is_here(config, replica.folder):
             why = f"{replica.folder} is on the same filesystem as this pool: if that is lost, the copy is lost too"
             yield Finding(_CHECK, "warning", why, "put one of them on another disk", subject=f"replica {replica.name}")
-    with suppress(OperatorError):  # of the catalogue, which has a finding of its own
+    with suppress(OperatorError):  # another finding reports the catalogue
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             statuses = copy_statuses(config.copies, catalogue, now or datetime.now(UTC))
             copies = copies_of(catalogue.get_fact(COPIES))
-            with suppress(OperatorError, OSError):  # of the pool, which has findings of its own
+            with suppress(OperatorError, OSError):  # other findings report the pool
                 copies = known_copies(open_configured(config), copies)
             offsite = {host for name in config.offsites for host in offsite_newest(catalogue, name)}
         for copy in statuses:
@@ -83,7 +83,7 @@ def check_copies(config: Config, now: datetime | None = None) -> Iterator[Findin
 def _is_here(config: Config, folder: Path) -> bool:
     try:
         return open_pool(folder).filesystem == open_configured(config).filesystem
-    except OperatorError:  # it is away, or this pool is: another check reports that
+    except OperatorError:  # it is absent, or this pool is; another check reports that
         return False
 
 
@@ -286,7 +286,7 @@ def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
     command = backupd_command(config.name, config.file)
     try:
         filesystem = None
-        with suppress(OperatorError, OSError):  # the pool has findings of its own
+        with suppress(OperatorError, OSError):  # other findings report the pool
             filesystem = open_configured(config).filesystem
         with Catalogue.open_readonly(config.pool.state) as catalogue:
             failures = repeated_failures(read_steps(catalogue, filesystem), now)

@@ -98,16 +98,16 @@ def gather(config: Config, pool: Pool, now: datetime) -> DoctorFacts:
 
 def _scrub(pool: Pool, uuid: str) -> Scrub:
     devids = [device.devid for device in read_allocation(pool.path).devices]
-    present = frozenset(devids).difference(missing_devices(pool.path) or ())  # of a missing one nothing can be read
+    present = frozenset(devids).difference(missing_devices(pool.path) or ())  # a missing device cannot be read
     return read_scrub(uuid, present, running="scrub" in read_activity(pool.path, devids))
 
 
 def _machine() -> Machine:
     try:
-        numbers: tuple[int, ...] | None = rsync_version().numbers or None  # a version that says no number
+        numbers: tuple[int, ...] | None = rsync_version().numbers or None  # the version has no number
     except ProgramFailed:
         numbers = ()
-    # The root service asks for the dashboard. It lacks capabilities on purpose, and backups are not made in it.
+    # The root service checks for the dashboard. It lacks capabilities on purpose, and makes no backups itself.
     capabilities = None if is_own_service() else read_capabilities()
     return Machine(numbers, clock_synchronised(), processor_flags(), capabilities, is_root=os.geteuid() == 0)
 
@@ -202,7 +202,7 @@ SYS = Path("/sys")
 _MAKERS = {"LVM": "lvm", "CRYPT": "crypt", "mpath": "multipath", "DRBD": "drbd"}
 _WITH_PARITY_OR_COPY = ("raid1", "raid4", "raid5", "raid6", "raid10")
 _NAMES = {"drbd": "drbd", "nbd": "nbd", "rbd": "rbd", "zram": "zram"}
-_BUSES = (  # what a disk's folder in sysfs lies in; the first that fits
+_BUSES = (  # patterns of the path of a disk's folder in sysfs; the first match counts
     (r"/session\d+/", "iscsi"),
     (r"/rport-[\d:-]+/", "fibre channel"),
     (r"/virtio\d+/", "virtio"),

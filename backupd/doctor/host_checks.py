@@ -61,7 +61,7 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
                 if not (finding := await _probe_path(config, host, path, confined, connection)):
                     continue
                 findings.append(finding)
-                if finding.cause in _OF_THE_HOST:  # each further path would only say so again
+                if finding.cause in _OF_THE_HOST:  # every further path would report the same
                     break
             if host.one_file_system and not findings:
                 findings += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
@@ -85,7 +85,7 @@ async def _mounts(config: Config, host: HostConfig, confined: bool, connection: 
         own = await _own_folders_by_name(config, host, confined, connection)
         return [unknown, *(_own_folder(config, host, folder_name, place) for folder_name, place in own)]
     findings = await asyncio.to_thread(mount_findings, config, host, answer.mounts)
-    if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers mean the same
+    if answer.boot_id == boot_id():  # this machine, or a container on it: device numbers are the same
         findings += [
             _own_folder(config, host, folder_name, place)
             for folder_name, folder in _own_folders(config)
@@ -239,7 +239,7 @@ _OF_THE_HOST = frozenset({
     ExitCause.SUDO_REFUSED, ExitCause.NO_START, ExitCause.WRONG_USAGE,
 })  # fmt: skip
 """Whatever the path is."""
-# A shell's words when the program is not there, or when its interpreter is not: they do not say which.
+# A shell prints the same message for a missing program and for a missing interpreter.
 _RRSYNC_DOES_NOT_START = re.compile(r"rrsync: .*(?:not found|cannot execute|bad interpreter|No such file)")
 _NO_PYTHON = "rrsync does not start there: install rsync, which contains it, and python3 on the host"
 _NOT_REACHED = (

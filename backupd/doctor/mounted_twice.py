@@ -16,8 +16,8 @@ from btrkeep.config.self_exclusion import below
 from btrkeep.errors import OperatorError
 from btrkeep.procfs import Mount
 
-_NO_FILES = frozenset({"autofs", "rootfs", "proc", "sysfs", "tmpfs", "devtmpfs"})  # what such a mount hid, no backup misses
-_MOST, _MOST_PLACES = 100, 5000  # pairs, and places that are compared with the patterns: the mounts are the host's words
+_NO_FILES = frozenset({"autofs", "rootfs", "proc", "sysfs", "tmpfs", "devtmpfs"})  # hidden files below these are not missed
+_MOST, _MOST_PLACES = 100, 5000  # pairs, and folders compared with the patterns: limits, because the host sends the mounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def places_of(folder: str, own: Mount, mounts: Sequence[Mount], host: HostConfig
 def is_excluded(path: str, source: str, patterns: Iterable[str]) -> bool:
     """Returns True if a pattern excludes `path`, a folder between it and its source path, or all of its content."""
     parts = path.strip("/").split("/")
-    start = len(source.strip("/").split("/")) if source != "/" else 0  # a source path is fetched whatever the patterns are
+    start = len(source.strip("/").split("/")) if source != "/" else 0  # a source path is fetched regardless of the patterns
     above = ["/" + "/".join(parts[: depth + 1]) for depth in range(start, len(parts))]
     for pattern in patterns:
         bare = pattern.rstrip("/") or "/"
@@ -140,7 +140,7 @@ def is_excluded(path: str, source: str, patterns: Iterable[str]) -> bool:
             bare = bare.removesuffix(end)
         for folder in above:
             name = folder if bare.startswith("/") else folder.rpartition("/")[2] if "/" not in bare else folder[-len(bare) :]
-            if name.count("/") == bare.count("/") and fnmatchcase(name, bare):  # a host chooses how deep its mounts are
+            if name.count("/") == bare.count("/") and fnmatchcase(name, bare):  # a host can have mounts of any depth
                 return True
     return False
 

@@ -61,7 +61,7 @@ from btrkeep.procfs import sysfs_text
 from btrkeep.treescan.block_groups import block_groups, chunks, device_extents
 from btrkeep.units import format_time
 
-_LONGEST = 24 * 3600.0  # seconds: what the kernel does in one step ends, however long it takes
+_LONGEST = 24 * 3600.0  # seconds: a step of the kernel always ends, but may take long
 _ROUNDS = 4
 _PASSING = (errno.ENOSPC, errno.ETXTBSY)
 
@@ -132,7 +132,7 @@ class RoomFix:
             record = self._add(record)
         return self._steps(record, planned)
 
-    # --- the beginning
+    # --- preparation
 
     def _require_own(self, record: TemporaryRecord | None) -> None:
         if record and record.filesystem != self._pool.filesystem:
@@ -181,7 +181,7 @@ class RoomFix:
                     drop(device)
                 delete_record(self._state)
 
-    # --- step by step
+    # --- the steps
 
     def _steps(self, record: TemporaryRecord, planned: RoomFixResult) -> RoomFixResult:
         reason, count = RoomEnd.REACHED, 0
@@ -323,13 +323,13 @@ _FILE = "temporary-device-{number}"
 _SYS = Path("/sys/class/block")
 _FORGETFUL = ("tmpfs", "ramfs", "overlay")
 _PERSISTENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs")
-_SPARE = 1 << 30  # bytes that stay free where the files are made, or a tenth of them for small ones
+_SPARE = 1 << 30  # bytes that stay free on the filesystem of the files; for small files a tenth of their size
 _NOTHING_FOUND = 2  # exit status of blkid -p
 
 
 def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple[TemporaryDevice, ...]:
     """Returns the devices that `make_file` will create in a folder. Raises OperatorError if the folder is not suitable."""
-    folder = folder.resolve()  # the kernel names the file of a loop device without symlinks
+    folder = folder.resolve()  # the kernel reports the file of a loop device without symlinks
     kind = mount_of(folder).filesystem
     use = "name an empty device with --device"
     if is_on(folder, filesystem):
@@ -341,7 +341,7 @@ def planned_files(folder: Path, filesystem: str, count: int, size: int) -> tuple
     if statvfs_result.f_bavail * statvfs_result.f_frsize < needed + min(_SPARE, needed // 10):
         raise OperatorError(f"{folder} does not have {needed >> 20:,} MiB free for a temporary device", use)
     devices = tuple(TemporaryDevice(folder / _FILE.format(number=number), True, size) for number in range(1, count + 1))
-    if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # ours are recorded before they are made
+    if strange := [device.path for device in devices if os.path.lexists(device.path)]:  # ours are recorded before they are created
         raise OperatorError(f"{strange[0]} exists already, but is not recorded", f"move it away, or {use}")
     return devices
 
@@ -370,7 +370,7 @@ def attach(device: TemporaryDevice) -> Path:
     loop = loop_of(device)
     if loop is None:
         loop = Path(run(["losetup", "--find", "--show", str(device.path)]).stdout.strip())
-    with contextlib.suppress(OSError):  # a kernel that has no such file discards nothing
+    with contextlib.suppress(OSError):  # a kernel without this file does not discard
         (Path("/sys/block") / loop.name / "queue" / "discard_max_bytes").write_text("0")
     return loop
 

@@ -12,11 +12,11 @@ from enum import StrEnum
 
 DATA, METADATA = 1, 4  # BTRFS_BLOCK_GROUP_DATA, BTRFS_BLOCK_GROUP_METADATA, btrfs_tree.h
 _MIB = 1 << 20
-_RESERVED = _MIB  # at the beginning of each device, which no chunk gets
+_RESERVED = _MIB  # at the start of each device, never part of a chunk
 SMALLEST = 256 * _MIB
 """The size below which the kernel does not shrink a device, in bytes."""
 _LEAST_DEVICE = 512 * _MIB
-_PATIENCE = 12  # block groups that are 91% full give one of their size back after eleven moves
+_PATIENCE = 12  # moving eleven block groups that are 91% full frees the size of one
 _MOST_FAILED = 3
 _REPEATS = 5  # an empty block group can appear on the temporary device at any moment
 _MOST_RETURNED = 1000
@@ -170,7 +170,7 @@ def _refusal(reading: RoomReading, temporary: Sequence[int], room_plan: RoomPlan
         return Refusal.DEVICES, str(len(lasting))
     if reading.busy:
         return Refusal.BUSY, reading.busy
-    # What is free must be more than one block group's end, or moving makes none empty.
+    # The free space must exceed the rest of one block group; otherwise no move empties one.
     if not temporary and room_plan.is_needed and room_plan.unallocated + room_plan.gain - longest < room_plan.goal:
         return Refusal.DATA_FULL, ""
     return None, ""
@@ -180,7 +180,7 @@ class RoomEnd(StrEnum):
     """The reason why no further block group of the permanent devices is moved, or why the whole job ends."""
 
     REACHED = "reached"
-    EXHAUSTED = "exhausted"  # no other block group is left
+    EXHAUSTED = "exhausted"  # there is no other block group
     NO_GAIN = "no gain"
     NO_SPACE = "no space"
     STUCK = "stuck"  # the temporary device cannot be emptied
@@ -327,10 +327,10 @@ def _returning(reading: RoomReading, temporary: Sequence[int], goal: int, is_las
         if device.size > size:
             return Shrink(device.devid, size)
     away = reading.on(temporary)
-    # Without unallocated space on the lasting devices the kernel makes its next metadata chunk on the temporary one, at any moment.
+    # Without unallocated space on the permanent devices, the kernel can make a metadata chunk on the temporary one at any time.
     if not any(group.used for group in away) and reading.usable(temporary) < goal and not is_last_round:
         return TurnForth()
-    if not away:  # all of them, before the first is removed: the kernel would move chunks of it to the others
+    if not away:  # shrink all of them before removing one: otherwise the kernel moves its chunks to the others
         return RemoveDevice(present[0].devid)
     left = [group for group in away if group.vaddr not in progress.failed]
     if not left or progress.returned >= _MOST_RETURNED or progress.empty >= _REPEATS:

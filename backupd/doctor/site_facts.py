@@ -101,7 +101,7 @@ def _clock_doubt(state: Path, pool: Pool, now: datetime) -> str | None:
         with Catalogue.open_readonly(state) as catalogue:
             doubt = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
             return expiry_words(doubt) if doubt else None
-    except OperatorError:  # of which the rule about the catalogue tells
+    except OperatorError:  # the rule about the catalogue reports it
         return None
 
 

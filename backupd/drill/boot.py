@@ -37,10 +37,10 @@ PROGRAM = "systemd-nspawn"
 _INITS = (b"/usr/lib/systemd/systemd", b"/lib/systemd/systemd")
 _LONGEST_HOSTNAME = 64
 _TICK, _TO_ITS_END = 0.1, 10.0  # seconds
-_LONGEST, _MOST = 1000, 50  # bytes of a line that are looked at; units and checks that are named
+_LONGEST, _MOST = 1000, 50  # bytes of a line that are parsed; units and checks that are listed
 _OWN_USERS = ("--private-users=pick", "--private-users-ownership=map")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_NOISE = "Attempted to remove disk file system"  # systemd-nspawn's own, at each end
+_NOISE = "Attempted to remove disk file system"  # printed by systemd-nspawn at every shutdown
 _UNIT = """\
 [Unit]
 Description=Boot rehearsal of btrkeep
@@ -148,7 +148,7 @@ def run_boot_drill(context: DrillContext, drill: BootDrill) -> DrillResult:
     done = DrillResult(backup.host, backup.name, context.now, DrillOutcome.FAILED, kind=DrillKind.BOOT)
     with context.scratch() as folder, lock_for_reading(backup.path):
         try:
-            context.go_on()  # others come first; once it boots, it takes seconds
+            context.go_on()  # wait for others now: once it boots, it only takes seconds
             done = _booted(context, drill, folder, done)
         except NotFinished as error:
             done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
@@ -175,7 +175,7 @@ def _booted(context: DrillContext, drill: BootDrill, folder: Path, done: DrillRe
     with boot_cgroups(context.pool.id) as groups, Checkpoint("system booted"):
         words = _in_groups(groups, folder / _SYSTEM / DATA, _command(drill.backup.host, context.pool.id, folder, own_users))
         asyncio.run(_follow(context, (*ENDS_WITH_US, *words), console, drill.timeout))
-    context.require_room_left()  # units fail in a full pool, which says nothing of them
+    context.require_room_left()  # a full pool makes units fail, which proves nothing about them
     return _judged(done, drill, console, own_users)
 
 
@@ -255,10 +255,10 @@ async def _follow(context: DrillContext, command: Sequence[str], console: Consol
         while not ended.done() and not console.is_ended:
             await asyncio.wait((ended,), timeout=_TICK)
             context.require_going()
-            context.require_room_left()  # often: a system writes as fast as the disk takes it
+            context.require_room_left()  # often, because a system can write as fast as the disk
             if time.monotonic() - begun > timeout:
                 return True
-        await asyncio.wait((ended,), timeout=_TO_ITS_END)  # it switches itself off
+        await asyncio.wait((ended,), timeout=_TO_ITS_END)  # it shuts itself down
         return False
     finally:
         if not ended.done():

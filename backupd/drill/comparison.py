@@ -19,11 +19,11 @@ from btrkeep.units import printable
 
 _TICK = 0.1
 _SAMPLES = 20
-_LONGEST = 1 << 16  # bytes of a line, or of its messages, that are looked at
+_LONGEST = 1 << 16  # bytes of a line, or of its messages, that are parsed
 _NEW = "+" * 9
 _SPECIAL = re.compile(rb"[*?\[\\]")
-_DID_NOTHING = (20, 22, 126, 127)  # asked to end, out of memory, not to be started: no word about what was compared
-# What rsync itemizes, by the place of the letter: YXcstpoguax.
+_DID_NOTHING = (20, 22, 126, 127)  # cancelled, out of memory, not startable: nothing was compared
+# What each letter of rsync's itemized changes means, by its position in YXcstpoguax.
 _FIELDS = ((2, "content"), (3, "size"), (4, "time"), (5, "mode"), (6, "owner"), (7, "group"), (9, "ACL"), (10, "attributes"))
 
 
@@ -64,7 +64,7 @@ def command(source: Path, copy: Path, names: Path | None, exclusions: Path | Non
 
 def difference_of(line: str) -> tuple[str, str] | None:
     """Parses the name and the kind of difference in a line of rsync's output; None if there is no difference."""
-    code, name = line[:11], line[12:]  # what is the same may be blank: "hf          name => other"
+    code, name = line[:11], line[12:]  # attributes that are equal may be blanks: "hf          name => other"
     if code.startswith("*deleting"):
         return name, "it is not in the backup"
     if len(code) < 11 or code[0] not in "<>ch.":
@@ -143,7 +143,7 @@ def write_exclusions(file: Path, folders: Iterable[bytes]) -> None:
     """Writes names of folders as patterns of rsync that match only these. Raises OSError."""
     with file.open("xb") as out:
         for name in folders:
-            has_wildcards = any(character in name for character in b"*?[")  # without one a backslash means itself
+            has_wildcards = any(character in name for character in b"*?[")  # without one, a backslash is literal
             out.write(b"/" + (_SPECIAL.sub(rb"\\\g<0>", name) if has_wildcards else name) + b"/\0")
 
 

@@ -19,8 +19,8 @@ from btrkeep.process.progress import Cancellation
 from btrkeep.units import format_duration, format_size, format_time
 
 _PAUSE = 0.5
-_PART = 4  # as with transfers: a quarter of min_free stays
-_LOOK = 1.0  # seconds between looks at who works and at the room
+_PART = 4  # as with transfers, a quarter of min_free stays free
+_LOOK = 1.0  # seconds between checks of running jobs and free space
 
 
 class NotFinished(OperatorError):

@@ -51,10 +51,10 @@ class Deleter:
         self.pending: deque[tuple[HostPlan, tuple[str, ...]]] = deque(
             (host, tuple(step.name for step in host.delete)[::order]) for host in plan.hosts if host.delete
         )
-        self.busy = 0  # of hosts that another job uses, or being read by a restore
+        self.busy = 0  # backups of locked hosts, or being read by a restore
         self.deleted: dict[int, DeletedBackup] = {}  # by the subvolume's id
-        self.hosts: list[str] = []  # of which something was deleted
-        self._gone: list[tuple[str, str]] = []  # deleted, and not durable yet
+        self.hosts: list[str] = []  # with at least one deleted backup
+        self._gone: list[tuple[str, str]] = []  # deleted, but the deletion is not on disk yet
         self._settled = time.monotonic()
         self.reader = MetadataReader(context.cancellation.raise_if_cancelled)
         self._begun: set[tuple[str, str]] = set()  # to be read ahead
@@ -98,7 +98,7 @@ class Deleter:
                 rest = self._some(plan, names, room - (len(self._gone) - before))
                 if rest:
                     self.pending.appendleft((plan, rest))
-                    if len(self._gone) - before < room:  # others filled the queue meanwhile
+                    if len(self._gone) - before < room:  # other programs have filled the queue since
                         break
         finally:
             self.limit = None if self.limit is None else self.limit - (len(self._gone) - before)

@@ -24,7 +24,7 @@ from btrkeep.units import format_time, printable
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 1.0  # seconds for a last attempt: the program that holds the catalogue may do so all night
+_PATIENCE = 1.0  # seconds for a last attempt: another program may hold the catalogue all night
 
 
 class RowWriter:
@@ -112,7 +112,7 @@ class ExpiryContext:
         on_pool = read_host_from_pool(self.pool, self.config, plan.host, plan.rows)
         again = plan_host(on_pool.facts, self.zone, self.now, clock_waits=self.clock_waits)
         for name in plan.names & on_pool.unreadable.keys():
-            if asked_of(on_pool.notes, name):  # nothing more can be done about it, so no later run fails because of it
+            if asked_of(on_pool.notes, name):  # it cannot be deleted at all, so later runs do not fail because of it
                 self.sinks.notice(f"{plan.host} {name} was abandoned and stays on the disk: {on_pool.unreadable[name]}")
             else:
                 self.problem(f"{plan.host} {name} is not deleted: {on_pool.unreadable[name]}")

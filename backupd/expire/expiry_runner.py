@@ -45,8 +45,8 @@ _LOOK_FOR_BACKUPS = 1.0
 _LOOK_FOR_BALANCE = 0.5
 LONGEST_YIELD = 6 * 3600.0
 """Seconds for which a whole expiry waits for backups: if one were always running, nothing would ever be deleted."""
-_DRAINED = 30.0  # seconds without any drop after which a paced batch counts as drained: a file in it is open, or it is very large
-_LAST_DROPS = 300.0  # the same at the end, when the mount option waits to be put back
+_DRAINED = 30.0  # seconds without a drop until a paced batch counts as drained: one is very large, or has an open file
+_LAST_DROPS = 300.0  # the same at the end, before the mount option is restored
 _NO_ROW = 0  # the expiry is not in the catalogue
 
 
@@ -82,7 +82,7 @@ def _plan(context: ExpiryContext, forced: Forced, scope: ExpiryScope) -> Plan:
         forced = replace(forced, pool=True, every_host=True)
     elif scope.hosts is not None:
         forced = replace(forced, pool=True)
-    if context.config.unread:  # it may have the retention, or a host whose backups are about to go
+    if context.config.unread:  # it may have the retention, or a host whose backups are about to be deleted
         raise ConfigError(context.config.unread, "nothing is deleted until that file can be read: correct it, or move it away")
     facts = _named(context, read_hosts(context.pool, context.catalogue, context.config, scope.hosts))
     plan = make_plan(facts, context.zone, context.now, forced, clock_waits=context.clock_waits)
@@ -156,9 +156,7 @@ class ExpiryRunner:
         if done := self._reconcile(held):
             context.sinks.notice(done.sentence)
         self._carry_out(touched)
-        if (
-            past and context.clock_waits and not context.cancellation
-        ):  # one that was killed is not the run that had to be waited for
+        if past and context.clock_waits and not context.cancellation:  # a killed run does not count as the run to wait for
             self._keep_clocks(past)
 
     def _reconcile(self, held: ExitStack) -> ReconcileResult | None:
@@ -169,7 +167,7 @@ class ExpiryRunner:
         if not context.rows.problem:
             try:
                 done = reconcile(context.pool, context.catalogue, since)
-                # The problem of a host may be the catalogue's.
+                # The error may be about the catalogue, not about the host.
                 if not done.problems or context.rows.write(lambda catalogue: catalogue.set_pool_id(context.pool.id)):
                     return done
             except (CatalogueBusy, CatalogueUnusable) as error:
@@ -203,7 +201,7 @@ class ExpiryRunner:
         summary.planned = plan.count("delete") if self.limit is None else min(self.limit, plan.count("delete"))
         context.sinks(plan)
         if not plan.stop:
-            at_once = [host for host in plan.hosts if host.goes_at_once]  # without any grace: marked first all the same
+            at_once = [host for host in plan.hosts if host.goes_at_once]  # without a grace, but still marked first
             self._as_room_allows(lambda: mark(context, at_once))
             without_grace = summary.marked
             self._delete(plan)
@@ -279,7 +277,7 @@ class ExpiryRunner:
     def _one_batch(self, deleter: Deleter, pace: Governor) -> None:
         if pace.paced:
             self._pause(Pause.PACE, pace.rest)
-        deleter.read_ahead(self.queue.most)  # while the cleaner drops those that wait
+        deleter.read_ahead(self.queue.most)  # while the cleaner drops the queued ones
         room = self.queue.wait_for_room(self.context.cancellation, self._tick)
         begun, is_asleep = time.monotonic(), not self.queue.moving()
         pace.begin()

@@ -234,7 +234,7 @@ def _with_seal(candidate: Candidate, backup: FinalBackup, seals: Seals) -> Candi
 
 
 def _base_of_working(folder: Path, host: str) -> str | None:
-    with suppress(UnreadableRecord):  # then the next run discards it
+    with suppress(UnreadableRecord):  # the next run discards it
         working = read_if_ours(folder / WORKING, host)
         return working[1].base if working else None
     return None

@@ -85,7 +85,7 @@ def _stage(folder: Path, notes: Notes) -> None:
         file.write(text_of(notes))
 
 
-_AT_ONCE = 100  # hosts locked together: a tenth of a second or two, and below every user's limit of open files
+_AT_ONCE = 100  # hosts locked together, for 0.1 to 0.2 s; below any user's limit of open files
 
 Row = tuple[str, str | None, str, datetime | None]
 T = TypeVar("T")
@@ -211,7 +211,7 @@ def _remove(context: ExpiryContext, queue: CleanerQueue, host: str) -> None:
     put_off = set() if is_over and _delete_working(queue, folder, names_of(context.pool, host)) else {WORKING}
     if is_over:
         discard_received(context.pool, host)
-    queue.commit()  # the notes say that the backups may go; they go last of all
+    queue.commit()  # the deletions are on disk before the notes that permit them are deleted
     if others := set(_others(folder)):
         strangers = sorted(others - put_off)
         if strangers and not _waits(context, host):

@@ -120,7 +120,7 @@ def time_left(watch: CleanerWatch, share: float | None) -> TimeLeft | None:
     each = seconds / parts
     totals = [_gone_at(watch.steps, first.busy + number * each) for number in range(parts + 1)]
     rates = [(after - before) / each for before, after in pairwise(totals)]
-    margin = _MARGIN * max(stdev(rates) / sqrt(parts), 1 / seconds)  # a count is never known better than by one
+    margin = _MARGIN * max(stdev(rates) / sqrt(parts), 1 / seconds)  # a count is exact to one at best
     left, mean = len(watch.waiting) - (share or 0.0), gone / seconds
     return TimeLeft(left / mean, left / (mean + margin), left / (mean - margin) if mean > margin else None)
 
@@ -223,18 +223,18 @@ class CleanerMonitor:
         before = self._ask(queued)
         dead = {each.id: each for each in self._ask(dead_roots)}
         after = self._ask(queued)
-        listed = None if before is None or after is None else min(before, after)  # in between the cleaner took one up, or was done
-        read_only = "ro" in self._ask(mount_of).super_options  # then there may be no list, and no cleaner at work
+        listed = None if before is None or after is None else min(before, after)  # the cleaner was busy in between
+        read_only = "ro" in self._ask(mount_of).super_options  # then there may be neither a list nor a running cleaner
         drop = in_hand([each.drop for each in dead.values() if each.drop], self._drops, self._watch.dropping)
         self._drops = {each.drop.root: each.drop for each in dead.values() if each.drop}
         if drop and self._branches[0] != drop.root:
             self._branches = (drop.root, self._ask(lambda path: branches(path, dead[drop.root])))
-        waiting = len(self._watch.waiting & dead.keys())  # one that is just being deleted is not in the cleaner's list yet
+        waiting = len(self._watch.waiting & dead.keys())  # a subvolume that is just being deleted is not in the cleaner's list yet
         self._watch = watched(self._watch, time.monotonic(), dead.keys(), drop.root if drop else None)
         dropping = self._dropping(drop) if drop else None
         return CleanerReading(
             waiting=len(dead),
-            held=max(0, waiting - listed - 1) if listed is not None and not read_only else 0,  # one may be in the cleaner's hands
+            held=max(0, waiting - listed - 1) if listed is not None and not read_only else 0,  # the cleaner may be dropping one
             idle=read_only or (listed is not None and listed >= len(dead)),
             dropping=dropping,
             rate=rate(self._watch),

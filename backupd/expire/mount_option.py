@@ -114,7 +114,7 @@ class MountOption:
         try:
             with Checkpoint("mount-option.json removed"):
                 record_path(self.pool).unlink(missing_ok=True)
-        except OSError as error:  # of a pool that has become read-only, whose option can be set all the same
+        except OSError as error:  # the pool has become read-only; the option can still be set
             self.complain(f"mount_option: {record_path(self.pool)}: {error.strerror}; the next `backupd expire` removes it")
         return done
 

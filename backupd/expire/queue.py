@@ -30,12 +30,12 @@ from btrkeep.process.progress import Cancellation
 from btrkeep.process.threads import NoThread, start
 from btrkeep.procfs import IoPressure
 
-_REFILL = 0.5  # of the limit: how many still wait when the queue is topped up
-_PAUSE = 0.03  # between two looks; the cleaner drops some thirty unchanged snapshots meanwhile, and a look takes 0.2 ms
-_ASLEEP = 0.2  # nothing was dropped for so long: wake the cleaner, which may have found its list empty a moment too early
-_STUCK = 5.0  # nothing was dropped for so long: top up whatever room there is
+_REFILL = 0.5  # share of the limit below which the queue is refilled
+_PAUSE = 0.03  # between two readings, which take 0.2 ms each; in a pause the cleaner drops about 30 unchanged snapshots
+_ASLEEP = 0.2  # seconds without a drop until the cleaner is woken: it may have found its list empty a moment too early
+_STUCK = 5.0  # seconds without a drop until the queue is refilled, however little fits
 _LONGEST_STANDSTILL = 30.0
-_HOLDERS = 3.0  # seconds without a drop until a search for processes that hold them, and between two such searches
+_HOLDERS = 3.0  # seconds without a drop until processes that hold subvolumes are searched, and between two searches
 PATIENCE = 300.0  # seconds
 _RATE_WINDOW = 60.0
 
@@ -57,8 +57,8 @@ class CleanerQueue:
         self.dropped = 0
         self._ids: set[int] = set()
         self._looks = 0
-        self._first_seen: dict[int, int] = {}  # in which look
-        self._dropped_up_to = 0  # the newest first look of one that has been dropped
+        self._first_seen: dict[int, int] = {}  # number of the reading
+        self._dropped_up_to = 0  # first reading of the newest dropped subvolume
         self._seen: deque[tuple[float, int]] = deque()
         self._changed = time.monotonic()
         self._wake_after = _ASLEEP
@@ -84,7 +84,7 @@ class CleanerQueue:
         self.most_waiting = max(self.most_waiting, len(ids))
         if not self._seen or now - self._seen[-1][0] >= 0.25:
             self._seen.append((now, self.dropped))
-        while now - self._seen[0][0] > _RATE_WINDOW:  # the last one is never so old
+        while now - self._seen[0][0] > _RATE_WINDOW:  # the last one is never that old
             self._seen.popleft()
         return len(ids)
 
@@ -190,10 +190,10 @@ class CleanerQueue:
 
 PROBE = "pace-probe"
 _FIRST_WIDTH = 4
-_EVERY = 0.05  # seconds between two probes: twenty small writes a second are no load
+_EVERY = 0.05  # seconds between two probes: twenty small writes a second are negligible
 _LONGEST_REST = 10.0
 _SHORTEST_REST = 0.05
-_WELL_BELOW = 0.6  # of what is configured
+_WELL_BELOW = 0.6  # share of the configured limit
 
 
 class Probe(Protocol):
@@ -281,7 +281,7 @@ class FsyncProbe:
             try:
                 os.pwrite(self._fd, os.urandom(512), 0)
                 os.fsync(self._fd)
-            except OSError:  # a pool that broke says so where it matters
+            except OSError:  # a failed pool is reported elsewhere
                 return
             with self._lock:
                 spent = time.monotonic() - self._begun

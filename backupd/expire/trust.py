@@ -40,7 +40,7 @@ from btrkeep.units import format_time, parse_time
 
 FACT = "expiry_clock"
 _ANOTHER_BOOT = ""
-_MOST_ERROR = 16_000_000  # microseconds; what systemd's timedated calls synchronised (ntp_synced in basic/time-util.c)
+_MOST_ERROR = 16_000_000  # microseconds; systemd's timedated uses the same limit (ntp_synced in basic/time-util.c)
 
 
 def read_clocks(now: datetime) -> ClockFact:
@@ -109,7 +109,7 @@ def clock_synchronised() -> bool | None:
 
     One system call. None: not permitted to this process.
     """
-    import ctypes  # of what starts expiry only few programs ask
+    import ctypes  # few commands need it
 
     words = (ctypes.c_long * 64)()  # struct timex (linux/timex.h): modes, offset, freq, maxerror, ...
     if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(words)) < 0:
@@ -143,7 +143,7 @@ def has_backups(pool: Pool) -> bool:
     """Returns True if the pool has a backup. A folder with such a name may belong to a user; an unreadable one counts as ours."""
     try:
         return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))
-    except FileNotFoundError:  # nothing was ever backed up
+    except FileNotFoundError:  # no host was ever backed up
         return False
 
 
@@ -160,7 +160,7 @@ def check_trust(pool: Pool, catalogue: Catalogue, now: datetime) -> TrustCheck:
     """Checks the clock and the catalogue, and records a change in the catalogue, for the dashboard."""
     clock = clock_doubt(catalogue, now, rehearsal=pool.rehearsal)
     trust_check = TrustCheck(is_lost(pool, catalogue), expiry_words(clock) if clock else None)
-    with suppress(OperatorError):  # one that cannot be written says so where something has to be
+    with suppress(OperatorError):  # a catalogue that cannot be written is reported when a write is needed
         for fact, words in ((LOST, "1" if trust_check.lost else None), (CLOCK, trust_check.clock)):
             if words != catalogue.get_fact(fact):
                 catalogue.set_fact(fact, words)

@@ -26,8 +26,8 @@ SAMPLES = 20
 _AT_ONCE = 128 << 10
 _LEVEL = 6  # zlib's own default
 _SAMPLE, _WORTH_IT = 16 << 10, 0.95
-_DEFLATE_END = b"\x03\0"  # an empty block, which is the last
-_RECORD = 20 * BLOCK  # tar's own blocking: what it reads from a pipe is a multiple of it
+_DEFLATE_END = b"\x03\0"  # the last block, which is empty
+_RECORD = 20 * BLOCK  # tar's own blocking factor: it reads multiples of this from a pipe
 _PADDINGS = [bytes(length) for length in range(BLOCK)]
 
 
@@ -69,7 +69,7 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, 
     """Writes all of `paths` and everything below them to `out`, in pieces of at most a megabyte. `kind`: "tar" or "zip". `send`:
     passes the data of large files to the same destination. Memory: some thousand names on each level of folders, and of a file's
     holes, however many there are. What a zip's index at the end needs, and a tar's first names of files whose hard links are not
-    all written yet, are in a file meanwhile: see spool.
+    all written yet, are kept in a file: see spool.
 
     Raises SourceUnreadable or OSError as soon as anything cannot be read or written, because half an archive must not look
     complete. GNU tar reports nothing if a tar ends between two members, so then the start of another member is written. Errors of
@@ -120,7 +120,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -
                     _tar_member(visit, visit.entry.path[1:], links, gathered)
                     gathered.end_member()
                     done.entries += 1
-        except BaseException:  # also of the table of links, whose disk may be full, and of a signal
+        except BaseException:  # including signals, and a full disk below the table of links
             if gathered.is_between_members:
                 gathered.write(CUT_OFF)
             gathered.flush()
@@ -252,7 +252,7 @@ class _GatheringSink:
         self.size = self._ended = 0
 
     def write(self, data: bytes) -> None:
-        if self._free <= 0 and self._held and data:  # an empty padding may be the last of its member
+        if self._free <= 0 and self._held and data:  # an empty padding may end the member
             self.flush()
         self.size += len(data)
         self._free -= len(data)
@@ -291,7 +291,7 @@ class _GatheringSink:
 
     def flush(self) -> None:
         data = b"".join(self._held)
-        self._held.clear()  # before, so that nothing is written twice after an error
+        self._held.clear()  # before writing, so that nothing is written twice after an error
         self._free = _AT_ONCE
         if data:
             self._out.write(data)

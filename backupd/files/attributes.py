@@ -10,7 +10,7 @@ from btrkeep.fs.openat import by_descriptor
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 LABEL = "security.selinux"
 """Attributes that every file has on a system that uses them: they belong to the destination, and are skipped without a message."""
-_POWERS = "security."  # capabilities, and the labels by which Linux's security modules judge a program
+_POWERS = "security."  # file capabilities, and labels of Linux security modules
 _ENTRY = Struct("<HHL")  # tag, permissions, id: linux/posix_acl_xattr.h, after a version of four bytes
 _VERSION = 4
 _TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}

@@ -24,7 +24,7 @@ from btrkeep.units import counted, format_size, printable
 
 ADDED, REMOVED, CHANGED, KIND = "added", "removed", "changed", "kind"
 TEXT_LIMIT = 256 * 1024
-_LINES = 5_000  # of each; for the time that a comparison takes
+_LINES = 5_000  # of each file; more would take too long to compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ def compare(
     """
     first, second = _maybe(before, path), _maybe(after, path)
     if first is None and second is None:
-        after.stat(path)  # says why
-    mounts = set[bytes]()  # what is mounted in one backup is entered in neither
+        after.stat(path)  # raises the reason
+    mounts = set[bytes]()  # a mount point in one backup is entered in neither
     begin = b"" if since is None else _order(since)
 
     def is_skipped(entry: Entry) -> bool:
@@ -180,7 +180,7 @@ def text_difference(before: Tree, after: Tree, path: bytes, limit: int = TEXT_LI
         after.stat(path)
     old = _lines(before, first, limit) if first else []
     new = _lines(after, second, limit) if second else []
-    old = old if pulse is steady else list(map(_watched(pulse), old))  # those take twice the time
+    old = old if pulse is steady else list(map(_watched(pulse), old))  # watched iterators take twice the time
     return list(unified_diff(old, new, "before", "after", lineterm=""))
 
 

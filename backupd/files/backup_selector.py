@@ -63,7 +63,7 @@ def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorabl
             continue
         try:
             final_backup = read_final_if_ours(pool.host(host) / name, host)
-        except (OperatorError, OSError):  # a record that is damaged; a backup that is deleted meanwhile
+        except (OperatorError, OSError):  # the record is damaged, or the backup was just deleted
             continue
         if final_backup:
             record = final_backup[1]
@@ -113,7 +113,7 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     (A rehearsal's clock is `at`, or it has none.) Raises UsageError, which names the nearest.
     """
     which = name_meant(which)
-    beginning = "" if which == LATEST else which  # all names begin as NEWEST does
+    beginning = "" if which == LATEST else which  # all names start like NEWEST
     backups = (backup for backup in restorable(pool, host, beginning) if at is None or backup.started <= at)
     end = at or (None if pool.rehearsal else latest(datetime.now(UTC)))
     if backup := _best(backups, which, end):
@@ -128,7 +128,7 @@ def find(pool: Pool, host: str, which: str = NEWEST, at: datetime | None = None)
     if which == NEWEST or which in names:
         description = "that can be restored from" if which == NEWEST else f"{which} that can be restored from"
         raise UsageError(f"{host} has no backup {description}", f"`backupd check` and `backupd list {host}` may show why")
-    from difflib import get_close_matches  # few commands have a wrong name
+    from difflib import get_close_matches  # rarely needed
 
     near = get_close_matches(which, names, 1, 0.3)
     raise UsageError(f"{host} has no backup {which}", f"the nearest is {near[0]}" if near else f"`backupd list {host}` shows them")

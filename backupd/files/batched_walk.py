@@ -22,10 +22,10 @@ from btrkeep.fs.openat import FOLDER
 
 WHOLE = 256
 """Maximum names in a folder that is restored as a unit: a killed restore loses at most this many."""
-_FOLDERS = 64  # of one group at the most
-_MESSAGE, _OF_NAME = 20 << 10, 80  # a group of folders whose names take so many bytes, each so many more, gets no further one
-_TARGETS = 20 << 10  # bytes of the targets of symlinks in one of them at the most
-_NAMES = 1000  # of one piece of the record; it is in memory
+_FOLDERS = 64  # at most in a group
+_MESSAGE, _OF_NAME = 20 << 10, 80  # bytes of names, plus overhead of each name, at which a group is full
+_TARGETS = 20 << 10  # bytes of symlink targets at most in a group
+_NAMES = 1000  # names in a piece of the record, which is held in memory
 _LENGTH = 4  # bytes, before each piece
 _LEFT = None
 """The event after everything in a folder. The other events: a tuple of the name and Entry's further fields; a list of plain files;
@@ -200,8 +200,8 @@ def _parted(files: list[PlainFile]) -> Iterator[list[PlainFile]]:
 def _plain_folders(
     tree: Tree, down: Descent, level: _Level, unreadable: Unreadable | None
 ) -> tuple[list[PlainFolder], _Level | Entry | None]:
-    """Takes plain folders from the rest of a level until they are many. Returns them, and the next entry that is none: a folder to
-    enter, which is open; or an entry that is not entered; None if there was nothing.
+    """Takes plain folders from the rest of a level until they are many. Returns them, and the entry that ends
+    the group: an open folder to enter, or an entry that is not a folder; None at the end of the level.
     """
     plain, names, length, size = list[PlainFolder](), 0, 0, 0
     while level.others and len(plain) < _FOLDERS and names < WHOLE and length < _MESSAGE and size < MUCH:

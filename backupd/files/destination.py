@@ -28,7 +28,7 @@ PREFIX = b".btrkeep-restore-"
 """The start of the names of incomplete files; a killed run leaves them, the next one removes them."""
 _NOREPLACE = 1
 _KEPT_OPEN, _EVERY = 32, 32
-_TRUSTED = 10.0  # seconds: a restore asks for the same folders three times before it writes, each time with a process
+_TRUSTED = 10.0  # seconds: a restore checks the same folders three times before it writes, each time in a new process
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -203,7 +203,7 @@ class Destination:
             last, fd = self._last
             if last == names:
                 return fd
-            if last == names[:-1] and names:  # one step down, as a walk goes
+            if last == names[:-1] and names:  # one level down, the usual case in a walk
                 self._enter(open_inner(fd, names[-1]), names)
                 return self._at(names)
             if last[: len(names)] == names:  # up
@@ -226,7 +226,7 @@ class Destination:
     def _at(self, names: Names) -> int:
         """Records that the open path is now that of this folder."""
         fd = self._way[-1][1]
-        assert fd is not None  # the last one always is open
+        assert fd is not None  # the last folder is always open
         self._last = names, fd
         return fd
 
@@ -338,7 +338,7 @@ def rename_to_nothing(folder: int, temporary: bytes, name: bytes, above: int | N
         raise PlaceOccupied(number, "a file has appeared there")
     if number not in _CANNOT:
         raise OSError(number, os.strerror(number))
-    # This filesystem has no rename that never replaces (NFS): a file may appear between the check and the rename.
+    # This filesystem (NFS) cannot refuse to replace on rename: a file may appear between the check and the rename.
     try:
         os.stat(name, dir_fd=above, follow_symlinks=False)
     except FileNotFoundError:
@@ -359,7 +359,7 @@ def require_destination(
     above = [real, *real.parents]
     of_others = ((other, "in another pool, or beside its catalogue") for other in others)
     for forbidden, words in ((pool.path, "in the pool, among the backups"), (state, "in the catalogue's folder"), *of_others):
-        is_hung = not _answers(forbidden)  # then the destination is there only by its name, because nothing could be written
+        is_hung = not _answers(forbidden)  # then only paths are compared: nothing could be written there anyway
         if any(folder == forbidden if is_hung else _is_same(folder, forbidden) for folder in above):
             raise UsageError(f"{to} is {words}", "restore to another folder, such as /root/restored")
     if not anyway:

@@ -12,7 +12,7 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import DAMAGED
 from btrkeep.fs.file_data import PIECE, data_runs
 
-_BLOCK = 4096  # bytes: the least that a hole has
+_BLOCK = 4096  # bytes: the smallest hole
 _ZEROS = bytes(_BLOCK)
 
 
@@ -87,7 +87,7 @@ def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileR
     """
     with memoryview(buffer) as room:
         try:
-            # compressed and inline data come by way of the memory all the same, as does all that this kernel cannot read directly
+            # the page cache is still used for compressed and inline data, and for all that this kernel cannot read directly
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if not _fills(fd, room, 0, size):
                 bad = _first_bad(fd, room, size)
@@ -97,7 +97,7 @@ def read_small(fd: int, path: bytes, size: int, key: Key, buffer: mmap) -> FileR
             os.close(fd)
         with room[:size] as data:
             plain = digest = sha256(data).digest()
-    if 0 in buffer[:size:_BLOCK]:  # there may be zeros that are left out
+    if 0 in buffer[:size:_BLOCK]:  # there may be holes
         without_zeros = _DataSum()
         without_zeros.add(0, buffer[:size])
         digest = without_zeros.digest()
@@ -133,7 +133,7 @@ def read_file(
     with ClosingFd(fd):
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
-            # of a small file holes are read as the zeros that they are: that is faster than to look for them
+            # in a small file, reading the zeros of a hole is faster than searching for holes
             for start, end in ((0, size),) if size <= PIECE else data_runs(fd, size):
                 position = start
                 while position < end:
@@ -151,14 +151,14 @@ def read_file(
             if error.errno not in DAMAGED:
                 raise
             return FileRead(path, key, count, NO_DIGEST, position)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # and leaves the memory to those who need it
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # free the page cache
     return FileRead(path, key, count, digest.digest(), None, plain.digest(size) if plain else None)
 
 
 def runs_without_zeros(data: bytes) -> Iterator[tuple[int, int]]:
     """Yields the positions of data that is not in a block of zeros, in order; `data` begins at a block."""
     begun, heads = 0, data[::_BLOCK]
-    block = heads.find(0)  # whose first byte is zero: of most blocks it is not
+    block = heads.find(0)  # the first byte of most blocks is not zero
     while block >= 0:
         place = block * _BLOCK
         if data.startswith(_ZEROS[: len(data) - place], place):

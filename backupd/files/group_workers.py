@@ -12,7 +12,7 @@ from backupd.files.plain_files import BatchResult
 from backupd.files.walking import PlainFile
 from btrkeep.process.batch_workers import BatchWorkers
 
-_FEW, _LITTLE = 8, 64 << 10  # files and bytes at the most that are done here: to hand them over takes longer
+_FEW, _LITTLE = 8, 64 << 10  # files and bytes: fewer are written here, because handing them over takes longer
 
 Work = Callable[..., BatchResult]
 """Takes the open folder of the backup, that of the destination, and files of it; with `is_bare`, the value that `do` got."""

@@ -89,7 +89,7 @@ class GroupWriter:
         """Copies folders into the new folder `above`; returns False if that cannot be opened."""
 
         def copied(visits: FolderVisits, together: BatchResult, each: Sequence[BatchResult]) -> None:
-            rest = list[tuple[PlainFolder, Sequence[PlainFile] | None]]()  # None: the folder, too
+            rest = list[tuple[PlainFolder, Sequence[PlainFile] | None]]()  # None: the folder itself too
             if not each:
                 self.result.counts[NEW].add_folders(self.name, visits)
                 self.progress.files += visits.group.totals.names
@@ -202,7 +202,7 @@ def link_names(to: Destination, place: Names, files: Sequence[PlainFile], links:
     left_over = list[PlainFile]()
     try:
         opened = os.dup(to.folder(place))
-    except OSError:  # another user may have moved it away since
+    except OSError:  # another user may have moved it
         return list(files)
     with ClosingFd(opened) as folder:
         for inode, group in groupby(files, key=_inode):
@@ -226,7 +226,7 @@ def _linked_to(
     try:
         above = folder if first[0][:-1] == place else to.folder(first[0][:-1])
         held = os.open(first[0][-1], _HELD, dir_fd=above)
-    except OSError:  # the caller, who handles each singly, gets the same error and reports it
+    except OSError:  # the caller handles each by itself, gets the same error and reports it
         return None
     with ClosingFd(held):
         if not _is_copy(os.fstat(held), files[0], first[1]):

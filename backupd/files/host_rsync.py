@@ -19,7 +19,7 @@ _PATIENCE = 10.0
 _LOOK_EVERY = 0.2
 _OUTPUT_LIMIT = 64 << 20
 """Maximum bytes of one rsync's output, even if few names are restored; the output for names is counted in addition."""
-_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
+_LINE = 100  # bytes: reading them takes as long as the fixed cost of a line
 
 
 class LimitExceeded(Exception):

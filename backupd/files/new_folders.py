@@ -42,7 +42,7 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Unde
     try:
         made = os.open(temporary, FOLDER, dir_fd=to)
         try:
-            is_ours = not others_write(to) or is_empty(made)  # else another user has moved one of root's there
+            is_ours = not others_write(to) or is_empty(made)  # otherwise another user may have moved a folder of root's there
             if is_ours and _dressed(source, name, entry, made, privileged):
                 rename_to_nothing(to, temporary, name)
                 return made
@@ -50,7 +50,7 @@ def make_folder(source: int, name: bytes, entry: Entry, to: int, undeleted: Unde
             os.close(made)
             raise
         os.close(made)
-    except OSError:  # the caller, who handles it singly, gets the same error and reports it
+    except OSError:  # the caller handles it by itself, gets the same error and reports it
         pass
     remove_unfinished(to, temporary, undeleted)
     return None
@@ -65,7 +65,7 @@ def others_write(folder: int) -> bool:
 def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool) -> bool:
     """Gives owner, attributes and the mode to fill it. Returns False if it needs more than that. Raises OSError."""
     status = os.fstat(made)
-    if status.st_uid != os.geteuid():  # another user has exchanged it
+    if status.st_uid != os.geteuid():  # another user has replaced it
         return False
     if any(map(comparable, os.listxattr(made))):  # inherited, such as an ACL
         return False
@@ -113,7 +113,7 @@ class FolderCopier:
         for folder in folders:
             try:
                 handled.append(self._copied(source, to, folder, device))
-            except OSError:  # the caller, who handles each name singly, gets the same error and reports it
+            except OSError:  # the caller handles each name by itself, gets the same error and reports it
                 handled.append(_not_done(folder))
         return handled
 
@@ -137,7 +137,7 @@ class FolderCopier:
         os.mkdir(temporary, _PRIVATE, dir_fd=staging)
         try:
             path = by_descriptor(staging, temporary) if names else b""
-            for name in names:  # its files inherit it, such as its compression
+            for name in names:  # its files inherit properties such as compression
                 if is_own_space(name):
                     os.setxattr(path, name, os.getxattr(original, name))
             if folder.files:
@@ -146,7 +146,7 @@ class FolderCopier:
                     original, staging, folder.files,
                     reflinks=self._reflinks, privileged=self._privileged, staged=self._staged, device=device,
                 )  # fmt: skip
-                if handled.undeleted:  # under its own name, and not whole
+                if handled.undeleted:  # incomplete, but under its final name
                     raise OSError(errno.EBUSY, handled.undeleted[0][1])
             if (folder.uid, folder.gid) != self._staged.owner:
                 os.chown(temporary, folder.uid, folder.gid, dir_fd=staging, follow_symlinks=False)
@@ -158,7 +158,7 @@ class FolderCopier:
             os.utime(temporary, ns=(folder.mtime, folder.mtime), dir_fd=staging)
             rename_to_nothing(staging, temporary, folder.name, to)
         except BaseException:
-            with suppress(OSError):  # it may have its place already, and Ctrl-C must not become the error of a missing name
+            with suppress(OSError):  # it may be in place already; Ctrl-C must not turn into an error about a missing name
                 delete_folder(staging, temporary)
             raise
         return handled._replace(is_bare=False) if names else handled
@@ -256,7 +256,7 @@ class Staging:
         self._deletes = False
         if STAGING in taken or to.outside(()):
             return
-        with suppress(OSError):  # without it folders are restored name by name
+        with suppress(OSError):  # without it, folders are restored name by name
             self._root = os.dup(to.folder(()))
             if not others_write(self._root):
                 self._deletes = True
@@ -270,7 +270,7 @@ class Staging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
         if self._root >= 0:
-            with ClosingFd(self._root):  # a process of the killed restore may have ended only now
+            with ClosingFd(self._root):  # a process of the killed restore may have just ended
                 self._try(self._delete_again)
 
     def close(self) -> None:
@@ -282,7 +282,7 @@ class Staging:
         self.fd = None
 
     def _delete_open(self, fd: int) -> None:
-        _empty(fd)  # by its name it could be something else by now
+        _empty(fd)  # by descriptor, because its name may mean something else by now
         os.rmdir(STAGING, dir_fd=self._root)
 
     def _delete_again(self) -> None:
@@ -303,7 +303,7 @@ class Staging:
 def _made(root: int) -> int | None:
     """Makes the folder. Returns None, and leaves nothing there, if its attributes are not as required. Raises OSError."""
     os.mkdir(STAGING, 0o700, dir_fd=root)
-    with suppress(OSError):  # a filesystem without attributes
+    with suppress(OSError):  # the filesystem has no such attributes
         fd = os.open(STAGING, FOLDER, dir_fd=root)
         try:
             if _is_ours(fd, root) and not any(map(comparable, os.listxattr(fd))):
@@ -349,7 +349,7 @@ def _empty(staging: int) -> None:
 
 def delete_folder(staging: int, name: bytes) -> None:
     """Deletes a folder in the staging folder, with its files; it contains no folders. Raises OSError."""
-    if os.geteuid():  # its own mode may forbid that to us
+    if os.geteuid():  # its mode may not permit that
         with suppress(OSError):
             os.chmod(name, _PRIVATE, dir_fd=staging)
     with ClosingFd(os.open(name, FOLDER, dir_fd=staging)) as folder, os.scandir(folder) as files:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _NEW = RestoreStep(NEW)
 _MOST_PROVEN = 1_000_000  # 70 MB of memory
-_LARGE, _LARGE_PIECE = 32 << 20, 4 << 20  # bytes of a file of which both sides are read at a time, in such pieces
-_SHORT = 64 << 10  # bytes of a run of data that is read by way of the memory
-_MANY = 64  # short runs of data that the disk is asked for at a time
+_LARGE, _LARGE_PIECE = 32 << 20, 4 << 20  # bytes: both copies of a file this large are read in parallel, in pieces
+_SHORT = 64 << 10  # bytes: shorter runs of data are read through the page cache
+_MANY = 64  # short runs of data that are requested together
 
 
 class DestinationDamaged(OSError):
@@ -67,15 +67,15 @@ class FileComparer:
         if reflinks and size and filesystem_of(ours) == filesystem_of(theirs) and share_all(ours, theirs):
             self.moved(size)
             return True
-        for fd in (ours, theirs):  # what is in memory says nothing of the disk
+        for fd in (ours, theirs):  # the page cache proves nothing about the disk
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             past_memory(fd, wanted=True)
         done = 0
         with ExitStack() as stack:
-            # Two disks, or two parts of one, read at a time. The thread is gone before any fork.
+            # Two disks, or two parts of one, are read in parallel. The thread ends before any fork.
             if aside := _thread() if size >= _LARGE else None:
                 stack.enter_context(aside)
-            for runs in _together(chain(data_runs(ours, size), ((size, size),))):  # a host may have made millions
+            for runs in _together(chain(data_runs(ours, size), ((size, size),))):  # a hostile file may have millions
                 is_short = len(runs) > 1
                 for fd in (ours, theirs) if is_short else ():
                     for start, end in runs:
@@ -160,7 +160,7 @@ def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
 
 def _thread() -> "ThreadPoolExecutor | None":
     """Returns None if the limit of processes is reached: then one side is read after the other."""
-    from btrkeep.process.threads import NoThread, running_threads  # it takes time to load
+    from btrkeep.process.threads import NoThread, running_threads  # slow to import
 
     try:
         return running_threads(1, "compare")
@@ -212,7 +212,7 @@ class PlaceComparer:
                 on_the_way = entry and entry.kind == visit.entry.kind == "folder"
                 return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of the folder that restores may write to"), entry
             if entry and entry.kind == visit.entry.kind == "folder":
-                self.to.enter(visit.place)  # for what is mounted there may not be written to
+                self.to.enter(visit.place)  # raises if it may not be written to, such as a read-only mount
             differs = self.differs(visit, entry) if entry else ()
         except OSError as error:
             return RestoreStep(REFUSED, error.strerror or str(error)), None
@@ -230,7 +230,7 @@ class PlaceComparer:
             return differences
         if not self._same_attributes(visit):
             return [*differences, "attributes"]
-        if visit.entry.kind == "file" and not first and not self._same_content(visit):  # a further name was found to be that file
+        if visit.entry.kind == "file" and not first and not self._same_content(visit):  # further names are the same file
             return ["content"]
         return differences
 
@@ -240,7 +240,7 @@ class PlaceComparer:
         before = self.content.read
         try:
             same = self.content.same(visit)
-        except DestinationDamaged:  # to be overwritten
+        except DestinationDamaged:  # it is overwritten
             return False
         if same and self.content.read > before and len(self.proven) < _MOST_PROVEN:
             self.proven.add(hash(visit.place))
@@ -325,9 +325,7 @@ class PreviewCounter:
         self._preview.count_new(plain)
         for file in plain.group.files:
             if file.links > 1:
-                if self._links.place(
-                    file.inode, file.links, plain.place, 0
-                ):  # whether there is a first name is all that counts here
+                if self._links.place(file.inode, file.links, plain.place, 0):  # it only matters whether there is a first name
                     self._needed += file.allocated
             else:
                 self._needed += file.allocated

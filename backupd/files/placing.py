@@ -125,7 +125,7 @@ def placed(paths: Sequence[bytes], parents: bool) -> list[Root]:
             both = f"{printable(by_place[place])} and {printable(path)}"
             raise UsageError(f"{both} would both become {printable(place[-1])}", "--parents keeps their whole paths")
         by_place[place] = path
-    if () in by_place and len(by_place) > 1:  # only with "/": whatever else is asked for is in it, and was dropped
+    if () in by_place and len(by_place) > 1:  # only with "/", which contains all other requested paths
         raise AssertionError(by_place)
     return [Root(path, place) for place, path in by_place.items()]
 

@@ -28,7 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOATIME
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 _NONE = frozenset[str]()
-_HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # of the filesystem, or the kernel
+_HAS_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # the filesystem or the kernel does not support it
 
 
 class BatchResult(NamedTuple):
@@ -74,7 +74,7 @@ def copy(
             if file.target is None:
                 original = os.open(file.name, _READ, dir_fd=source)
                 try:
-                    copied = folder.add(original, file) if os.fstat(original).st_dev == device else None  # else it is mounted there
+                    copied = folder.add(original, file) if os.fstat(original).st_dev == device else None  # None: a mount point
                 finally:
                     os.close(original)
             elif staged:
@@ -83,9 +83,9 @@ def copy(
                 copied = 0
             else:
                 inherits = may_inherit(to) if inherits is None else inherits
-                is_bare = False  # they are few in folders that are not made whole
+                is_bare = False  # rare in folders that are not created completely
                 copied = _copied_symlink(source, to, file, undeleted, privileged=privileged, inherits=inherits)
-        except OSError:  # the caller, who handles it singly, gets the same error and reports it
+        except OSError:  # the caller handles it by itself, gets the same error and reports it
             copied = None
         if copied is None:
             left_over.append(number)
@@ -164,7 +164,7 @@ class _NewFiles:
             if not self._completed(original, made, file, gets_mode=gets_mode):
                 return None
             copied = identity(os.fstat(made)) if file.links > 1 else 0
-            os.link(b"/proc/self/fd/%d" % made, file.name, dst_dir_fd=self._folder, follow_symlinks=True)  # replaces nothing
+            os.link(b"/proc/self/fd/%d" % made, file.name, dst_dir_fd=self._folder, follow_symlinks=True)  # never replaces a file
             return copied
         finally:
             os.close(made)
@@ -217,7 +217,7 @@ class _NewFiles:
                     return False
                 continue
             os.setxattr(made, name, os.getxattr(original, name))
-            gets_mode = True  # an ACL changes the bits of the group
+            gets_mode = True  # an ACL changes the group's mode bits
         if gets_mode:
             os.fchmod(made, file.mode)
         os.utime(made, ns=(file.mtime, file.mtime))
@@ -293,7 +293,7 @@ def folder_prefix(folder: int) -> bytes:
     to the folder: a short path takes half of the time.
     """
     if is_worker():
-        with suppress(OSError):  # it may be listed, and not be entered
+        with suppress(OSError):  # it may be listed, but not entered
             os.fchdir(folder)
             return b""
     return by_descriptor(folder, b"")
@@ -342,7 +342,7 @@ def _same_contents(
             else:
                 opened.append((number, file, *pair))
                 for fd in pair:
-                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # what is in memory says nothing of the disk
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # the page cache proves nothing about the disk
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
         for number, file, ours, theirs in opened:
             yield number, file.size if _equal(ours, theirs, file.size) else None
@@ -358,7 +358,7 @@ def _opened(source: int, to: int, file: PlainFile) -> tuple[int, int] | None:
     except OSError:
         return None
     try:
-        return ours, open_plain(file.name, to)  # others may write there: a fifo or a device may have come since the look
+        return ours, open_plain(file.name, to)  # another user may have replaced it by a fifo since the check
     except OSError:
         os.close(ours)
         return None
@@ -391,7 +391,7 @@ def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, pri
         status = os.fstat(made)
         if not stat.S_ISLNK(status.st_mode):
             return 0
-        path = b"/proc/self/fd/%d" % made  # another user may exchange the name
+        path = b"/proc/self/fd/%d" % made  # another user may replace the name
         if (status.st_uid, status.st_gid) != (file.uid, file.gid):
             os.chown(path, file.uid, file.gid)
         if inherits and any(map(comparable, os.listxattr(path))):

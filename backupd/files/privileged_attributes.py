@@ -51,7 +51,7 @@ def count_powers(plain: PlainVisits, withheld: Withheld, to: str) -> None:
 def _powers(folder: int, name: bytes) -> str:
     try:
         attribute_list = attribute_names(folder, name)
-    except OSError:  # the code that sets it gets the same error, and reports it
+    except OSError:  # setting it raises the same error, which is reported
         return ""
     return (
         ", ".join(sorted(attribute for attribute in attribute_list if is_power(attribute) and attribute != LABEL))

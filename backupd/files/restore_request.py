@@ -32,7 +32,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import Pool, is_on
 from btrkeep.units import percent_encoded
 
-if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, which take a fourth of a restore's start
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh: a quarter of a restore's start
     from backupd.files.to_host import HostRestore
 
 
@@ -48,7 +48,7 @@ def command_words(request: RestoreRequest, *, dry_run: bool = False) -> tuple[st
             option, values = f"--{name.replace('_', '-')}", value if isinstance(value, tuple) else (value,)
             words += [option if item is True else f"{option}={item}" for item in values]
     words += ["--compare=metadata"] if not request.content else []
-    # Without a value for the host itself; the -- behind it is no value.
+    # Without a value it means the host itself; a following -- is not its value.
     to_host = "--to-host" if request.to == ORIGINAL else f"--to-host={request.to}"
     words += [f"--to={request.to}" if request.to.startswith("/") else to_host]
     return (*words, "--", f"{request.host}@{request.backup}", *map(os.fsdecode, request.paths))

@@ -117,7 +117,7 @@ class ResultComparer:
         if differs := self._differs(visit):
             self._differences.add_difference(self._progress.place, differs)
             if is_first and visit.entry.links > 1:
-                self._links.forget(visit.entry.inode)  # so each further name is compared, and named, by itself
+                self._links.forget(visit.entry.inode)  # so each further name is compared and reported by itself
                 for place in self._waiting.pop(visit.entry.inode, ()):
                     self._differences.add_difference(place_path(self._progress.to, place), differs)
 

@@ -11,13 +11,13 @@ from itertools import islice
 from backupd.files.tree import Entry, Tree
 from btrkeep.fs.file_data import extents
 
-# Who has more extents than that is read, if it is needed: for each the kernel looks for all that refer to it.
+# Files with more extents are read instead: for each extent the kernel searches for all references.
 _MOST = 128
 _LAST, _SHARED = 0x1, 0x2000
-# unknown, delalloc, encoded, encrypted, not aligned, inline, tail: FIEMAP gives no address of the data, or not of all of it. Of a
-# compressed extent FIEMAP tells the beginning, and not which part of it the file has.
+# unknown, delalloc, encoded, encrypted, not aligned, inline, tail: FIEMAP has no address for some of the data. For a
+# compressed extent FIEMAP has the start, but not which part of it belongs to the file.
 _UNSURE = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400
-_INLINE = 4096  # bytes; so little lies beside the inode, and is read as fast as anything is proven
+_INLINE = 4096  # bytes; such a file may be inline in the metadata, and is read as fast as its extents are compared
 _PIECE = 1 << 20
 
 Extents = tuple[tuple[int, int, int, int], ...]
@@ -67,7 +67,7 @@ def equal_data(tree: Tree, entry: Entry, other_tree: Tree, other: Entry, pulse: 
 
 def sha256(tree: Tree, path: bytes, pulse: Pulse = steady) -> str:
     """The checksum of a plain file, as `sha256sum` writes it."""
-    from hashlib import sha256 as new  # only who reads contents needs it
+    from hashlib import sha256 as new  # only needed to read contents
 
     digest = new()
     for piece in pieces(tree, path, pulse):
@@ -106,7 +106,7 @@ def extents_of(tree: Tree, path: bytes) -> Extents | None:
 
 
 def _extents(fd: int) -> Extents | None:
-    extent_list = list(islice(extents(fd, at_a_time=_MOST), _MOST))  # one question to the kernel
+    extent_list = list(islice(extents(fd, at_a_time=_MOST), _MOST))  # one call of the kernel
     if any(flags & _UNSURE for *_, flags in extent_list) or (extent_list and not extent_list[-1][3] & _LAST):
         return None
     return tuple((logical, physical, length, flags & ~(_LAST | _SHARED)) for logical, physical, length, flags in extent_list)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-if TYPE_CHECKING:  # a backup without hard links needs none
+if TYPE_CHECKING:  # a backup without hard links does not need it
     import sqlite3
 
 MOST = 64 << 20
@@ -42,11 +42,11 @@ def folder() -> str:
 
 def unnamed_file() -> IO[bytes]:
     """A file that disappears with its process. Raises OSError."""
-    import tempfile  # it takes as long as the rest of this package, and few commands need a file
+    import tempfile  # importing it takes as long as the rest of this package, and few commands need a file
 
     try:
         return tempfile.TemporaryFile(dir=folder(), prefix="btrkeep-")
-    except OSError:  # wherever there is a place, then
+    except OSError:  # anywhere else
         return tempfile.TemporaryFile(prefix="btrkeep-")
 
 
@@ -64,7 +64,7 @@ class PackedBytes:
         """Yields its content, some hundred kilobytes at a time. Raises OSError."""
         self._put(self._packer.flush())
         with _space_reported():
-            self._file.seek(0)  # writes what is in memory yet
+            self._file.seek(0)  # flushes the buffer
         unpacker = zlib.decompressobj()
         while packed := unpacker.unconsumed_tail or self._file.read(_PIECE):
             yield unpacker.decompress(packed, _PIECE * 16)
@@ -95,9 +95,9 @@ class LinkTable:
         try:
             return self._seen(self._table or self._made(), inode, links, name)
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:  # our own misuse of sqlite3 has no code
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL:  # a misuse of sqlite3 has no code
                 raise OSError(errno.EIO, f"the table of links: {error}") from error
-            raise (_full() if _is_full() else _too_large()) from error  # for SQLite `max_page_count` is a full disk, too
+            raise (_full() if _is_full() else _too_large()) from error  # reaching `max_page_count` is a full disk for SQLite too
 
     def close(self) -> None:
         """Forgets them all."""

@@ -14,10 +14,10 @@ from backupd.files.tree import NOT_THERE, Entry, Tree, components, deepest, join
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.units import printable
 
-_MANY = 1_000  # names; to compare one with that many takes 10 ms, and 400 where they are made to be alike
+_MANY = 1_000  # names; comparing a name with that many takes 10 ms, or 400 ms if they were made similar on purpose
 _SHOWN = 5
-_HOPS = 40  # as the kernel
-_STEPS = 400  # components looked up; a symlink may hold two thousand
+_HOPS = 40  # the kernel's limit
+_STEPS = 400  # path components followed; a symlink may contain two thousand
 
 
 def path_given(text: str) -> bytes:
@@ -139,7 +139,7 @@ def _is_there(tree: Tree, path: bytes) -> bool:
 
 def _alike(name: bytes, names: Iterator[bytes]) -> list[bytes]:
     """Returns up to three names that are similar to `name`; another case counts as hardly different."""
-    from difflib import get_close_matches  # few commands have a wrong name
+    from difflib import get_close_matches  # rarely needed
 
     wanted, some_names = _plain(name), list(islice(names, _MANY + 1))
     if len(some_names) > _MANY:

@@ -26,13 +26,13 @@ TYPES = {
     "fifo": b"6",
     "pax": b"x",
 }
-_LARGEST = 0o7777777  # what seven octal digits hold
+_LARGEST = 0o7777777  # the largest number of seven octal digits
 _LARGEST_SIZE = 0o77777777777
 _NUMBERS = b"%07o\0%07o\0%07o\0%011o\0%011o\0"
-_MAGIC = b"ustar\x0000" + bytes(64)  # no names of owner and group: the numbers count
+_MAGIC = b"ustar\x0000" + bytes(64)  # owner and group only as numbers, without names
 _BLANKS = 8 * ord(" ")
 """The value of the checksum's own field in the checksum."""
-_FIRST_TIME, _FIRST_TIME_TOO_LATE = 10**18, (_LARGEST_SIZE + 1) * 10**9  # nanoseconds: ten digits of seconds that fit
+_FIRST_TIME, _FIRST_TIME_TOO_LATE = 10**18, (_LARGEST_SIZE + 1) * 10**9  # nanoseconds: times of ten digits of seconds fit
 _AT_ONCE = 1000  # runs of a map
 _ACLS = {ACCESS: b"SCHILY.acl.access", DEFAULT: b"SCHILY.acl.default"}
 

@@ -31,7 +31,7 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, printable
 
-_LATE = 32  # folders that wait for their time at the most; each is open
+_LATE = 32  # at most so many open folders wait for their times
 _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -84,10 +84,10 @@ class LocalRestore:
         self._proven: set[int] = set()
         self._unread: set[bytes] = set()
         self._tell = tell
-        self._folders: list[PlacedFolder] = []  # on the way to where the walk is
+        self._folders: list[PlacedFolder] = []  # from the top to the current position of the walk
         self._staging: Staging | None = None
-        self._late: list[tuple[Visit, int, PlacedFolder]] = []  # open folders that are left, and have no time yet
-        self._is_ended = False  # the destination is full: what the processes have done by then is only counted
+        self._late: list[tuple[Visit, int, PlacedFolder]] = []  # finished folders that are still open and have no time yet
+        self._is_ended = False  # the destination is full: the finished work of the processes is only counted
         self._walks = RepeatedWalk()
         self._bare = NumberSet()
 
@@ -193,7 +193,7 @@ class LocalRestore:
         return GroupWorkers(to, phases, kept=lambda: [] if staging.fd is None else [staging.fd])
 
     def _write(self, to: Destination, preview: RestorePreview, workers: GroupWorkers) -> None:
-        # With ALL a file is overwritten also when nothing but its content differs; else the comparison afterwards names it.
+        # With ALL, a file is overwritten even if only its content differs; otherwise the later comparison reports it.
         content = FileComparer(to, self._reflinks, self._moved) if self.request.overwrite == ALL else None
         comparer, writer = PlaceComparer(to, self.request.overwrite, content), Writer(to, self._moved, clones=not self._copies)
         self._proven = comparer.proven
@@ -277,7 +277,7 @@ class LocalRestore:
             return
         step, entry = comparer.step(visit)
         size = visit.entry.size if visit.entry.kind == "file" else 0
-        if step.step == REFUSED:  # it has come there since the preview
+        if step.step == REFUSED:  # it was created after the preview
             raise OSError(errno.EEXIST, step.why)
         if step.step in (NEW, OVERWRITTEN):
             self._make(visit, entry, comparer.links, writer)
@@ -287,7 +287,7 @@ class LocalRestore:
             self._left_alone.add(hash(visit.place))
         if step.step == ENTERED:
             self._tidy(visit, comparer.to)
-            # Now, because a later restore cannot see that we made it.
+            # Now, because a later restore cannot know that this one made it.
             if comparer.to.made and self._gives(visit) and not visit.place:
                 writer.finish(visit, all_of_it=True)
         if visit.entry.kind == "folder":
@@ -326,7 +326,7 @@ class LocalRestore:
         if not self._gives(visit):
             self._left_alone.add(hash(visit.place))
             return
-        if step == NEW:  # it has all but its time already
+        if step == NEW:  # it has everything but its time
             fd = comparer.to.folder(visit.place)
             if not folder.waiting:
                 self._give_time(visit, fd, writer)
@@ -337,7 +337,7 @@ class LocalRestore:
             return
         workers.finish()
         if self._staging and not visit.place:
-            self._staging.close()  # it changes the time of the destination
+            self._staging.close()  # closing it changes the time of the destination
         self.progress.names = visit.place
         entry = comparer.to.read_entry(visit.place)
         differs = comparer.differs(visit, entry) if entry else ()
@@ -401,7 +401,7 @@ class LocalRestore:
         """Removes temporary files of a killed restore, except a file of the backup that has such a name."""
         folder = to.folder(visit.place)
         if leftovers(folder):
-            # what a killed restore left in the staging folder was deleted
+            # leftovers of a killed restore in the staging folder were deleted
             self._remove_leftovers(folder, visit.place, {STAGING, *self.tree.names(visit.entry.path)})
 
     def _remove_leftovers(self, folder: int, place: Names, kept: Container[bytes]) -> None:
@@ -444,7 +444,7 @@ class LocalRestore:
 
     def _ended_by(self, error: OSError, workers: GroupWorkers) -> OperatorError:
         place, self._is_ended = self.progress.place, True
-        with suppress(OperatorError):  # a process that was killed
+        with suppress(OperatorError):  # a killed process
             workers.finish()
         done = self.result.counts[NEW].number + self.result.counts[OVERWRITTEN].number
         hint = "make the folder writable" if error.errno == errno.EROFS else "free some space"

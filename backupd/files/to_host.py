@@ -71,7 +71,7 @@ _HINT = (
 )
 _FULL_HINT = "check the free space and the filesystem there; the same command continues with the missing files"
 _FILE_ERROR = 11
-_FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and a complaint; rsync may print four bytes for one of a name
+_FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and an error message; rsync may escape each byte of a name as four
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"
 _RRSYNC_IS_BUSY = "Another instance of rrsync is already accessing"
 _RRSYNC_PATIENCE, _RRSYNC_PAUSE = 10.0, 0.3  # seconds
@@ -95,14 +95,14 @@ class HostRestore:
         self._target = target
         self._config = config
         self._above = _above(request.paths) if self.parents else frozenset()
-        self._base = b""  # of all paths, the deepest common folder above them that the host has
+        self._base = b""  # the deepest common folder of all paths that exists on the host
         self._tell = tell
         self._kept: set[int] = set()
         self._overwritten: set[int] = set()
         self._other_content: set[int] = set()
         self._refused: set[bytes] = set()
         self._exact: tuple[str, ...] = EXACT
-        self._spared: tuple[str, ...] | None = None  # where nothing is: options that spare what no name of the backup needs
+        self._spared: tuple[str, ...] | None = None  # the options needed for a restore into an empty place
         self._end = math.inf
         self._session = HostSession(target.host, config.ssh)
 
@@ -118,8 +118,8 @@ class HostRestore:
         stays = ABOVE_STAYS if self.parents and not above else ()
         host, ssh, folder = self._target.host, self._config.ssh, self._target.folder
         all_options = (*stays, *self._exact, *options)
-        # Where it writes, rsync goes through a symlink that a user of the host has just exchanged for a folder, but (from 3.5) not
-        # out of its destination. So that is not / if it need not be. The looks begin at the top, to check the folders above.
+        # rsync follows a symlink that a user of the host has just put in place of a folder, but (since 3.5) not out of its
+        # destination. So the destination is not / if possible. Comparisons start at /, to check the folders above.
         base = b"" if LOOK[0] in options else self._base
         data, paths = self._subvolume / DATA, self.request.paths
         return restore_command(host, ssh, data, paths, folder, self.parents, all_options, shell, base)
@@ -181,7 +181,7 @@ class HostRestore:
         compares = CONTENT if content and self.request.overwrite == ALL else ()
         ended = self._run((*LOOK, *compares), lambda item: self._judge(item, result, new, newer), above=True)
         for comparison in (*comparisons, ended):
-            if comparison.exit_code and not result.counts[REFUSED].number:  # else it is what is in the way that it stumbled over
+            if comparison.exit_code and not result.counts[REFUSED].number:  # otherwise rsync failed because of the refused entries
                 raise self._failed(comparison)
         numbers, above = ended.output.numbers, len(self._above)
         total, result.files = numbers.get("files", 0) - above, numbers.get("regular", 0)
@@ -216,7 +216,7 @@ class HostRestore:
         if not self._above:
             return True
         ended = self._run((*LOOK, *NOT_BELOW), partial(take, mentioned), above=True)
-        return not ended.exit_code and mentioned == new  # else something of another kind has the name of a folder above
+        return not ended.exit_code and mentioned == new  # if not, one of the folders above is not a folder
 
     def _preview_of_absent(self) -> RestorePreview | None:
         """Returns what would happen if nothing exists there; None if the backup cannot be read, which rsync will report."""
@@ -251,7 +251,7 @@ class HostRestore:
         """`new` and `older`: what rsync would write with --ignore-existing, and with --update."""
         step, why = NEW, ""
         if item.name in self._above and (not item.new or hash(item.name) in new):
-            return  # it is there, or will be made
+            return  # it exists, or will be created
         if item.name.rpartition(b"/")[0] in self._refused:
             self._refused.add(item.name)
             preview.counts[REFUSED].number += 1
@@ -271,7 +271,7 @@ class HostRestore:
 
     def _decide_existing(self, item: Item, older: set[int]) -> str:
         if item.kind == "folder" and (item.only_time or self.request.overwrite or item.name in (b".", b"")):
-            return ENTERED  # rsync always gives folders what they should have
+            return ENTERED  # rsync always sets the attributes of folders
         if self.request.overwrite == OLDER:
             return OVERWRITTEN if hash(item.name) in older else KEPT
         return {ALL: OVERWRITTEN, NEVER: KEPT}.get(self.request.overwrite or "", REFUSED)
@@ -301,7 +301,7 @@ class HostRestore:
     def _write_new(self, result: RestoreResult) -> HostRsyncEnd:
         """Writes missing files; existing ones are not changed, whatever their type."""
         options: tuple[str, ...] = ONLY_NEW
-        # First the requested folders alone, with their ACLs: then what is made in them inherits no other.
+        # First only the requested folders, with their ACLs, so that new entries do not inherit other ACLs.
         if self._spared and not self._run((*ONLY_NEW, *NOT_BELOW)).exit_code:
             options = (*options, *self._spared)
         ended = self._run(options)
@@ -315,7 +315,7 @@ class HostRestore:
         """
         missing, absent = set[int](), set[int]()
         comparisons = [self._run(LOOK, lambda item: missing.add(hash(item.name)) if item.new else None)]
-        if missing:  # not all could be written
+        if missing:  # some could not be written
             comparisons.append(self._run((*LOOK, *ONLY_NEW), lambda item: absent.add(hash(item.name))))
         return bool(missing - absent) or any(comparison.exit_code for comparison in comparisons)
 
@@ -323,7 +323,7 @@ class HostRestore:
         ended = self._run(options, partial(self._count_content, result) if self.request.overwrite == ALL else None)
         result.copied += ended.output.progress.bytes
         if self.request.overwrite == OLDER and not ended.exit_code:
-            ended = self._run(FOLDERS_ALONE)  # its window kept the time of a folder that was less than 1 s off
+            ended = self._run(FOLDERS_ALONE)  # its time window did not correct folder times that differ by less than 1 s
         self._count_problems(result, ended)
         return ended
 
@@ -380,8 +380,8 @@ class HostRestore:
                 raise self._failed(ended)
 
     def _run_once(self, options: Sequence[str], take: Callable[[Item], None] | None, *, above: bool) -> HostRsyncEnd:
-        become_reaper()  # an ssh that outlives its rsync would otherwise be waited for until another process reaps it
-        # While a host reads a file for its checksum nothing moves, and nothing is to be seen of it here.
+        become_reaper()  # otherwise this would wait until another process reaps an ssh that outlives its rsync
+        # While a host reads a file for its checksum, no data arrives, so a stall cannot be detected.
         watch = StallWatch(math.inf if set(CONTENT) <= set(options) else self._target.host.stall)
         names = self._allowed()
         try:

@@ -25,8 +25,8 @@ _HINTS = {
     errno.EFBIG: "raise the limit of file sizes (`ulimit -f`), use another filesystem, or restore fewer paths at a time",
 }
 _DAMAGED_HINT = "restore with --to, which restores all other files and names each unreadable one; or check `backupd damaged`"
-_PREFIX = b".btrkeep-tar-"  # not that of names in a destination, which a restore into the same folder deletes as leftovers
-_SMALL = 512  # bytes: an archive comes in large pieces, of which the first does not wait for a buffer to be full
+_PREFIX = b".btrkeep-tar-"  # not the prefix of a restore's temporary names, which a later restore deletes as leftovers
+_SMALL = 512  # bytes: pieces of an archive are larger, and the first must not wait for a full buffer
 
 
 class _ProgressWriter:

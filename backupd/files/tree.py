@@ -94,10 +94,10 @@ def components(path: bytes) -> list[bytes]:
     if not path.startswith(b"/"):
         raise ValueError("a path in a backup is absolute, such as /etc/passwd")
     if b"\0" in path:
-        raise ValueError("a path has no NUL in it")
+        raise ValueError("a path must not contain a NUL")
     names = [name for name in path.split(b"/") if name not in (b"", b".")]
     if b".." in names:
-        raise ValueError("a path in a backup has no .. in it")
+        raise ValueError("a path in a backup must not contain ..")
     return names
 
 

@@ -211,7 +211,7 @@ class _VersionCollector:
             same = _compared(version, tree, entry)
             if same is not False and _same_xattrs(
                 version, tree, entry
-            ):  # short files that differ in spite of size and time are two versions
+            ):  # short files with equal size and time, but different content, are two versions
                 version.certain &= bool(same)
                 return version
         made = _CollectedVersion(key, [])
@@ -276,7 +276,7 @@ def _of_the_host(xattrs: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _digest(collected: _CollectedVersion, pulse: Pulse) -> str | None:
-    """Returns the checksum of a version's data; None if the backup that has it was deleted in the meantime."""
+    """Returns the checksum of a version's data; None if the backup that has it was just deleted."""
     backup, last = collected.last
     if collected.digest is None:
         try:
@@ -308,7 +308,7 @@ def versions(
     progress: Callable[[int, int], None] = lambda _done, _all: None,
     pulse: Pulse = steady,
 ) -> PathHistory:
-    """Returns the history of `path` over these backups of one host, in any order. A backup that is deleted in the meantime is
+    """Returns the history of `path` over these backups of one host, in any order. A backup that is deleted during this is
     skipped.
 
     `progress` is called with the number of backups done, and of all. If `pulse` raises TimeBudgetUsedUp, this returns the history
@@ -330,7 +330,7 @@ def versions(
 
 
 def _read_backup(collected: _VersionCollector, backup: Restorable, path: bytes) -> tuple[str, int | None] | None:
-    """Returns what a backup shows, and the number of the version; None if the backup was deleted in the meantime."""
+    """Returns what a backup shows, and the number of the version; None if the backup was just deleted."""
     try:
         tree = Tree(backup.path)
     except OSError:

@@ -80,7 +80,7 @@ MANY = 64
 """Maximum names of one group: enough that passing them on takes little time, few enough that all threads end together."""
 MUCH = 4 << 20
 """Bytes: a group of this size gets no further file."""
-_OPEN = 8  # folders of one batch of names at the most
+_OPEN = 8  # at most in a batch of names
 
 
 def entries(tree: Tree, path: bytes, skip: Skip = lambda _: False) -> Iterator[Entry]:

@@ -26,7 +26,7 @@ _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, er
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN = 32 << 20
 """Bytes that the disk starts to write while the next ones are copied. With fewer there would be more extents."""
-_OWN_SPACE = "btrfs."  # properties of files on the pool's filesystem, such as its compression
+_OWN_SPACE = "btrfs."  # properties of files on btrfs, such as compression
 
 Moved = Callable[[int], None]
 """Called with the bytes of each piece; may raise to stop the copy."""
@@ -51,7 +51,7 @@ class Writer:
         self._clones = clones
 
     def make(self, visit: Visit, instead_of: Entry | None) -> int:
-        """The whole of it but what is in a folder; its identity. Raises OSError, PlaceOccupied when the place changed meanwhile."""
+        """Creates the entry, a folder without its content; returns its identity. Raises OSError; PlaceOccupied if it changed."""
         self.lost = []
         folder, name = self.to.parent(visit.place)
         with self._temporary(folder) as temporary:
@@ -62,7 +62,7 @@ class Writer:
         return made
 
     def link(self, first: Names, copied: int, place: Names, instead_of: Entry | None) -> None:
-        """A further name of the file at `first`. Raises OSError; PlaceOccupied when that is not that file any more."""
+        """Adds a hard link to the file at `first`. Raises OSError; PlaceOccupied if that is no longer the same file."""
         with ClosingFd(os.dup(self.to.folder(first[:-1]))) as above:
             folder, name = self.to.parent(place)
             with self._temporary(folder) as temporary:
@@ -146,7 +146,7 @@ class Writer:
         except OSError as error:
             if error.errno not in _CANNOT_CLONE:
                 raise
-            # EINVAL: one of the two has no checksums, so such data cannot be shared, but other files' may.
+            # EINVAL: one of the two files has no checksums, so they cannot share data; other files still can.
             self._clones = error.errno == errno.EINVAL
             return False
         return True

@@ -32,7 +32,7 @@ def read_pool_facts(config: Config, catalogue: Catalogue | None = None) -> PoolF
         catalogue_facts = _of_catalogue(catalogue, pool) if catalogue else read_catalogue(config.pool.state, pool)
         allocation, missing = read_allocation(path), missing_devices(path)
         schedule = NOTHING_MISSED
-        if not pool.rehearsal:  # its time is acted
+        if not pool.rehearsal:  # its clock is simulated
             schedule = _schedule(config, catalogue) if catalogue else read_pool_schedule(config)
         copies = read_redundancy(path, allocation, missing)
         if copies is None and catalogue_facts.redundancy and catalogue_facts.redundancy.missing == missing:

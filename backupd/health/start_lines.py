@@ -147,7 +147,7 @@ def anacron_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 _OPERATORS = frozenset("();<>|&")
-_DEEPEST = 4  # a script that calls a script, `sh -c` within it
+_DEEPEST = 4  # nested calls: a script that calls a script, with `sh -c` inside
 _BACKUP_UNIT = re.compile(r"btrkeep-backup@([^/]+?)(?:\.service)?")
 _GROUP_VALUES = ("--pool", "--config")
 _RUN_VALUES = ("--now",)
@@ -240,7 +240,7 @@ def _commands(line: str) -> Iterator[list[str]]:
     lexer.whitespace_split, lexer.commenters = True, "#"
     try:
         tokens = list(lexer)
-    except ValueError:  # a quote that is open until a later line
+    except ValueError:  # a quote that is closed on a later line
         tokens = line.replace('"', " ").replace("'", " ").split()
     words: list[str] = []
     skips = False

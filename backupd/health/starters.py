@@ -29,7 +29,7 @@ from btrkeep.process.programs import ProgramFailed, paste_line, run
 _SECONDS = 10.0
 _HORIZON = timedelta(days=8)
 _LONGEST = timedelta(days=70)
-_MOST_STARTS = 900  # of one timer: eight days of every quarter of an hour
+_MOST_STARTS = 900  # of one timer: eight days of a start every 15 minutes
 _LARGEST_SCRIPT = 1 << 16
 _LARGEST_CRONTAB = 1 << 20
 _CRONS = ("cron", "crond", "fcron", "bcron-sched")
@@ -41,7 +41,7 @@ _ARGUMENTS = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
 _UTC_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC$")
 _SPAN = re.compile(r"(\d+)(month|week|w|d|h|min|s)")
 _SPAN_SECONDS = {"month": 2629800, "week": 604800, "w": 604800, "d": 86400, "h": 3600, "min": 60, "s": 1}
-_ANACRON_TIME = timedelta(hours=7, minutes=30)  # Debian's cron starts anacron then; otherwise it starts when the machine does
+_ANACRON_TIME = timedelta(hours=7, minutes=30)  # Debian's cron starts anacron then; otherwise it starts at boot
 _DEBIAN_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -105,7 +105,7 @@ class _StarterCollector:
 
 def _read_timers(reader: CommandReader, collected: _StarterCollector, now: datetime, root: Path) -> None:
     if not (root / "run/systemd/system").is_dir():
-        return  # systemd does not run here, so no timer does
+        return  # without systemd there are no timers
     try:
         names = "Id,ActiveState,SubState,Unit,TimersCalendar,TimersMonotonic"
         shown = run(("systemctl", "show", f"--property={names}", "--", "*.timer"), timeout=_SECONDS).stdout
@@ -193,7 +193,7 @@ def _read_crontabs(reader: CommandReader, collected: _StarterCollector, now: dat
             midnight = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
             times = [(midnight + timedelta(days=days * number) + _ANACRON_TIME).astimezone(UTC) for number in range(1, 71)]
             crontab_lines.append((_ANACRONTAB, calls, [at for at in times if at <= collected.until]))
-    if crontab_lines and not _cron_runs(root):  # its lines start nothing
+    if crontab_lines and not _cron_runs(root):  # without cron its lines start nothing
         crontab_lines = [line for line in crontab_lines if line[0] == _ANACRONTAB and collected.has_anacron_timer]
     for name, calls, times in crontab_lines:
         collected.add(name, calls, times)
@@ -231,7 +231,7 @@ def _cron_runs(root: Path) -> bool:
             try:
                 if Path(folder.path, "comm").read_text().strip() in _CRONS:
                     return True
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has ended
                 continue
     return False
 

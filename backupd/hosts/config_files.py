@@ -90,7 +90,7 @@ class Files:
             with suppress(ConfigError):
                 excluded_before = _excluded(self.load_usable())
             if not _excluded(after) <= excluded_before or any(name in after.excluded for name in hosts):
-                return self.load(changes)  # raises; without line numbers, which are those of a file that is not written
+                return self.load(changes)  # raises, without line numbers: they are those of a file that is not written
         return after
 
     def hosts(self) -> dict[str, Path]:
@@ -151,7 +151,7 @@ def add_hosts(files: Files, hosts: Mapping[str, Mapping[str, Any]]) -> dict[str,
             if path := places.get(name):
                 raise UsageError(f"the host {name} is in {path} already", f"`backupd host set {name} KEY=VALUE` changes it")
             paths[name] = files.own_file(name)
-            if paths[name].exists():  # it has other things in it, or nothing
+            if paths[name].exists():  # it is empty, or contains something else
                 hint = "move it away, or add the host to it with an editor"
                 raise UsageError(f"{paths[name]} exists already, without the host {name}", hint)
         files.change({paths[name]: new_host(name, keys) for name, keys in hosts.items()}, hosts)
@@ -212,7 +212,7 @@ def set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, wr
 
 
 def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, write: bool) -> ChangedHosts:
-    from backupd.hosts.edit import with_host_keys  # here: what only names hosts has no need of tomlkit
+    from backupd.hosts.edit import with_host_keys  # here: listing hosts does not need tomlkit
 
     places = files.hosts()
     texts: dict[Path, str] = {}
@@ -233,7 +233,7 @@ def _set_hosts(files: Files, names: Sequence[str], keys: Mapping[str, Any], *, w
             texts[path] = after
         hosts[name] = HostChange(path, text, after, changes)
     notices: tuple[str, ...] = ()
-    with suppress(ConfigError):  # this may be what mends it
+    with suppress(ConfigError):  # this change may be the correction
         notices = files.load_usable().notices
     config = _change(files, texts, names, write=write)
     return ChangedHosts(hosts, tuple(notice for notice in config.notices if notice not in notices), config)

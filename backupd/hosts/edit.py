@@ -62,7 +62,7 @@ def with_host_keys(text: str, name: str, keys: Mapping[str, Any]) -> str:
         if value is None:
             del table[last]
     parsed = tomllib.loads(text)
-    for document in (meant, parsed):  # a section with nothing in it is none
+    for document in (meant, parsed):  # an empty section does not count
         document["host"][name] = {key: value for key, value in document["host"].get(name, {}).items() if value != {}}
     if parsed != meant:
         raise ValueError("only an editor can change the way it is written")
@@ -92,7 +92,7 @@ def _with_key(text: str, path: list[str], key: str, value: Any) -> str:
     for part in path:
         table = table[part]
     if key in table and value is not None:
-        table[key] = _replaced(table[key], value)  # it keeps its place and the comment behind it
+        table[key] = _replaced(table[key], value)  # keeps its position and trailing comment
     elif key in table:
         table.pop(key)
     elif value is None:
@@ -150,7 +150,7 @@ def without_host(text: str, name: str) -> str:
     cut = _without_lines(text, name)
     if _same(cut, meant):
         return cut
-    document = tomlkit.parse(text)  # written in another way than by heads: [host] with web1.paths = ..., or a table in one line
+    document = tomlkit.parse(text)  # not written as [host.web1]: [host] with web1.paths = ..., or an inline table
     hosts = document["host"]
     assert isinstance(hosts, MutableMapping)
     del hosts[name]

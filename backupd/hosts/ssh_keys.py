@@ -14,7 +14,7 @@ from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import privilege_hint
 
 _SYSTEM_WIDE = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known_hosts2"))  # ssh reads them too
-_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "ssh-rsa")  # the first that a host has is enough
+_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "ssh-rsa")  # the first kind that a host has is enough
 _SCAN_SECONDS = 15
 
 
@@ -51,7 +51,7 @@ def _require_public(path: Path) -> None:
     try:
         text = run(["ssh-keygen", "-y", "-P", "", "-f", str(path)]).stdout
     except ProgramFailed as error:
-        hint = "move it away, or name another key in [ssh]; a key with a passphrase does not work without a user"
+        hint = "move it away, or name another key in [ssh]; backups are unattended, so the key must not have a passphrase"
         raise OperatorError(f"{path} is not a private key that can be used: {error.message}", hint) from None
     with public.open("x", encoding="utf-8") as file:
         file.write(text)

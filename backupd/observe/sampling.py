@@ -25,8 +25,8 @@ from btrkeep.pool.orphans import count_orphans
 
 PATIENCE = 5.0
 """Seconds that a sample waits for other writers of the catalogue; the next sample comes soon."""
-_PEAK_OVER = 10.0  # seconds: a moment's burst is not a rate
-_AT_A_TIME = 48  # hours or days that are made of older samples at once: some tens of milliseconds
+_PEAK_OVER = 10.0  # seconds: a short burst is not a rate
+_AT_A_TIME = 48  # hours or days merged from older samples at once, in some tens of milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def make(sample_facts: SampleFacts, before: Sample | None) -> Sample:
     """Returns the sample; `before` is the previous one. Pure."""
     counters = as_document(sample_facts.reading.counters)
     if sample_facts.pool.rehearsal:
-        counters["clock"] = None  # its nights follow each other within minutes
+        counters["clock"] = None  # nights of a rehearsal are minutes apart
     between = (sample_facts.taken - before.taken).total_seconds() if before else 0.0
     went = flow(before.counters if before else {}, counters, between)
     allocation = sample_facts.reading.allocation
@@ -203,7 +203,7 @@ def _added(mappings: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return totals
 
 
-_READ, _WRITTEN = 1, 3  # of what Counters.devices has for each
+_READ, _WRITTEN = 1, 3  # positions in the numbers of Counters.devices
 _MICRO = 1e6
 
 
@@ -254,7 +254,7 @@ def _differences(before: Mapping[str, list[int]], after: Mapping[str, list[int]]
     if not after.keys() <= before.keys():
         return None
     differences = [tuple(now - then for then, now in zip(before[name], after[name], strict=True)) for name in after]
-    # The milliseconds busy, the last of them, are a 32-bit number that wraps every seven weeks; nothing is made of them.
+    # The last number, milliseconds busy, has 32 bits and wraps every seven weeks, so it is not used.
     return differences if all(value >= 0 for difference in differences for value in difference[: _WRITTEN + 1]) else None
 
 

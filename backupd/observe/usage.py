@@ -168,7 +168,7 @@ class DrawTally:
     """Draws of data to which no backup refers."""
 
     def add(self, roots: frozenset[int] | None, owners: Mapping[int, Owner]) -> None:
-        """Adds one draw. `roots` None: free space, or data to which nothing refers any more."""
+        """Adds one draw. `roots` None: free space, or data that is no longer referenced."""
         self.draws += 1
         if roots is None:
             return

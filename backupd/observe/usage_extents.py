@@ -10,7 +10,7 @@ import numpy as np
 
 from btrkeep.treescan.items import U64, Array
 
-_MANY = -1  # as an owner: more than one
+_MANY = -1  # stands for more than one owner
 
 
 @dataclass(slots=True)

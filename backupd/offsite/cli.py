@@ -272,7 +272,7 @@ def _one(
         run.send(summary, in_repository, sendings)
         try:
             run.remove(summary, forced)
-        except OperatorError as error:  # what was sent is there all the same
+        except OperatorError as error:  # the backups were sent anyway
             summary.remove_error = error
         if summary.sent and not summary.cancelled:
             with suppress(Cancelled):

@@ -224,7 +224,7 @@ class OffsiteRun:
                 if end is not None and elapsed() > end:
                     summary.out_of_time = True
                     return
-                unheard.add((host, name))  # whatever ends this: what restic may have made there does not count
+                unheard.add((host, name))  # until it succeeds, a snapshot that restic made does not count
                 known_repository.note(in_repository, incomplete, unheard)
                 self._send(host, name, summary, in_repository, incomplete)
                 unheard.discard((host, name))
@@ -255,7 +255,7 @@ class OffsiteRun:
             machine_of(self.pool, host, format_time(self.now))
         except LockHeld:
             return True
-        except OperatorError:  # sending it reports the error
+        except OperatorError:  # sending the backup reports the error
             return False
         return False
 
@@ -297,9 +297,9 @@ class OffsiteRun:
         if answer_summary is None:
             raise ResticFailed("restic ended without a snapshot")
         if answer.status == INCOMPLETE:
-            in_repository[:] = snapshots(self.restic, self.pool)  # restic before 0.15 tells the first letters of an id alone
+            in_repository[:] = snapshots(self.restic, self.pool)  # restic before 0.15 prints only the first letters of an id
             ids = [snapshot.id for snapshot in in_repository if snapshot.id.startswith(answer_summary["snapshot_id"])]
-            incomplete.update(ids)  # first: the tag may fail, or be cut off
+            incomplete.update(ids)  # first, because setting the tag may fail or be interrupted
             KnownRepository(self.catalogue, self.settings.name).note(in_repository, incomplete, {(host, name)})
             try:
                 tag_incomplete(self.restic, ids, watch.poll)
@@ -324,7 +324,7 @@ class OffsiteRun:
         """
         if self.settings.retention is None or summary.cancelled:
             return
-        if self.config.unread:  # it may have the zone of the days that are kept
+        if self.config.unread:  # it may have the zone of the retention
             raise ConfigError(self.config.unread, "nothing is removed until that file can be read: correct it, or move it away")
         summary.doubt = None if forced.clock else clock_doubt(self.catalogue, self.now, rehearsal=self.pool.rehearsal)
         if summary.doubt:

@@ -152,7 +152,7 @@ def _is_of(path: Path, host: str, name: str) -> bool:
 def _snapshot(answer: dict[str, Any]) -> OffsiteSnapshot | None:
     name, machine = (_tagged(answer, kind) for kind in (_BACKUP, _MACHINE))
     host, started = answer["hostname"], parse_backup_name(name)
-    if not _ID.fullmatch(answer["id"]):  # it is a word of restic's command lines later
+    if not _ID.fullmatch(answer["id"]):  # it becomes an argument of restic later
         raise ValueError(answer["id"])
     if not started or name_fault(host):
         return None
@@ -232,9 +232,9 @@ def require_repository(restic: Restic) -> Path | None:
     return restic.local
 
 
-_LARGEST = 64 << 20  # bytes of a file that is got back
-_LOOKED_AT = 100_000  # names of a backup, to choose from
-_COMMAND_LINE = 500_000  # bytes of paths in one; the kernel takes 2 MiB, and some letters are doubled
+_LARGEST = 64 << 20  # bytes of a file that is restored
+_LOOKED_AT = 100_000  # names in a backup, from which the sample is chosen
+_COMMAND_LINE = 500_000  # bytes of paths; the kernel accepts 2 MiB, and some characters are doubled
 _PIECE = 1 << 20
 _PATTERN = {ord(letter): f"\\{letter}" for letter in "\\*?["}
 
@@ -297,7 +297,7 @@ def _compare(
     failed = ""
     try:
         restic.ask("restore", chosen.id, "--target", str(folder), *words, written=folder, poll=poll)
-    except ResticFailed as error:  # it may be about attributes alone: what counts is below
+    except ResticFailed as error:  # it may be only about attributes; the contents are checked below
         failed = f": {error.message}"
     for path in paths:
         with os.fdopen(tree.open_file(path), "rb") as ours:

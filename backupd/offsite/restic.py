@@ -39,7 +39,7 @@ _CELL = "bwrap"
 _NOT_SHOWN = {"proc", "dev", "sys", "tmp", SHOWN.name}
 _TO_READ, _TO_WRITE = ("CAP_DAC_OVERRIDE",), ("CAP_CHOWN", "CAP_FOWNER", "CAP_SETFCAP")
 _KIB = 1024
-_LOOK = 0.2  # seconds between two looks at whether it is to end
+_LOOK = 0.2  # seconds between two checks whether it should end
 OPENING = 60.0
 """Seconds in which a repository has to be reached; restic 0.17 and later would try for a quarter of an hour. A later failure is
 retried as long as restic wants, because the network may return.
@@ -47,7 +47,7 @@ retried as long as restic wants, because the network may return.
 _NOT_REACHED = re.compile(r"<config/?\w*>\) returned error, retrying after [^:]*: (?P<why>.*)")
 _ALIVE = 1 << 16
 """Bytes that restic must read within `stall`. While its server does not answer, restic reads only a few, to renew its lock."""
-_READINGS = 20  # of its counter within `stall`
+_READINGS = 20  # readings of its counter within `stall`
 _PIECE = 1 << 16
 _SHORTEST_SECRET = 4
 
@@ -123,7 +123,7 @@ class Restic:
                 def poll_all() -> None:
                     self.poll()
                     poll()
-                    if words[0] != "backup" and silence.is_over():  # what a backup does is in its lines
+                    if words[0] != "backup" and silence.is_over():  # a backup's own lines show its progress
                         waited = format_duration(self.settings.stall)
                         raise ResticFailed(f"restic: the repository has not answered for {waited}", "check that its server works")
                     if why := "" if lines else opening.fails(program.error_lines):
@@ -135,7 +135,7 @@ class Restic:
                     if isinstance(line, dict):
                         tell(line)
                         if line.get("message_type") == "status":
-                            continue  # one each second, for days
+                            continue  # restic prints one each second, for days
                     lines.append(line)
                 status = program.wait(poll_all)
                 output = program.error_lines()
@@ -335,7 +335,7 @@ class ResticError:
     """True if another restic uses the repository."""
 
 
-_FRAME = re.compile(r"\t|goroutine \d+|(?=.{0,300}$)[\w./()*\-]+\.[\w.()*\-]+(?:\([^ ]*\))?$")  # a long line would take hours
+_FRAME = re.compile(r"\t|goroutine \d+|(?=.{0,300}$)[\w./()*\-]+\.[\w.()*\-]+(?:\([^ ]*\))?$")  # long lines take hours
 _RETRY = re.compile(r"returned error, retrying after [^:]*: (?P<why>.*)")
 _REMARK = re.compile(r"warning|using parent snapshot|no parent snapshot|Is there a repository at|created new cache", re.IGNORECASE)
 _LOCKED = "already locked"
@@ -348,7 +348,7 @@ _BY_STATUS = {
     ),
     ResticStatus.WRONG_PASSWORD: "check that password_file belongs to this repository",
 }
-_BY_TEXT = (  # of versions that exit 1 for everything, and of what no status is for
+_BY_TEXT = (  # for versions that always exit 1, and errors without a status
     (r"wrong password", _BY_STATUS[ResticStatus.WRONG_PASSWORD]),
     (r"ciphertext verification failed", "`backupd offsite check` shows what is damaged there"),
     (_LOCKED, _BY_STATUS[ResticStatus.LOCKED]),

@@ -32,7 +32,7 @@ from btrkeep.procfs import boot_id
 from btrkeep.units import counted, format_time, printable
 
 _log = logging.getLogger(__name__)
-_SAMPLES_OF = timedelta(days=2)  # before this boot
+_SAMPLES_OF = timedelta(days=2)  # of samples before this boot
 
 
 def boot_record(pool: Pool, catalogue: Catalogue, now: datetime, margin: float) -> BootRecord:
@@ -120,10 +120,10 @@ def read_in_doubt(
         try:
             backup = find(pool, host, name)
             result = backup, work.verify(backup)
-        except DataUnreadable as error:  # it stays in doubt
+        except DataUnreadable as error:  # it stays suspect
             yield error
             continue
-        except OperatorError as error:  # deleted meanwhile, or its record cannot be read
+        except OperatorError as error:  # just deleted, or its record cannot be read
             result = error
         if _has_ended(work):
             return
@@ -173,7 +173,7 @@ def note_stop(pool: Pool, now: datetime) -> None:
 
 
 def _note_in_catalogue(catalogue: Catalogue, record: BootRecord) -> None:
-    with suppress(OperatorError):  # one that cannot be written says so where something has to be
+    with suppress(OperatorError):  # a catalogue that cannot be written is reported when a write is needed
         note_in_doubt(catalogue, BackupsInDoubt(record.seen, record.unread) if record.unread else None)
 
 

@@ -42,9 +42,9 @@ from btrkeep.decisions.repeated import AttemptOutcome, Step, noted_attempt
 from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Cancellation
 
-_FIRST, _MOST = 250, 2000  # files in one connection, in the first and at the most
-_FIRST_SIZE, _LARGEST = 64 << 20, 1 << 30  # bytes of them, but for a larger file
-_PAUSE = 5.0  # seconds before the second look: a file that is just being written has another time by then
+_FIRST, _MOST = 250, 2000  # files in a connection: in the first one, and at most
+_FIRST_SIZE, _LARGEST = 64 << 20, 1 << 30  # their bytes, unless a single file is larger
+_PAUSE = 5.0  # seconds before the second comparison: a file that is being written has a new time by then
 
 
 @dataclass(frozen=True, slots=True)

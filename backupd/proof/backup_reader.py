@@ -40,10 +40,10 @@ from btrkeep.fs.openat import FOLDER
 from btrkeep.pool.subvolume import describe
 from btrkeep.treescan.changed import written_files
 
-_WAITING = 2 * STREAMS  # what was handed out, so that no thread waits for the next
-_MOST_RECORDS = 200_000  # that are held in memory
-_LONGEST = 300.0  # seconds of reading that a kill may cost
-_TELL = 0.5  # seconds, also while all threads read large files
+_WAITING = 2 * STREAMS  # files handed out in advance, so that no thread waits for work
+_MOST_RECORDS = 200_000  # records in memory
+_LONGEST = 300.0  # seconds of reading that may be lost if it is killed
+_TELL = 0.5  # seconds between reports, even while all threads read large files
 
 
 class _FileToRead(NamedTuple):
@@ -93,7 +93,7 @@ class BackupReader:
         self._known_bad = known_bad
         self._work, self._host, self._folder, self.since = work, backup.host, folder, since
         self._now = _microseconds(work.now)
-        self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later: the clock was ahead
+        self._since, self._until = _microseconds(since), _microseconds(latest(work.now))  # later times: from a wrong clock
         self.read, self.compared, self.bytes = 0, 0, 0
         self.bad: list[FoundDamage] = []
         self._entered = 0
@@ -116,7 +116,7 @@ class BackupReader:
         """The same for files with several names, of which rsync fetched one. None until the first such file."""
         self._written = _written_inodes(backup) if work.scope.crash else None
         """The files to read, None: all."""
-        self._chance = random.SystemRandom()  # a host must not know which of its files are looked at
+        self._chance = random.SystemRandom()  # a host must not be able to predict which of its files are read
         self._deciding = Lock()
         self._summed = set[Key]()
         """Files that matched their sum in this pass, but have another digest, because they contain zeros."""
@@ -132,12 +132,12 @@ class BackupReader:
                 with Checksums(self._folder) as checksums:
                     try:
                         self.is_walked = self._take_some(tree, batches, checksums, streams)
-                    finally:  # before it is read as known: a kill leaves no damage that the next night builds on
+                    finally:  # damage is recorded before its files count as read, so that a kill cannot hide it
                         self._enter_bad()
                     if self._found:
                         checksums.write(self._found, self._now if self._work.scope.forgets else None)
                 self._found.clear()
-        if self.is_walked:  # what could not even be opened by its first name
+        if self.is_walked:  # files that could not be opened by their first name
             self.bad += [FoundDamage(path, 0) for paths in self._other_names.values() for path in paths]
             self._enter_bad()
         self.is_whole = self.is_whole and self.is_walked
@@ -149,7 +149,7 @@ class BackupReader:
         for name, paths in (self._enter(found_damages) if found_damages else {}).items():
             self.shared.setdefault(name, []).extend(paths)
 
-    # --- by the thread that hands out
+    # --- in the thread that hands out files
 
     def _take_some(
         self, tree: Tree, batches: Iterator[list[FolderNames]], checksums: Checksums, streams: ThreadPoolExecutor
@@ -203,7 +203,7 @@ class BackupReader:
         if place is None:
             digest = file_read.digest
         elif differs and file_read.digest == digest:
-            digest = NO_DIGEST  # what is wrong must not be what the next look compares with
+            digest = NO_DIGEST  # the next pass must not compare with a wrong digest
         self._found[file_read.key] = ReadBefore(self._now, place is not None, digest, differs)
         if summed is not None and file_read.plain != file_read.digest:
             self._summed.add(file_read.key)
@@ -227,7 +227,7 @@ class BackupReader:
             self._linked.discard(key)
             return self._other_names.pop(key, [])
 
-    # --- by any thread
+    # --- in any thread
 
     def _read_batch(self, tree: Tree, batch: list[FolderNames], checksums: Checksums) -> _BatchRead:
         done = _BatchRead()
@@ -306,12 +306,12 @@ class BackupReader:
         """
         path, key = above + b"/" + name, key_of(status.st_ino, status.st_ctime_ns, status.st_size)
         if (place := self._work.bad.get((self._host, key))) is not None:
-            self.bad.append(FoundDamage(path, place))  # other backups with it were reported when it was read
+            self.bad.append(FoundDamage(path, place))  # the other backups that have it were reported when it was read
             return None
         before = self._found.get(key) or checksums.find(key)
         if before and self._since <= before.at <= self._until and not before.damaged:
             if key in self._summed or (self._sum_of(path, key) or before.digest) == before.digest:
-                return None  # else it was read where there is no sum of it
+                return None  # otherwise it was read without a recorded checksum
         elif not self._is_sampled(path, key, status.st_ino) and not (before and before.damaged):
             self.is_whole = False
             return None

@@ -124,7 +124,7 @@ def damaged_files(context: PoolContext, rows: Iterable[Damage]) -> list[DamagedF
 def _common(context: PoolContext) -> CommonBackups:
     try:
         return common_backups(context.pool, with_initial_copies=False)
-    except UnreadableRecord:  # expiry says so
+    except UnreadableRecord:  # expiry reports it
         return {}
 
 
@@ -157,7 +157,7 @@ def _of_host(
         places = tuple(sorted({(damage.start, damage.length) for damage in damages}))
         by = tuple(sorted({damage.found_by for damage in damages}))
         at = min(damage.found_at for damage in damages)
-        was = [recorded.of(name, entry) for name, entry in entries.items()] if "source" not in by else []  # it was read as it is
+        was = [recorded.of(name, entry) for name, entry in entries.items()] if "source" not in by else []  # readable, but wrong
         proven = tuple(name for name, entry in copies.items() if is_proven(recorded.of(name, entry), was))
         replicas = tuple(sorted({replica for name in have for replica in common.get(name, ())}))
         files.append(DamagedFile(host, path, tuple(sorted(have)), places, by, at, similar, newest in have, names, proven, replicas))
@@ -167,7 +167,7 @@ def _of_host(
 def _backups(context: PoolContext, host: str) -> list[Restorable]:
     try:
         return list(restorable(context.pool, host))
-    except UsageError:  # the pool has the host no more; the catalogue will follow
+    except UsageError:  # the pool no longer has the host; the catalogue will be updated
         return []
 
 
@@ -179,11 +179,11 @@ def _entries(backup: Restorable, paths: set[bytes]) -> dict[bytes, Entry]:
             for path in paths:
                 try:
                     entry = tree.stat(path)
-                except (OSError, ValueError):  # not there, or itself damaged: no copy
+                except (OSError, ValueError):  # missing, or damaged itself: not a copy
                     continue
                 if entry.kind == "file":
                     entries_by_path[path] = entry
-    except OSError:  # deleted meanwhile
+    except OSError:  # just deleted
         return {}
     return entries_by_path
 
@@ -192,7 +192,7 @@ def _content(entry: Entry) -> tuple[int, int]:
     return entry.size, entry.mtime
 
 
-_MOST = 1000  # files that are looked for in each backup; the others are found when that is read
+_MOST = 1000  # files that are searched in each backup; others are found when the backup is read
 
 
 @dataclass(frozen=True, slots=True)

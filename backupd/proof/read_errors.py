@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _PREFIX = os.fsencode(DATA) + b"/"
-_MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # of which the names are looked up together
+_MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # whose names are searched together
 Backups = Mapping[int, tuple[str, str]]
 """Host and name of a backup by the id of its subvolume."""
 _Referred = tuple[int, list[Reference] | None]
@@ -90,9 +90,9 @@ class Resolver:
                 try:
                     vaddr = _address(pool, file_place)
                 except OSError as error:
-                    if error.errno in DAMAGED:  # what leads there cannot be read either
+                    if error.errno in DAMAGED:  # the path to it cannot be read either
                         return [file_place]
-                    continue  # gone, or no plain file: the line is of a filesystem that was on the device before
+                    continue  # missing or not a file: the line is about an earlier filesystem on the device
                 return (self.places(vaddr) if vaddr is not None else None) or [file_place]
         return []
 
@@ -148,7 +148,7 @@ def _address(pool: "Pool", place: FilePlace) -> int | None:
         return address(fd, place.start)
 
 
-BLOCK = 4096  # the smallest sector size, so that no block is missed where they are larger
+BLOCK = 4096  # the smallest sector size, so that no block is missed with larger ones
 
 
 def backups_by_id(context: PoolContext) -> Backups:
@@ -164,7 +164,7 @@ def is_bad(context: PoolContext, places: list[FilePlace]) -> bool:
         try:
             with Tree(context.pool.host(place.host) / place.name) as tree:
                 fd = tree.open_file(place.path)
-        except OSError:  # deleted meanwhile, or unreadable on the way to it
+        except OSError:  # just deleted, or its path cannot be read
             continue
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -225,7 +225,7 @@ def check_read_errors(context: PoolContext, now: datetime, *, were_met: bool = F
     with KernelLog(after=seen.message if seen.boot == boot else 0) as log:
         failures = read_failures(log.read(), devices)
         bad = _bad(context, set(failures))
-        bad |= _bad(context, set(read_failures(log.read(), devices)) - set(failures))  # what these reads met, and others meanwhile
+        bad |= _bad(context, set(read_failures(log.read(), devices)) - set(failures))  # errors of these reads, and of others since
         log.read()
     named = grown(seen, counters) if were_met else len(failures)
     after = replace(seen_now(seen, counters, named, boot, log.last, now), counters=read_counters(context))
@@ -319,8 +319,8 @@ def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime
     Raises OSError and OperatorError.
     """
     begin = read_begin(context.catalogue)
-    begun = begin.at if begin.at and begin.at <= now else None  # or the clock was put back since
-    check_read_errors(context, now)  # what the scrub counted, and what others met while it ran
+    begun = begin.at if begin.at and begin.at <= now else None  # otherwise the clock was set back since
+    check_read_errors(context, now)  # errors counted by the scrub, and by others while it ran
     bad = done.errors.get("uncorrectable", 0)
     unnamed = max(0, bad - done.faults.lines)
     unread = done.errors.get("unverified", 0) + done.errors.get("malloc", 0)
@@ -328,7 +328,7 @@ def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime
         resolver = Resolver(fd, backups_by_id(context))
         rows, elsewhere = _read_all(context, resolver, done.faults.vaddrs, {tree.vaddr for tree in done.faults.trees}, now)
     unnamed += resolver.lost
-    in_pool = set(backups_by_id(context).values())  # one may have been deleted meanwhile
+    in_pool = set(backups_by_id(context).values())  # some may have been deleted since
     rows = [row for row in rows if (row.host, row.name) in in_pool]
     has_named_all = done.outcome == "finished" and not (unnamed or unread)
     hosts = {*hosts_of(context.pool), *(damage.host for damage in context.catalogue.damages())}
@@ -336,7 +336,7 @@ def record_scrub_damage(context: PoolContext, done: "ScrubResult", now: datetime
     if done.outcome == "finished" and done.begun:
         is_whole = not (unnamed or unread or done.faults.trees)
         note_scrub(context.catalogue, FinishedScrub(done.begun, now, is_whole, begin.newest))
-    errors = check_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # what was read here
+    errors = check_read_errors(context, now, were_met=bool(done.faults.vaddrs))  # only if this scrub had read errors
     if has_named_all:
         forget_unnamed(context.catalogue, errors.seen, begun, sum(done.errors.get(kind, 0) for kind in _COUNTED))
     return ScrubDamage(tuple(rows), done.faults.trees, tuple(elsewhere), unnamed, done.log_problem)
@@ -360,7 +360,7 @@ def _read_all(
             if places is None:
                 continue
             nobodys = nobodys or not places
-            key = tuple(places)  # each block of a compressed extent has the same
+            key = tuple(places)  # all blocks of a compressed extent have the same
             if places and key not in checked:
                 checked[key] = is_bad(context, places)
                 file_places |= set(places) if checked[key] else set()

@@ -28,7 +28,7 @@ _LOOK = 10.0
 _TICK = 0.1
 _ERRORS = ("read", "csum", "verify", "super", "malloc", "uncorrectable", "unverified", "corrected")
 _DEVICE = re.compile(r"scrub device .*\(id (\d+)\)", re.IGNORECASE)
-_UNCORRECTABLE = 3  # exit status of `btrfs scrub`: it came to its end, and not all could be put right
+_UNCORRECTABLE = 3  # exit status of `btrfs scrub`: completed, with uncorrectable errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def parse_devices(text: str) -> dict[int, DeviceScrub]:
 def present_devices(path: Path) -> tuple[frozenset[int], frozenset[int]]:
     """Returns the numbers of the present and of the missing devices. Raises OSError."""
     devices = read_allocation(path).devices
-    away = {device.devid for device in devices if device.errors is None}  # all that a kernel before Linux 5.6 shows
+    away = {device.devid for device in devices if device.errors is None}  # kernels before 5.6 show no more
     missing = frozenset(away.union(missing_devices(path) or ()))
     return frozenset(device.devid for device in devices) - missing, missing
 
@@ -168,7 +168,7 @@ async def scrub(path: Path, cancellation: Cancellation, tell: ProgressSink[Scrub
         named = faults(log.read(), filesystem_devices(path))
     after, scrubs, seconds = state(path), device_scrubs(path), time.monotonic() - begun
     present_now, missing = present_devices(path)
-    expected = present & (present_now | missing)  # others were removed meanwhile
+    expected = present & (present_now | missing)  # others have been removed since
     uses = _read_uses(path)
     since = None if resume else moment.replace(microsecond=0) - timedelta(seconds=1)
     unread = unread_devices(scrubs, expected, missing, _used_by_device(uses), since)

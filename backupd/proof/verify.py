@@ -70,13 +70,13 @@ class Verifier(VerifyPass):
 
     def _verify(self, backup: Restorable, tree: Tree) -> Verification:
         before = read_verified(self.pool.host(backup.host)).get(backup.name)
-        was_ahead = before is not None and before.at > latest(self.now)  # then its moments say nothing
+        was_ahead = before is not None and before.at > latest(self.now)  # then its times are wrong
         goes_on = before if before and not before.is_over and not was_ahead else None
         if goes_on and self.scope.crash and goes_on.begun < self.scope.crash:
             goes_on = None
         begun = goes_on.begun if goes_on else self.now
         whole = before.whole if before and not was_ahead else None
-        if goes_on is None:  # a kill must not cost more than the files that were not written down
+        if goes_on is None:  # a kill must lose only the unrecorded files
             since = Verification(begun, begun, whole=whole)
             self._write_down(
                 backup.host, backup.name, replace(since, damages=before.damages, damaged=before.damaged) if before else since
@@ -89,7 +89,7 @@ class Verifier(VerifyPass):
         has_looked = look.read or look.bad or look.is_whole
         verification = Verification(
             begun,
-            self.now if has_looked or not goes_on else goes_on.at,  # what was come to no further was not checked
+            self.now if has_looked or not goes_on else goes_on.at,  # without progress, nothing was checked now
             look.read + (goes_on.read if goes_on else 0),
             look.compared + (goes_on.compared if goes_on else 0),
             look.bytes + (goes_on.bytes if goes_on else 0),
@@ -107,7 +107,7 @@ class Verifier(VerifyPass):
         every = {backup.name: damages, **others}
         lengths = {
             (damage.name, damage.path, damage.start): damage.length for damage in self.catalogue.damages(backup.host)
-        }  # as a scrub has them
+        }  # as recorded by a scrub
         rows = [self._damage(backup.host, name, file) for name, files in every.items() for file in files]
         rows = [replace(row, length=lengths.get((row.name, row.path, row.start), 0)) for row in rows]
         enter_damages(self.pool, self.catalogue, [backup.host], rows)

@@ -14,8 +14,8 @@ from btrkeep.fs.file_data import PIECE
 from btrkeep.process.progress import Cancellation
 from btrkeep.procfs import IoPressure
 
-STREAMS = 8  # more than processors: each of small files waits for the disk most of the time
-_LOOK = 1.0  # seconds between two looks at the pressure
+STREAMS = 8  # more than processors: with small files, each mostly waits for the disk
+_LOOK = 1.0  # seconds between two readings of the pressure
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class VerifyPass:
         """Calls `tell` after some files, and during a large one, from the thread that created this."""
         self.now, self.scope, self.cancellation, self.tell = now, scope, cancellation, tell
         self.count = ReadCount()
-        self._buffers = [small_buffer() for _ in range(STREAMS)]  # those that no thread uses
+        self._buffers = [small_buffer() for _ in range(STREAMS)]  # the unused ones
         self._under_way: dict[bytes, int] = {}
         self.bad: dict[tuple[str, Key], int] = {}
         """The first damaged byte of each damaged file that was read, by host and file."""

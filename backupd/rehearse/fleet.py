@@ -155,7 +155,7 @@ LARGEST = 0.02
 _TIMES = 8
 """The largest file may be at least this many times the mean of its host: with a log-normal mix few are larger."""
 SMALLEST_POOL = 256 << 20
-_WHOLE = 1 << 20  # a device has whole sectors
+_WHOLE = 1 << 20  # a device consists of whole sectors
 DATA = 0.85
 """This share of the used space is data: the rest is metadata."""
 

@@ -60,7 +60,7 @@ def place_at(on: str | None, erase: str | None, wanted: int, filesystem: str | N
         raise UsageError("--erase names a device, but --on does not", "give the device to both: --on DEVICE --erase DEVICE")
     if filesystem and is_on(folder, filesystem):
         raise UsageError(f"{folder} is on the pool itself", "a rehearsal never uses the pool: name a folder elsewhere")
-    return Place(folder.resolve(), None, _free(folder))  # mounts are known by their real paths
+    return Place(folder.resolve(), None, _free(folder))  # mounts are listed by their real paths
 
 
 def _free(folder: Path) -> int:
@@ -81,7 +81,7 @@ def _spare(device: Path, named: str, erase: str | None, filesystem: str | None) 
     UsageError.
     """
     try:
-        fd = os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)  # the kernel knows every user: mount, swap, md, dm, btrfs
+        fd = os.open(device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC)  # fails if any of mount, swap, md, dm or btrfs uses it
     except OSError as error:
         raise UsageError(f"{device} is in use: {error.strerror}", "name a device that is not in use") from None
     with ClosingFd(fd):
@@ -224,7 +224,7 @@ def remove_left(bases: Iterable[Path]) -> list[Path]:
     for path in sorted(_named(bases)):
         try:
             fd = _locked(path)
-        except OSError:  # no folder of ours: a link, not there, or a user's own filesystem, which lets not even root in
+        except OSError:  # not our folder: a link, missing, or a user's own filesystem, which even root may not enter
             continue
         if fd is None:
             continue
@@ -256,7 +256,7 @@ def _top(path: Path) -> Path | None:
 def _loops() -> Iterator[tuple[str, Path]]:
     """Yields each loop device that has a file, and that file. A device whose file was deleted disappears with its last user."""
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with suppress(OSError):  # detached meanwhile
+        with suppress(OSError):  # already detached
             image = os.fsdecode(file.read_bytes().rstrip(b"\n"))
             if not image.endswith(_DELETED):
                 yield f"/dev/{file.parts[3]}", Path(image)
@@ -291,7 +291,7 @@ def remove(folder: Path, notice: Callable[[str], None] = lambda _: None) -> None
     for device, image in _loops():
         if image.is_relative_to(folder):
             run(["btrfs", "device", "scan", "--forget", device], check=False)
-            run(["losetup", "--detach", device], check=False)  # the kernel may have let go of it by itself meanwhile
+            run(["losetup", "--detach", device], check=False)  # the kernel may have detached it already
     for device in _still_attached(folder):
         notice(f"another program still holds {device}; the kernel frees its space when that program ends")
     shutil.rmtree(folder)

@@ -3,9 +3,9 @@
 Other settings are as configured. Balance and compression have values with a colon in them, so a name ends at the first colon before
 the first equals sign.
 
-Two settings are judged by pairs: the same seed with the one and with the other. A difference counts if so many pairs agree in its
-direction that chance alone would do so in less than one of fifteen cases (the sign test, two-sided, without ties: five of five, or
-seven of eight), and if its median is at least one hundredth.
+Two settings are compared in pairs with the same seed. A difference counts if the pairs agree in its direction so often that chance
+alone would do so in less than one of fifteen cases (the sign test, two-sided, without ties: five of five, or seven of eight), and
+if its median is at least one hundredth.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -87,8 +87,8 @@ def command(
     """
     cancellation = Cancellation()
     with opened(ctx, writes=not dry_run) as context, cancellation.listening():
-        if context.lost:  # what is damaged is not known: that is not an answer
-            if not dry_run:  # otherwise its line is printed
+        if context.lost:  # the damage is unknown, so there is no answer
+            if not dry_run:  # a dry run prints its line anyway
                 print_error(lost_catalogue(context.config.pool.state))
             return int(Exit.ATTENTION)
         try:
@@ -122,7 +122,7 @@ def _plans(
     Expired ones are skipped. Without names, damaged copies of another pool do not prevent the repair of other hosts. Raises
     UsageError if there are only such copies, or they are named; OSError.
     """
-    own, unreadable = OwnReads(context, context.clock.now()), list[tuple[str, str]]()  # what it enters is planned for, too
+    own, unreadable = OwnReads(context, context.clock.now()), list[tuple[str, str]]()  # its damage is planned for too
     refused: list[UsageError] = []
     try:
         plans = list(_planned(context, which, folders, cancellation, own, refused, unreadable, unproven=unproven))
@@ -156,7 +156,7 @@ def _planned(
     for host, names in wanted.items():
         try:
             planner = RepairPlanner(context, host, folders, lambda: not cancellation, own, unproven=unproven)
-        except UsageError:  # the pool has the host no more; the catalogue will follow
+        except UsageError:  # the pool no longer has the host; the catalogue will be updated
             continue
         if planner.damaged and (fetched := read_notes(context.pool.host(host)).replica):
             refetch = f"`backupd replicate {fetched.get('name')} {host} --damaged` fetches the damaged ones again"

@@ -81,7 +81,7 @@ def equal_where_readable(bad: int, good: int, size: int, goes_on: Callable[[], b
     Holes are zeros. Raises OSError for the good file.
     """
     equal = 0
-    for fd in (bad, good):  # what is data in only one of them, too
+    for fd in (bad, good):  # including data that only one of them has
         for start, end in data_runs(fd, size):
             for place in range(start, end, PIECE):
                 equal_bytes = _equal_piece(bad, good, place, min(PIECE, end - place)) if goes_on() else None
@@ -105,7 +105,7 @@ def _equal_piece(bad: int, good: int, place: int, length: int) -> int | None:
         return None
     if len(readable) == length:
         return length
-    rest = _equal_piece(bad, good, place + len(readable), length - len(readable))  # it was short before a block that cannot be read
+    rest = _equal_piece(bad, good, place + len(readable), length - len(readable))  # a short read: an unreadable block
     return None if rest is None else len(readable) + rest
 
 

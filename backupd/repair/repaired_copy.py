@@ -84,7 +84,7 @@ def repair(context: ExpiryContext, plan: RepairPlan) -> RepairDone:
         if why := lacks_room(read_room(pool.path), context.config.pool.min_free):
             raise PoolUnusable(why, room_advice(context.config))
         name = _make(context, plan)
-    elif row := row_of(pool, backup.host, name):  # which a kill may have kept from the catalogue
+    elif row := row_of(pool, backup.host, name):  # a kill may have kept the row from the catalogue
         context.catalogue.put_backup(row)
     _carry_notes(context, plan, name)
     return RepairDone(plan, name, _give_up(context, plan, name))
@@ -183,7 +183,7 @@ def _enter_damages(context: ExpiryContext, plan: RepairPlan, name: str) -> None:
         if damage.fate is None and damage.path in left
     ]
     copied = [Damage(row.host, name, row.path, row.start, row.length, row.found_by, context.now) for row in rows]
-    forget_recorded(context.pool, plan.backup.host, name)  # of one that had the name before, and was deleted
+    forget_recorded(context.pool, plan.backup.host, name)  # recorded for an earlier, deleted backup of that name
     enter_damages(context.pool, context.catalogue, [plan.backup.host], copied)
 
 
@@ -200,7 +200,7 @@ def _replace(tree: Tree, damaged: DamagedPath) -> None:
         attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
         _fill(fd, damaged.copy, before.st_size)
         _require_content(fd, damaged)
-        os.fchmod(fd, stat.S_IMODE(before.st_mode))  # a write takes setuid bits and file capabilities away
+        os.fchmod(fd, stat.S_IMODE(before.st_mode))  # writing removes setuid bits and file capabilities
         for name in set(attributes) - set(os.listxattr(fd)):
             os.setxattr(fd, name, attributes[name])
         os.utime(fd, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -222,7 +222,7 @@ def _fill(fd: int, copy: GoodCopy, size: int) -> None:
         with ClosingFd(tree.open_file(copy.path)) as source:
             if key(entry) != copy.key or os.fstat(source).st_ino != entry.inode:
                 raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} was replaced", "run it again")
-            os.ftruncate(fd, 0)  # so that nothing of the damaged data is read
+            os.ftruncate(fd, 0)  # so that the damaged data is not read
             try:
                 clone(source, fd)
             except OSError as error:

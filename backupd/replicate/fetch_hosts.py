@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _PAUSE = 1.0
 _LOOK_AROUND = 0.5  # seconds
 _TELL, _TELL_WAIT = 0.5, 60.0  # seconds
-_EASE = 20  # what both have is noted in a twentieth of the time at most
+_EASE = 20  # at most a twentieth of the time is spent on recording common backups
 
 
 def replicate(
@@ -70,7 +70,7 @@ def replicate(
     renamed = {obstacle.host: old for obstacle in plan.obstacles if (old := obstacle.former_name) and old in common_before}
     common |= {new: common_before[old] for new, old in renamed.items()}
     copied |= {new: copied[old] for new, old in renamed.items() if old in copied}
-    if work.is_far_well or not context.cancellation:  # who stops it waits for no further connection
+    if work.is_far_well or not context.cancellation:  # a cancelled replication opens no further connection
         fetched = context.now if _is_fetch(plan, summary) else None
         _note_common_there(context, far if work.is_far_well else None, common, copied, fetched)
     summary.cancelled = bool(context.cancellation)
@@ -95,8 +95,8 @@ def _note_common_there(
     try:
         with nullcontext(far) if far else context.connect(lambda: None) as far_pool:
             far_pool.note_common(context.replica.name, common, copied, fetched)
-    except OperatorError as error:  # all is here; at the worst the next one fetches more than differences
-        if not context.cancellation:  # the signal has reached the other end too
+    except OperatorError as error:  # all backups were fetched; at worst the next replication fetches more than differences
+        if not context.cancellation:  # the signal has reached the ssh process too
             context.observer.notice(f"the other pool could not record the common backups: {error.message}")
 
 
@@ -115,7 +115,7 @@ def _copied(
     copied |= {host: sorted(names) for host, names in names_by_host.items()}
     try:
         write_copied(context.pool, context.replica.name, copied)
-    except (OSError, OperatorError) as error:  # it is for the dashboard alone
+    except (OSError, OperatorError) as error:  # only the dashboard uses it
         why = error.strerror if isinstance(error, OSError) else error.message
         context.observer.notice(f"could not record here which backups both pools have: {why}")
     return copied
@@ -350,7 +350,7 @@ class _FetchPool:
         """Waits for a night, an expiry and a balance."""
         next_told = 0.0
         while not self.deadline_passed and (who := self._others()):
-            finisher.hurry()  # the locks of hosts are to be free
+            finisher.hurry()  # to release the locks of hosts
             self._events.put((Waiting(who), None))
             if (now := time.monotonic()) >= next_told:
                 far.tell_wait(who)

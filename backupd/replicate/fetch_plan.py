@@ -86,7 +86,7 @@ def _plan_host(
 ) -> HostFetches:
     """`elsewhere` is what `misplaced` returns."""
     here, (renamed, held) = near.get(far.name, LocalHost()), elsewhere
-    if far.copy_of == context.pool.id:  # it is fetched from here
+    if far.copy_of == context.pool.id:  # that pool fetches it from this one
         is_of_each_other = here.mark is not None and here.mark.pool == mark.pool
         return HostFetches(far.name, obstacle=Obstacle.NOBODY_BACKS_UP if is_of_each_other else None)
     if (
@@ -95,7 +95,7 @@ def _plan_host(
         and here.mark is None
         and {backup.uuid for backup in here.backups} & {backup.uuid for backup in far.backups}
     ):
-        return HostFetches(far.name)  # this pool's own host, which came back by way of a third pool
+        return HostFetches(far.name)  # this pool's own host, fetched through a third pool
     if new := renamed.get(far.name):
         return HostFetches(far.name, obstacle=Obstacle.NAME_REUSED_THERE, text=new)
     if not here.is_known and (old := next((name for name in far.was if renamed.get(name) == far.name), None)):
@@ -112,7 +112,7 @@ def _near_hosts(pool: Pool, catalogue: Catalogue) -> dict[str, LocalHost]:
     """Returns every host of this pool, according to the catalogue and the notes."""
     damaged, unreadable = dict[str, set[str]](), dict[str, set[str]]()
     for (host, name), path in catalogue.first_damaged().items():
-        is_lost = path == WHOLE and is_unreadable(pool.host(host) / name)  # a disk may have been away when it was read
+        is_lost = path == WHOLE and is_unreadable(pool.host(host) / name)  # a disk may have been missing when it was read
         (unreadable if is_lost else damaged).setdefault(host, set()).add(name)
     backups: dict[str, list[LocalBackup]] = {}
     for row in catalogue.states():
@@ -154,8 +154,8 @@ def lacking_room(config: Config, far: RemotePool) -> str:
     return f"{format_size(far.used)} are used there, but only {format_size(free)} are free here above min_free"
 
 
-_PARTS = ("at", "until", "why")  # of a note
-_LONGEST_WHY = 1000  # letters of a reason that another pool sends
+_PARTS = ("at", "until", "why")  # keys of a note
+_LONGEST_WHY = 1000  # characters of a reason sent by another pool
 
 
 def mark_of(notes: Notes) -> ReplicaMark | None:
@@ -192,7 +192,7 @@ def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> N
     notes, wanted = read_notes(folder), ReplicaMark(far.id, context.replica.name)
     mark = mark_of(notes)
     if mark is None:
-        if names_of(context.pool, host):  # also of one that cannot be read
+        if names_of(context.pool, host):  # including one that cannot be read
             raise OperatorError(obstacle_words(HostFetches(host, obstacle=Obstacle.BACKED_UP_HERE)))
         write_notes(folder, replace(notes, replica={"pool": far.id, "name": context.replica.name, "at": format_time(context.now)}))
     elif mark.pool != wanted.pool:
@@ -215,7 +215,7 @@ def take_notes(pool: Pool, host: str, name: str, announced: StreamInfo, replica:
     folder = pool.host(host)
     before = notes = read_notes(folder)
     for key, note in kept_notes.items():
-        if before.note(name, key):  # the other server must not end it
+        if before.note(name, key):  # the other server must not change it
             continue
         if key == HOLD and not replica.take_holds:
             continue

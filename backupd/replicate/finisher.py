@@ -99,7 +99,7 @@ class Finisher:
         return host not in self._failed
 
     def _hurry(self) -> None:
-        if self._waiting and not self._hurries:  # of those who wait here none wakes another one for nothing
+        if self._waiting and not self._hurries:  # waiting threads do not wake each other needlessly
             self._hurries = True
             self._changed.notify_all()
 

@@ -38,11 +38,11 @@ from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import Subvolume
 from btrkeep.units import format_size, format_time, printable
 
-_LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, seconds between two looks at the room
-_MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: what a cut may cost
+_LOOK, _LOOK_AFTER = 64 << 20, 3.0  # bytes, and seconds, between two checks of free space
+_MOST_TOGETHER, _MOST_BYTES, _LONGEST_TOGETHER = 16, 64 << 20, 10.0  # backups, bytes, seconds: at most lost in a power cut
 _LOOK_THERE = "check the other server: no backup is that long"
 _STILL_DAMAGED = "run `backupd replicate --damaged` again, which now fetches both"
-_MOST_REFUSED = 3  # backups of a host in one replication; more of them have one cause
+_MOST_REFUSED = 3  # backups of a host in one replication; more than that have a common cause
 _REFUSED_THERE = "check that server"
 _UNREADABLE_THERE = (
     "run `backupd verify {host}` and `backupd repair {host}` on that server; delete those that cannot be repaired: `backupd "
@@ -152,7 +152,7 @@ class HostCopies:
         pool cannot read is skipped; if the parent cannot be read, the next one is a difference to another.
         """
         left = FetchQueue(planned)
-        while left and self.watched.wait() and left:  # what comes beside it may have taken the rest
+        while left and self.watched.wait() and left:  # a parallel stream may have taken the rest
             try:
                 with ExitStack() as held:
                     self._lock(held)
@@ -233,7 +233,7 @@ class HostCopies:
             except (OperatorError, OSError) as error:
                 if not self._passes_over(left, error):
                     raise
-                self.watched.fetch_again(left.drain())  # another host may have the connection now
+                self.watched.fetch_again(left.drain())  # another host may be using the connection now
 
         self.watched.finish(finish)
 
@@ -267,15 +267,13 @@ class HostCopies:
             is_stopped()
             self.watched.follow(far.bytes - before)
             if far.bytes - before > longest:
-                raise NotReceived(
-                    f"{host}@{fetch.backup.name}: more than {format_size(longest)} arrived, which exceeds the limit", _LOOK_THERE
-                )
+                raise NotReceived(f"{host}@{fetch.backup.name}: more than the limit of {format_size(longest)} arrived", _LOOK_THERE)
             if far.bytes - looked >= _LOOK or time.monotonic() - looked_at > _LOOK_AFTER:
                 looked, looked_at = far.bytes, time.monotonic()
                 require_room(context.pool, context.config)
 
-        take_notes(context.pool, host, fetch.backup.name, announced, context.replica, context.now)  # first: it comes but once
-        far.poll = poll  # also while nothing comes: few bytes can reserve much room
+        take_notes(context.pool, host, fetch.backup.name, announced, context.replica, context.now)  # first: sent only once
+        far.poll = poll  # even while no data arrives: a few bytes can reserve much space
         try:
             receiving.take(expected, pieces, version=announced.stream, poll=poll)
         finally:

@@ -113,7 +113,7 @@ def write_parts(folder: Path, pieces: Iterable[bytes], length: int, tell: Callab
         if part:
             part.close()
     number = len(parts) + 1
-    while (late := part_file(folder, number)).exists():  # of a longer one that was cut off
+    while (late := part_file(folder, number)).exists():  # parts of an earlier, interrupted one
         late.unlink()
         number += 1
     return parts

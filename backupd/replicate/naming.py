@@ -1,6 +1,6 @@
 """Checks a received backup, and renames it if it is complete; records the known damage that it inherits.
 
-A subvolume in `.receiving` has no name yet. Nothing may be able to write to it any more when it is checked.
+A subvolume in `.receiving` has no name yet. When it is checked, no process may be able to write to it.
 
 A backup that replaces a damaged copy has to be the same backup: the other server may have been taken over since. Files that are
 damaged here, or were changed by hand after the copy was final, are not compared, because their content is lost. All other files
@@ -83,7 +83,7 @@ def named(pool: Pool, expected: ExpectedBackup, path: Path, pulse: Pulse = stead
     Raises NotReceived, OSError.
     """
     final = pool.host(expected.host) / expected.name
-    if expected.parent and not expected.again:  # before it has its name: a kill must not leave unrecorded damage
+    if expected.parent and not expected.again:  # before it gets its name: a kill must not leave unrecorded damage
         rows = inherited_damages(pool, expected.host, expected.parent.name, expected.name, path)
         if rows:
             replace_damaged(pool, expected.host, expected.name, rows)
@@ -194,7 +194,7 @@ def _require_plain(path: Path, expected: ExpectedBackup) -> None:
 
 
 _PIECE = 1 << 20
-_MOST_EXTENTS = 1000  # of a file; one with more counts as sharing damaged data
+_MOST_EXTENTS = 1000  # extents of a file; a file with more counts as sharing damaged data
 
 
 def _recorded_damages(pool: Pool, host: str, name: str) -> list[Damage]:
@@ -226,7 +226,7 @@ def _names_in(old: Tree, new: Tree, names: InodeNames, subvolume: int, row: Dama
     try:
         before = old.stat(path)
         for name in names.of(subvolume, before.inode):
-            other = b"/" + name.partition(b"/")[2]  # in the subvolume it lies below `data`
+            other = b"/" + name.partition(b"/")[2]  # in the subvolume it is below `data`
             now = new.stat(other)
             is_unchanged = (now.changed, now.size) == (before.changed, before.size)
             if now.kind == "file" and (is_unchanged or _share(old, path, new, other, row)):
@@ -319,7 +319,7 @@ def changed_since(pool: Pool, host: str, copy: Path, came: Path, pulse: Pulse = 
     Raises what `pulse` raises, and OSError if the received backup cannot be read.
     """
     changed = _changed_by_hand(pool, host, copy)
-    with suppress(OSError, UnreadableRecord):  # of the copy: it may be all that is damaged
+    with suppress(OSError, UnreadableRecord):  # of the copy, whose record may be the damaged part
         if RECORD.encode() not in changed and read(copy) != read(came):
             return "its record"
     damaged = {os.fsencode(damage.path) for damage in _recorded_damages(pool, host, copy.name)}

@@ -117,7 +117,7 @@ class Push:
         watch = threading.Thread(target=self._watch, daemon=True)
         start(watch)
         try:
-            with suppress(Cancelled, BrokenPipeError):  # cancelled; or the other server is gone, and its last words say why
+            with suppress(Cancelled, BrokenPipeError):  # cancelled, or disconnected: its last message gives the reason
                 serve(self._requests(), verbs, self._program.input)
         finally:
             self._is_through.set()
@@ -203,7 +203,7 @@ class Push:
 
     def _waits(self, asked: Mapping[str, Any]) -> None:
         """Handles that the other server sends no request yet, because another job uses its pool."""
-        if time.monotonic() - self._wait_heard >= _PAUSE:  # it can say so a million times a second, each time in other words
+        if time.monotonic() - self._wait_heard >= _PAUSE:  # it could send a million different messages a second
             self._wait_heard = time.monotonic()
             self._wait_told(f"{_reason(asked['who'])}, on the other server")
 

@@ -106,7 +106,7 @@ def _subvolume_of(path: Path) -> Path:
 _SUBVOLUME, _PARENT = "backup", "parent"
 _LOOK = 0.0005  # seconds
 _LONGEST_REASON = 1000
-_GRACE = 5.0  # seconds that it has for its end when the replication is stopped
+_GRACE = 5.0  # seconds that it may take to end when the replication is cancelled
 
 
 class Receiving:
@@ -134,8 +134,8 @@ class Receiving:
             calls = self._running.enter_context(ClosingFd(filter_file(receives=True))) if self._confined else None
             command = receive_command(self._pool, self._host, calls)
             self._program = self._running.enter_context(piped(command, keep_open=() if calls is None else (calls,)))
-            widen_pipe(self._program.input)  # what follows can come while a backup before it is being sealed
-            os.set_blocking(self._program.input, False)  # one that is stopped would keep us from our end
+            widen_pipe(self._program.input)  # the next backup can arrive while the one before is being sealed
+            os.set_blocking(self._program.input, False)  # a stopped program would block our exit
             self._held = held.pop_all()
         return self
 
@@ -165,9 +165,9 @@ class Receiving:
             for piece in pieces:
                 for passed in guard.filter(piece):
                     write_watched(self._program.input, passed, patient())
-                    wait_for_tick(last)  # the first command makes the subvolume, those after it change it
+                    wait_for_tick(last)  # the first command creates the subvolume, later ones change it
                 poll()
-        except BrokenPipeError:  # it says why
+        except BrokenPipeError:  # its error message has the reason
             raise self._fault(patient()) or NotReceived("btrfs receive ended too early") from None
         if not guard.whole:
             raise self._fault(patient()) or ConnectionBroken("the stream has no end")
@@ -235,7 +235,7 @@ class Receiving:
         If it `is_stopped`, the program has a few seconds left to end. Raises NotReceived at the first incomplete one, OSError.
         """
         fault = None if self._is_cut else self._fault(_until(is_stopped, self._patience))
-        self._running.close()  # nothing in the cell can change anything from here on
+        self._running.close()  # no process in the cell can change anything after this
         whole = list[tuple[_Come, Record]]()
         problem = fault
         try:
@@ -247,7 +247,7 @@ class Receiving:
         except NotReceived as error:
             problem = fault or error
         else:
-            del whole[len(whole) - bool(fault) :]  # whatever it complains of, the last one is in doubt
+            del whole[len(whole) - bool(fault) :]  # after any error, the last one is in doubt
         if whole:
             self._disk.sync()
         for come, record in whole:
@@ -260,7 +260,7 @@ class Receiving:
         try:
             status = self._program.wait(poll)
         except NotReceived as error:
-            self._program.kill()  # at once: the cell was made long ago
+            self._program.kill()  # at once, because the cell already exists
             return error
         heard = self._program.error_lines()
         errors = [line for line in heard if line.startswith(("ERROR", PROGRAM))]

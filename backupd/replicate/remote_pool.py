@@ -45,11 +45,11 @@ from btrkeep.units import format_duration, format_time, printable
 
 _MOST_HOSTS = 200_000
 _MOST_LISTED = 2_000_000  # backups of all hosts
-_MOST_WORDS = 16 << 20  # letters of all former names, holds and ids of pools
-_A_WORD = 64  # letters: what each takes in memory besides its own
+_MOST_WORDS = 16 << 20  # characters of all former names, holds and pool ids
+_A_WORD = 64  # characters: memory overhead of each
 _LONGEST_REASON = 1000
 _WAITS_EVERY = 1.0  # seconds
-_LONGEST_WAIT = 86400.0  # seconds: a night, or an expiry, of the other pool
+_LONGEST_WAIT = 86400.0  # seconds: a night or an expiry of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that is no longer needed
 _MOST_COPIED = 250_000  # names of backups
 _NOT_OURS = 'check that `backupd send-only` answers there: command="..." before the key in its authorized_keys'
@@ -120,12 +120,12 @@ class RemotePool:
         self._is_pushed = says is not None
         os.set_blocking(program.input, False)
         self.pace: Callable[[int], None] = lambda _: None
-        """Called with the number of bytes received; may wait, and the other server waits meanwhile."""
+        """Called with the number of bytes received; while it waits, the other server waits too."""
         self._frames = AnswerReader(program.output, self._count, why_ended=self._remote_error)
         self.bytes = 0
         try:
             answer = self._one({**(says or {}), "verb": "hello"})
-        except OtherAsks as error:  # it has complained of our request in its own words
+        except OtherAsks as error:  # an error message about our request
             raise RemotePoolMissing(error.message, _RECEIVES) from None
         except OperatorError as error:
             words = self._remote_error()
@@ -161,7 +161,7 @@ class RemotePool:
             host = host_in(host_object)
             backups += len(host.backups)
             words += sum(len(word) + _A_WORD for word in words_of(host))
-            if number >= _MOST_HOSTS or backups > _MOST_LISTED or words > _MOST_WORDS:  # all of it is in memory
+            if number >= _MOST_HOSTS or backups > _MOST_LISTED or words > _MOST_WORDS:  # limits, because all of it is in memory
                 raise ConnectionBroken("the other server sent an endless list of hosts")
             yield host
 
@@ -181,7 +181,7 @@ class RemotePool:
                 return parse_stream_info(first_frame, version), self._pieces(answer)
             if (now := time.monotonic()) > end:
                 raise ConnectionBroken(f"the other server has waited for more than {format_duration(_LONGEST_WAIT)}")
-            if now >= next_told:  # it can say so a million times a second, each time in other words
+            if now >= next_told:  # it could send a million different messages a second
                 self.waits(printable(str(first_frame["waits"]))[:_LONGEST_REASON])
                 next_told = now + _WAITS_EVERY
             self._frames.begin_span()
@@ -202,12 +202,12 @@ class RemotePool:
         copied: Mapping[str, list[str]] | None = None,
         fetched: datetime | None = None,
     ) -> None:
-        """Makes the other pool keep these backups, by host; tells it all that are `copied`, and when all was `fetched` that was to
-        be had, or some of it; None: nothing was. Raises ConnectionBroken, RemoteRefused.
+        """Makes the other pool keep these backups, by host; reports all that are `copied`, and when backups were last `fetched`
+        (None: nothing was). Raises ConnectionBroken, RemoteRefused.
         """
         fetch = {"now": format_time(fetched)} if fetched else None
         asked: dict[str, Any] = {"verb": "common", "replica": replica, "hosts": hosts, "fetch": fetch}
-        if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # a request has a longest length there
+        if copied is not None and sum(map(len, copied.values())) <= _MOST_COPIED:  # the other server limits the length of a request
             asked["copied"] = copied
         self._ask(asked)
         for _ in self._frames.answer():

@@ -118,7 +118,7 @@ class BackupSender:
 
     def _hello(self, _: Mapping[str, Any]) -> None:
         answer: dict[str, Any] = {"protocol": PROTOCOL, "version": __version__, "pool": self.pool.id, "stream": newest_stream()}
-        with suppress(OSError):  # it only helps the other server to say before the first fetch whether all of it fits
+        with suppress(OSError):  # only helps the other server to report early whether everything fits
             room = read_room(self.pool.path)
             answer |= {"free": room.available, "used": max(0, room.total - room.available)}
         write_all(self.out, object_frame({**answer, "now": format_time(datetime.now(UTC))}))
@@ -131,7 +131,7 @@ class BackupSender:
             host: [] for host in hosts_of(self.pool) if not name_fault(host) and self._may_know(host)
         }
         changes, unread = self._changes(), list[tuple[str, str]]()
-        seals_of = lru_cache(1)(self._notes_and_seals)  # rows come by host: reading them for each takes time with the square
+        seals_of = lru_cache(1)(self._notes_and_seals)  # rows are ordered by host; without a cache it takes quadratic time
         rows = set[tuple[str, str]]()
         for row in self._rows(unread):
             rows.add((row.host, row.name or ""))
@@ -145,7 +145,7 @@ class BackupSender:
                 until = format_time(row.held_until) if row.held_until else None
                 hold = None if row.held_why is None else [until, row.held_why]
                 backups_by_host[row.host].append([row.name, row.uuid, row.state, *([hold] if hold else [])])
-        if self.catalogue:  # one that was made again has no row of what cannot be read
+        if self.catalogue:  # a rebuilt catalogue has no row of an unreadable backup
             lost = dict.fromkeys((damage.host, damage.name) for damage in self.catalogue.damages() if damage.path == WHOLE)
             unread += [backup for backup in lost if backup not in rows and is_lost(self.pool.host(backup[0]) / backup[1])]
         uuids = origins(self.pool.path) if unread else {}
@@ -198,7 +198,7 @@ class BackupSender:
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         """Returns an object with the announcement, then the stream in pieces."""
-        self.before_backup()  # first: an expiry that it waits for may delete what is asked for
+        self.before_backup()  # first, because the expiry that it waits for may delete the requested backup
         version = max(1, min(int(asked.get("stream", 1)), newest_stream()))
         with self._naming_unreadable(asked):
             chosen, parent, announcement = self._asked(asked)
@@ -298,7 +298,7 @@ class BackupSender:
                 self.before_piece(len(piece))
                 write_all(self.out, frame(PIECE, piece))
         finally:
-            os.close(reading)  # before the thread is waited for: a send without a reader ends with EPIPE
+            os.close(reading)  # before waiting for the thread: a send without a reader ends with EPIPE
             kernel.join()
         if failed:
             raise SendRefused(f"{path.parent.name}@{path.name} cannot be sent: {failed[0].strerror}") from failed[0]
@@ -315,8 +315,8 @@ class BackupSender:
         replica, copied = self.replica or str(asked["replica"]), asked.get("copied")
         hosts = self._merged(common_with(self.pool, replica), given) if isinstance(given, dict) else given
         write_common(self.pool, replica, hosts, fetched=self._fetched(asked))
-        if isinstance(copied, dict):  # too long a list is not sent
-            with suppress(OSError):  # it is for the dashboard alone, and what it is asked for is done
+        if isinstance(copied, dict):  # a list that is too long is not sent
+            with suppress(OSError):  # only the dashboard uses it, and the request itself is done
                 write_copied(self.pool, replica, self._merged(copied_to(self.pool, replica), copied))
         self.after_common()
 

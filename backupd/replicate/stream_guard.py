@@ -21,7 +21,7 @@ _ATTRIBUTE = struct.Struct("<HH")
 _SUBVOL, _SNAPSHOT, _CLONE, _END, _NEWEST = 1, 2, 16, 21, 26
 _UUID, _PATH, _CLONE_UUID = 1, 15, 20
 _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
-_LONGEST_KEPT = 1 << 16  # of one that is changed: its paths are two at most, of 4096 bytes
+_LONGEST_KEPT = 1 << 16  # of a command that is changed: it has at most two paths of 4096 bytes
 
 _ASLEEP = "it was damaged in transit, or the other server was stopped or suspended during it: it is sent again next time"
 """The kernel restarts a `btrfs send` that was stopped, after the data that it had written."""
@@ -62,7 +62,7 @@ class StreamGuard:
                 return
             self._require_header(data)
             at = _HEADER
-        start = 0  # from here to `at` everything may go on
+        start = 0  # the bytes from here to `at` may pass
         while True:
             if self._skip:
                 step = min(self._skip, len(data) - at)
@@ -77,7 +77,7 @@ class StreamGuard:
             if self._named and number in (_SUBVOL, _SNAPSHOT):
                 raise BadStream("the stream has more than one subvolume")
             if not self._named or (self.parent_mark and number == _CLONE):
-                if length > _LONGEST_KEPT:  # in small pieces it would take hours to gather
+                if length > _LONGEST_KEPT:  # gathering it in small pieces would take hours
                     raise BadStream(f"the stream has an unknown command ({number}, {length} bytes)", _ASLEEP)
                 if len(data) - at < _COMMAND.size + length:
                     break

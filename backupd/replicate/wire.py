@@ -25,16 +25,16 @@ from btrkeep.units import format_duration, format_size, parse_backup_name, parse
 
 PROTOCOL = 1
 OBJECT, PIECE, END = b"o", b"p", b"e"
-_REQUEST = b"{"  # no frame begins so, and each request does
+_REQUEST = b"{"  # every request starts with it, and no frame does
 LONGEST_PIECE = 1 << 18
 KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT = (
     30.0,
     240.0,
-)  # seconds: as often does a stream say something, and after so many of silence the other end is gone
-_LONGEST_OBJECT = 16 << 20  # a host's list of some ten thousand backups
+)  # seconds between keep-alives, and of silence until the connection counts as lost
+_LONGEST_OBJECT = 16 << 20  # bytes: the list of a host with some ten thousand backups
 _LOOK = 500  # ms
-_SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second; a modem has ten times that
-_LONGEST_UNREAD = 86400.0  # seconds: how long the other server may stand still its own configuration says
+_SPAN, _LEAST = 7200.0, 4 << 20  # seconds, bytes: 600 bytes a second, a tenth of a modem's rate
+_LONGEST_UNREAD = 86400.0  # seconds: the other server's own configuration sets how long it may pause
 _HEAD = struct.Struct(">cI")
 _INT = struct.Struct("i")
 _NOT_UNDERSTOOD = (ValueError, TypeError, RecursionError)
@@ -182,7 +182,7 @@ class AnswerReader:
             if time.monotonic() - begun > limit:
                 raise _silent(self.patience if limit == left else limit)
         self._waited += time.monotonic() - begun
-        if self._waited > self.patience:  # pieces of no bytes came, more often than it looks
+        if self._waited > self.patience:  # empty pieces arrived more often than it checks
             raise _silent(self.patience)
 
 

@@ -35,7 +35,7 @@ LONGEST = 300
 """Characters of a reason that are kept."""
 _PAUSE = 0.01
 _HELD_FOR = 60.0
-_held: dict[Path, float] = {}  # since when a lock was not given
+_held: dict[Path, float] = {}  # since when a lock could not be taken
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -108,7 +108,7 @@ def _shorten(fd: int, path: Path) -> None:
     """
     present = os.pread(fd, 2 * LARGEST, 0).splitlines()
     former = _former(path)
-    again = set(present)  # a crash after the former file was replaced, and before this one was emptied
+    again = set(present)  # a crash between replacing the older file and emptying this one
     kept = fair_share([*(line for line in _lines(former) if line not in again), *present])
     write_atomically(former, b"".join(line + b"\n" for line in kept))
     os.ftruncate(fd, 0)
@@ -138,7 +138,7 @@ def fair_share(lines: Sequence[bytes]) -> list[bytes]:
 def _append(fd: int, action: UserAction) -> None:
     line = json.dumps(action.as_json()).encode("ascii") + b"\n"
     size = os.fstat(fd).st_size
-    if size and os.pread(fd, 1, size - 1) != b"\n":  # a line that was cut off by a full disk or a crash
+    if size and os.pread(fd, 1, size - 1) != b"\n":  # a line truncated by a full disk or a crash
         line = b"\n" + line
     if os.write(fd, line) != len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -174,6 +174,6 @@ def _lines(path: Path) -> list[bytes]:
         with ClosingFd(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
             return os.pread(fd, 2 * LARGEST, 0).splitlines()
     except OSError as error:
-        if error.errno != errno.ENOENT:  # of a failing disk, too: all else that is to be shown is still worth it
+        if error.errno != errno.ENOENT:  # even on a failing disk: everything else can still be shown
             log.warning("%s could not be read: %s", path, error.strerror)
         return []

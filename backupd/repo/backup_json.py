@@ -26,7 +26,7 @@ DATA = "data"
 ROOM = "room"
 """The reason of a run that was stopped because it grew fastest while the pool had too little free space."""
 
-_FEW, _SHORT = 100, 1000  # texts, and letters of each, of a record that would be too large
+_FEW, _SHORT = 100, 1000  # texts, and characters of each, that stay in a record that would be too large
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)  # missing; a symlink; a socket; a folder or fifo
 
 
@@ -91,7 +91,7 @@ class PathResult:
     """Folders of the host whose content `one_file_system` leaves out; None, and missing in the file: unknown."""
 
 
-_LEFT_OUT = {"omitted": True}  # of a field that the file has only if it is not the default
+_LEFT_OUT = {"omitted": True}  # metadata of a field that is written only if it is not the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
     lists = {name: tuple(known_fields.get(name, ())) for name in ("warnings", "samples")}
     if known_fields.get("left_out") is not None:
         lists["left_out"] = tuple(known_fields["left_out"])
-    numbers = {key: bounded(int(number)) for key, number in known_fields.get("numbers", {}).items()}  # once they could be any
+    numbers = {key: bounded(int(number)) for key, number in known_fields.get("numbers", {}).items()}  # once unlimited
     parsed = {
         **lists,
         "numbers": numbers,
@@ -355,7 +355,7 @@ def write(subvolume: Path, record: Record, *, durable: bool = False) -> None:
     temporary = subvolume / (RECORD + ".new")
     try:
         file = temporary.open("xb")
-    except FileExistsError:  # left by a run that was killed here
+    except FileExistsError:  # left behind by a run that was killed at this point
         temporary.unlink()
         file = temporary.open("xb")
     with file:

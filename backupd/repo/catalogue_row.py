@@ -61,7 +61,7 @@ def agrees(row: StateFromNotes | None, notes: Notes, name: str) -> bool:
         return expired is None and notes.note(name, HOLD) is None and not notes.is_altered(name)
     marked = row.expired.replace(microsecond=0) if row.expired else None
     is_going = row.state in GOING
-    is_open = row.outcome == SUSPECT and notes.accepted(name)  # the acceptance has not come here yet
+    is_open = row.outcome == SUSPECT and notes.accepted(name)  # the row does not have the acceptance yet
     held = None if row.held_why is None else Hold(row.held_until, row.held_why)
     if (row.outcome == ALTERED) != notes.is_altered(name):
         return False

@@ -29,7 +29,7 @@ _DATA = DATA.encode()
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  " + re.escape(_DATA) + rb"(/.*)", re.DOTALL)
 _ESCAPES = {b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r"}
 _MEANT = {escaped: plain for plain, escaped in _ESCAPES.items()}
-_LARGEST = 64 << 20  # bytes; ours has 100,000 lines at the most
+_LARGEST = 64 << 20  # bytes; files written by btrkeep have at most 100,000 lines
 
 LONGEST_HOLE = 64 << 20
 """Maximum bytes of holes in one of these files: reading zeros must end, even with a hostile list."""
@@ -50,7 +50,7 @@ def write_sums(subvolume: Path, sums: Mapping[bytes, bytes]) -> None:
         with os.fdopen(fd, "wb") as file:
             file.writelines(_line(path, digest) for path, digest in sorted(sums.items()))
             file.flush()
-            settle(fd)  # what is written out later would change the subvolume after its seal
+            settle(fd)  # a later writeback would change the subvolume after its seal
     except OSError:
         (subvolume / SUMS).unlink(missing_ok=True)
         raise
@@ -81,14 +81,14 @@ _KEY = struct.Struct(">QQQ")
 _REST = struct.Struct(">QI32s")
 _CHECK = struct.Struct(">I")
 _IN_BLOCK = 256
-_IN_PIECE = 10_000  # records that are written at a time
+_IN_PIECE = 10_000  # records in a write
 _LENGTH = _KEY.size + _REST.size + _CHECK.size
 _MAGIC = b"btrkeep checksums 2\n".ljust(_LENGTH, b"\0")
 _FORGOTTEN_AFTER = (
     3 * 365 * 86400 * 10**6
-)  # microseconds: a file that was not read for so long is most likely in no backup any more
-_FEW = 50_000  # records that are written anew each time; to more of them further ones are first added in a log
-_LONGEST_LOG = 200_000  # records, which are in memory when the file is open
+)  # microseconds: a file that was not read for that long is most likely in no backup any longer
+_FEW = 50_000  # records: a file with fewer is rewritten every time, a larger one has a log for new records
+_LONGEST_LOG = 200_000  # records, all in memory while the file is open
 _DAMAGED, _DIFFERS = 1, 2
 _WHOLE = (1 << 64) - 1
 
@@ -150,7 +150,7 @@ class Checksums:
         number = bisect_right(self._first, key) - 1
         if number < 0:
             return None
-        at_hand = self._at_hand  # other threads may put another block there
+        at_hand = self._at_hand  # other threads may replace the block
         if at_hand[0] != number:
             self._at_hand = at_hand = (number, self._block(number))
         records = at_hand[1]
@@ -171,7 +171,7 @@ class Checksums:
         new = {key: read_before for key, read_before in {**self._logged, **results}.items() if read_before.at >= since}
         old = (self._block(number) for number in range(len(self._blocks)))
         write_pieces_atomically(self._folder / CHECKSUMS, _pieces(old, new, since))
-        (self._folder / CHECKSUMS_LOG).unlink(missing_ok=True)  # killed before: it says once more what the file says
+        (self._folder / CHECKSUMS_LOG).unlink(missing_ok=True)  # left behind by a kill: the file already has its records
 
     def _block(self, number: int) -> list[bytes]:
         data = self._read((self._blocks[number] + 1) * _LENGTH, _IN_BLOCK * _LENGTH)
@@ -180,7 +180,7 @@ class Checksums:
     def _read(self, place: int, length: int) -> bytes:
         try:
             return os.pread(self._fd, length, place)
-        except OSError:  # damaged itself: what it knew is read anew
+        except OSError:  # the file itself is damaged: its files are read again
             return b""
 
 
@@ -191,7 +191,7 @@ def _logged(path: Path) -> dict[Key, ReadBefore]:
     except FileNotFoundError:
         return {}
     results: dict[Key, ReadBefore] = {}
-    with os.fdopen(fd, "rb") as file, suppress(OSError):  # damaged itself: what it knew is read anew
+    with os.fdopen(fd, "rb") as file, suppress(OSError):  # the log itself is damaged: its files are read again
         while len(record := file.read(_LENGTH)) == _LENGTH:
             if read_before := _parsed(record):
                 results[record[: _KEY.size]] = read_before
@@ -203,7 +203,7 @@ def _add(path: Path, results: Mapping[Key, ReadBefore]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "ab") as file:
         whole = os.fstat(fd).st_size // _LENGTH * _LENGTH
-        os.ftruncate(fd, whole)  # behind half a record none would be found
+        os.ftruncate(fd, whole)  # records after a partial one would not be found
         file.writelines(_record(key, read_before) for key, read_before in results.items())
         file.flush()
         os.fsync(fd)

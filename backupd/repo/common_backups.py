@@ -4,7 +4,7 @@ administrator who gives up a replica deletes the file.
 
 {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
-`seeds`: what was written to disks that are being transported. All of a host are kept until both pools have one in common, because
+`seeds`: what was written to disks that are being transported. All of a host are kept until both pools share a backup of it, because
 it is unknown which of them will arrive. `told`: when the pool that fetches from this one has last fetched, as it reported.
 POOL/.btrkeep/copied/NAME.json names all backups that both pools had by then, only for the dashboard.
 """
@@ -62,13 +62,13 @@ def write_common(pool: Pool, replica: str, hosts: Any, *, fetched: datetime | No
     if not isinstance(hosts, dict) or not all(_is_named(host, name) for host, name in hosts.items()):
         raise OperatorError("this is not a list of backups")
     record = _Record({}, {})
-    with suppress(UnreadableRecord):  # then it is replaced
+    with suppress(UnreadableRecord):  # an unreadable file is replaced
         record = _record(pool, replica)
     _write_common(pool, replica, _Record(hosts, record.initial_copies, fetched or record.last_told))
 
 
 def keep_initial_copy(pool: Pool, replica: str, host: str, name: str) -> None:
-    """Keeps a backup until the replica has it, unless both pools already have one in common. Raises UnreadableRecord, OSError."""
+    """Keeps a backup until the replica has it, unless both pools already share one. Raises UnreadableRecord, OSError."""
     record = _record(pool, replica)
     initial_copies = record.initial_copies | {host: sorted({*record.initial_copies.get(host, ()), name})}
     _write_common(pool, replica, replace(record, initial_copies=initial_copies))

@@ -52,7 +52,7 @@ def is_meant(name: str, beginning: str, zone: tzinfo) -> bool:
     return (str(started.astimezone(zone).date()) if started else name).startswith(beginning)
 
 
-_STUB = 2  # BTRFS_EMPTY_SUBVOL_DIR_OBJECTID: inode number of the folder that a snapshot has where the original has a subvolume
+_STUB = 2  # BTRFS_EMPTY_SUBVOL_DIR_OBJECTID: inode of the empty folder that a snapshot has instead of a nested subvolume
 
 
 class FinalBackup(NamedTuple):
@@ -164,7 +164,7 @@ class HostIsReplica(OperatorError):
 
 def require_not_replica(pool: Pool, host: str) -> None:
     """Raises HostIsReplica for a host that is fetched from another pool, because a backup made here would start a separate history.
-    A host of which nothing has arrived, because the replication was killed, is no copy any more. The caller holds the host's lock.
+    A host of which nothing has arrived, because the replication was killed, is no longer a copy. The caller holds the host's lock.
     """
     drop_empty_mark(pool, host)
     if fetched := read_notes(pool.host(host)).replica:
@@ -250,7 +250,7 @@ def bases(pool: Pool, host: str, now: datetime | None, notes: Notes, unread: lis
 
 def is_unreadable(subvolume: Path) -> bool:
     """Returns True if the disk cannot read some of the metadata of a subvolume. Raises OSError for an error that is not damage."""
-    from btrkeep.treescan import has_readable_tree  # commands that only read begin sooner without it
+    from btrkeep.treescan import has_readable_tree  # commands that only read start faster without it
 
     try:
         with opened(subvolume) as fd:
@@ -319,7 +319,7 @@ def point_latest(pool: Pool, host: str) -> None:
     link = pool.host(host) / LATEST
     try:
         link_atomically(link, newest_complete(pool, host))
-    except (OperatorError, OSError) as error:  # notes that cannot be read: it is unknown what is complete
+    except (OperatorError, OSError) as error:  # the notes cannot be read: it is unknown which backups are complete
         log.info("%s: %s", link, error)
 
 

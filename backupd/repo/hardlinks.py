@@ -124,7 +124,7 @@ class _Folders:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with ExitStack() as stack:  # closes them all, also when one cannot be given its times
+        with ExitStack() as stack:  # closes all of them, even if the times of one cannot be set
             for folder in self._open.values():
                 stack.callback(_close, folder)
 

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 FILE, ASIDE = "history.jsonl.gz", "history.damaged"
 FORMAT = 1
 _LOCK = "history"
-_DAY = timedelta(hours=20)  # a night is a day after the one before, and somewhat earlier now and then
-_MOST = 256 << 20  # bytes of text; what is written ends before
+_DAY = timedelta(hours=20)  # nights are a day apart, sometimes a little less
+_MOST = 256 << 20  # bytes of text; writing stops earlier
 _LONGEST = 1 << 20  # bytes of a line
 _FOREVER = datetime.max.replace(tzinfo=BEGINNING.tzinfo)
 
@@ -147,7 +147,7 @@ def keep_history(pool: Pool, catalogue: Catalogue, now: datetime, *, daily: bool
             _replace(path, _text(pool, catalogue, copy, now))
             catalogue.set_history_copy(copy)
     except LockHeld:
-        return ""  # another process does it
+        return ""  # another process is writing it
     except OperatorError as error:
         return error.message
     except OSError as error:
@@ -241,7 +241,7 @@ def _rows(file: "_CopyReader", head: Head) -> tuple[dict[str, list[dict[str, Any
     passed_over, lines = 0, iter(file)
     for count, line in enumerate(lines):
         if isinstance(line, dict):
-            if line.get("rows") != count or next(lines, None) is not None:  # gzip's checksum is behind the last line
+            if line.get("rows") != count or next(lines, None) is not None:  # gzip's checksum follows the last line
                 break
             return rows, passed_over
         if count >= MOST_ROWS:

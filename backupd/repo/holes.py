@@ -37,16 +37,16 @@ from btrkeep.units import printable
 log = logging.getLogger(__name__)
 
 PIECE = 1 << 20  # bytes read or written at a time
-WORTH_PUNCHING = 1 << 16  # bytes of a file, and of what was written to it
-WORTH_COUNTING = 1 << 20  # bytes that came in a first copy: of fewer it makes no difference how many became holes
-# The longest extent that btrfs makes. fiemap shows neighbours as one; so much is judged at a time.
+WORTH_PUNCHING = 1 << 16  # bytes of a file, and bytes written to it
+WORTH_COUNTING = 1 << 20  # bytes of a first copy: with fewer, the number of holes makes no difference
+# The longest extent of btrfs. fiemap merges adjacent extents, so they are examined in parts of this length.
 _WINDOW = 128 << 20
 # Shorter runs of zeros are common in programs and databases that were never sparse: a hole there costs an item and frees nothing.
 SHORTEST_RUN = 16 << 10
-# From this share of zeros on, the rest of an extent is written anew. Below, the zeros stay allocated, at most a third of the data.
+# Above this share of zeros, the rest of an extent is rewritten. Below it, the zeros stay allocated: at most a third of the data.
 _WORTH_REWRITING = 1 / 4
 
-# struct space_resv: punches a hole and keeps the size, as fallocate(2) does, which Python has only without its modes. Linux 5.5.
+# struct space_resv: punches a hole and keeps the size like fallocate(2), whose modes Python does not offer. Linux 5.5.
 _UNRESVSP64 = 0x4030582B
 _SPACE_RESV = Struct("=hh4xqqiI16x")
 
@@ -99,7 +99,7 @@ def _committed(subvolume: Path) -> Iterator[tuple[int, int]]:
 def _names(root: int, since: int, at_least: int) -> Iterator[bytes]:
     paths = FolderPaths(root)
     for ino in written_files(root, since, at_least):
-        with suppress(FileNotFoundError):  # deleted, and still open
+        with suppress(FileNotFoundError):  # deleted, but still open
             top, *path = paths.of(ino)
             if top == DATA:
                 yield b"/".join(path)
@@ -128,7 +128,7 @@ def punch(
             for name in names:
                 punched = _punch_name(folders, name, at_least, cancelled, shortest)
                 files, total = files + bool(punched), total + punched
-    except (Cancelled, _PoolFull):  # the file that it was at has some of its holes, and may not be counted
+    except (Cancelled, _PoolFull):  # the current file has some of its holes, and must not be counted
         pass
     finally:
         os.close(root)
@@ -182,7 +182,7 @@ def _punch_name(folders: _LastFolder, name: bytes, at_least: int, cancelled: Can
 
 
 def _open_file(folder: int, name: bytes, at_least: int) -> int | None:
-    # Looked at before it is opened: opening a device does something.
+    # The type is checked before opening, because opening a device has effects.
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode) or status.st_size < at_least:
         return None
@@ -194,7 +194,7 @@ def _punch_file(fd: int, cancelled: Cancellation | None, shortest: int) -> int:
     status = os.fstat(fd)
     block = status.st_blksize
     if status.st_size <= PIECE and not _zero_runs(fd, (0, status.st_size), block, cancelled, shortest):
-        return 0  # reading what was just written costs less than the flush that fiemap needs
+        return 0  # reading the new data is cheaper than the flush that fiemap needs
     punched, capability = 0, _capability(fd)
     try:
         for window in _private_windows(fd, status.st_size, cancelled):
@@ -208,7 +208,7 @@ def _punch_file(fd: int, cancelled: Cancellation | None, shortest: int) -> int:
         if error.errno not in NO_ROOM:
             raise
         log.warning("the pool is full: zeros in files sent without holes stay allocated")
-        raise _PoolFull from error  # it would have saved room, and is not worth the backup
+        raise _PoolFull from error  # saving space is not worth losing the backup
     finally:
         if punched:
             _put_back(fd, status, capability)

@@ -25,7 +25,7 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
     """Deletes a folder and everything in it with rm: folders may be nested deeper than a function can call itself or a process can
     open. Follows no symlink and enters neither a subvolume nor a mount; raises OSError if there is one.
     """
-    from btrkeep.process.programs import ProgramFailed, run  # with subprocess, which few commands need
+    from btrkeep.process.programs import ProgramFailed, run  # imports subprocess, which few commands need
 
     try:
         run(("rm", "--recursive", "--force", "--one-file-system", "--", os.fspath(folder)), timeout=None)
@@ -101,7 +101,7 @@ def clear_drills(pool: Pool) -> bool:
     with Checkpoint("scratch of a drill deleted"):
         for path in paths:
             if left := describe(path):
-                delete_with_nested(folder, left.id)  # a system that was booted makes some, such as /var/lib/machines
+                delete_with_nested(folder, left.id)  # a booted system creates subvolumes, such as /var/lib/machines
             elif path.is_dir() and not path.is_symlink():
                 remove_tree(path)
             else:

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 FORMAT = 1
 NOTES = "notes.json"
 ACCEPTED, HOLD = "accepted", "hold"  # keys of a backup's notes, beside EXPIRED
-ALTERED_NOTE = ALTERED  # another: it was changed after it was final (seals.py)
+ALTERED_NOTE = ALTERED  # another key: the backup was changed after it was final (seals.py)
 BY = "by"  # a key of each note that a user asked for: the login name
-ASKED = "asked"  # a key of EXPIRED: what was asked for with `backupd delete`
-RULES = "rules"  # another: the codes of the reasons that `why` tells in words
+ASKED = "asked"  # a key of EXPIRED: requested with `backupd delete`
+RULES = "rules"  # another key: the codes of the reasons in `why`
 DEMOTED = "demoted"  # a key of `replica`: the host was backed up here before
-_REMEMBERED = 500  # deletions by hand of a host: the newest
-_ACTIONS = 100  # of users on a host: the newest
+_REMEMBERED = 500  # the newest manual deletions of a host
+_ACTIONS = 100  # the newest actions of users on a host
 
 _log = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ def text_of(notes: Notes) -> str:
 
 def hold_of(notes: Notes, name: str) -> "Hold | None":
     """Returns the hold of a backup, even if it has expired."""
-    from btrkeep.decisions.retention import Hold  # what reads backups has no use for it
+    from btrkeep.decisions.retention import Hold  # reading backups does not need it
 
     note = notes.note(name, HOLD)
     return Hold(notes.held_until(name), str(note.get("why") or "")) if note is not None else None

@@ -13,7 +13,7 @@ from btrkeep.pool.marker import Pool, PoolMissing, open_pool
 from btrkeep.pool.mounts import mount_options, mount_pool_words
 from btrkeep.procfs import SYS_ADMIN, read_capabilities
 
-if TYPE_CHECKING:  # it takes half of a command's start, and some commands read nothing but the pool
+if TYPE_CHECKING:  # importing it takes half of a command's start, and some commands read only the pool
     from btrkeep.catalogue import Catalogue
     from btrkeep.pool.space_by_profile import Room
 
@@ -88,7 +88,7 @@ def writing(pool: Pool) -> Iterator[None]:
 
 def require_room(pool: Pool, config: Config) -> "Room":
     """Returns the free space of the pool. Raises PoolUnusable if it is less than `min_free`; OSError."""
-    from btrkeep.decisions.pool_health import lacks_room, room_advice  # commands that read begin a tenth sooner without these
+    from btrkeep.decisions.pool_health import lacks_room, room_advice  # without these, commands that read start a tenth faster
     from btrkeep.pool.allocation import read_room
 
     room = read_room(pool.path)

@@ -49,14 +49,14 @@ def names_of(pool: Pool, host: str, wanted: AbstractSet[str] = frozenset()) -> s
         return set()
 
 
-_FORMAT = 1  # of each of them
+_FORMAT = 1  # of each of these files
 LARGEST = 16 << 20
 """The maximum bytes of such a file, backup.json among them; real ones have some thousands."""
 
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """The exceptions for invalid JSON, too deep nesting, and unexpected values."""
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a fifo may lie there
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be a fifo
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ def path_of(value: Any) -> str:
     return path
 
 
-# --- verified.json, compared.json, damaged.json: the rest of them is in verification_files
+# --- verified.json, compared.json, damaged.json: more about them in verification_files
 
 VERIFIED, COMPARED, DAMAGED = "verified.json", "compared.json", "damaged.json"
 _PATHS: Mapping[str, Callable[[Any], Iterable[Any]]] = {

@@ -59,7 +59,7 @@ def is_read_by_others(fd: int) -> bool:
         is_read = True
     else:
         is_read = False
-    try:  # a conversion that fails may lose what was held
+    try:  # a failed conversion may lose the old lock
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise OperatorError("it is being deleted") from None

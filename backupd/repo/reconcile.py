@@ -64,7 +64,7 @@ def row_of(pool: Pool, host: str, name: str, notes: Notes | None = None) -> Back
         return None
     subvolume, record = final_backup
     if name == WORKING:
-        return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # whatever its record says
+        return backup_row(pool, replace(record, name=None, state=PARTIAL), PARTIAL, subvolume.id)  # regardless of its record
     if record.state not in FINAL:
         return None
     notes = read_notes(pool.host(host)) if notes is None else notes
@@ -112,7 +112,7 @@ def all_rows(pool: Pool, problems: list[str], unread: list[tuple[str, str]] | No
         with _collect_errors(problems, host):
             names = sorted(names_of(pool, host))
         notes = None
-        with suppress(UnreadableRecord):  # then each of its backups is reported
+        with suppress(UnreadableRecord):  # each of its backups is reported then
             notes = read_notes(pool.host(host))
         for name in names:
             row = None
@@ -246,7 +246,7 @@ def check_seals(pool: Pool, catalogue: Catalogue, since: str, done: ReconcileRes
         doubtful: dict[str, dict[str, BackupState]] = {}
         for host, rows in groupby(catalogue.states(), key=lambda row: row.host):
             sealed: AbstractSet[str] = read_seals(pool.host(host)).keys()
-            for row in rows:  # a row can name a subvolume that is gone: another copy was moved to its place by hand
+            for row in rows:  # a row can have a deleted subvolume: another copy was moved there manually
                 is_same = row.subvolume_id in changes and changes[row.subvolume_id] == row.sealed
                 if row.name and not (is_same and row.name in sealed):
                     doubtful.setdefault(host, {})[row.name] = row
@@ -267,7 +267,7 @@ def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, states: Mapping
             subvolume = describe(folder / name)
             if subvolume is None:
                 continue
-            is_same = subvolume.id == states[name].subvolume_id  # else another one lies there now; only ours get a seal
+            is_same = subvolume.id == states[name].subvolume_id  # otherwise another subvolume is there now; only ours get a seal
             if not is_same and not _add(pool, catalogue, host, name, notes):
                 continue
             if is_same and name not in seals:
@@ -286,7 +286,7 @@ def _check_seals_of(pool: Pool, catalogue: Catalogue, host: str, states: Mapping
                 changed.add(name)
             continue
         note = notes.note(name, ALTERED_NOTE)
-        if note and note.get("subvolume") != subvolume.id:  # of the one that was here before it was fetched again
+        if note and note.get("subvolume") != subvolume.id:  # the note is about the copy before it was fetched again
             notes = notes.without(name, ALTERED_NOTE)
             changed.add(name)
         counts[_SEALED] += check.state is SealState.NEW
@@ -369,7 +369,7 @@ def _mend(pool: Pool, catalogue: Catalogue, host: str) -> dict[str, int]:
     stale = _stale(notes, rows.keys() & in_pool, noted)
     point_latest(pool, host)
     added = [name for name in in_pool - rows.keys() if _add(pool, catalogue, host, name, notes)]
-    if added:  # a base whose damage is forgotten hands it on to the next backup
+    if added:  # a base with unrecorded damage would pass it on to the next backup
         recall_looks(pool, catalogue, host, added)
     return {
         _ADDED: len(added),
@@ -383,7 +383,7 @@ def _add(pool: Pool, catalogue: Catalogue, host: str, name: str, notes: Notes | 
         row = row_of(pool, host, name, notes)
     except OperatorError:
         return False
-    except OSError as error:  # of this one: the host's others are entered all the same
+    except OSError as error:  # of this backup; the host's others are still entered
         if not is_damage(error):
             raise
         return False
@@ -416,7 +416,7 @@ def _end_dead_run(catalogue: Catalogue, run: Run, heard: datetime | None) -> Non
 
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  each makes a folder of its own there, for root alone
-_STAND_IN = "btrkeep-catalogue-"  # then the pid and start time of its owner, and a unique part
+_STAND_IN = "btrkeep-catalogue-"  # followed by the pid and start time of its owner, and a unique part
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from btrkeep.pool.reserve import with_reserve
 from btrkeep.pool.subvolume import ROOT_FOLDER, Subvolume, commit, describe, opened
 from btrkeep.units import format_time
 
-if TYPE_CHECKING:  # commands that read backups need neither, and the catalogue takes as long as Python's start
+if TYPE_CHECKING:  # commands that read backups need neither; the catalogue takes as long as Python's start
     from btrkeep.catalogue import Backup
     from btrkeep.treescan import ChangedInode
 
@@ -78,7 +78,7 @@ def write_seals(folder: Path, seals: Seals) -> None:
     """Replaces the seals of a host; they are on the disk when this returns. On a full pool the reserve is used. Raises OSError."""
     rows = {name: [seal.subvolume, seal.ctransid, seal.at] for name, seal in sorted(seals.items())}
     text = json.dumps({"format": _FORMAT, "backups": rows}) + "\n"
-    if has_room(text):  # of 200,000 backups it would not be
+    if has_room(text):  # with 200,000 backups there would not be
         with_reserve(folder.parent.parent, lambda: write_atomically(folder / SEALS, text))
 
 
@@ -193,8 +193,8 @@ def is_original(path: Path, subvolume: Subvolume, notes: Notes, name: str) -> bo
 
 
 def with_altered(notes: Notes, name: str, subvolume: Subvolume, now: str, seal: Seal) -> Notes:
-    """Returns the notes in which that backup is altered. The time of the first detection and the first `seal` are kept: what was
-    changed later is not what was backed up.
+    """Returns the notes in which that backup is altered. The time of the first detection and the first `seal` are kept: later
+    content is not what was backed up.
     """
     before = notes.note(name, ALTERED_NOTE) or {}
     sealed = before.get(SEALED_AT, seal.at) if before.get("subvolume") == subvolume.id else seal.at
@@ -210,7 +210,7 @@ def first_change(notes: Notes, name: str) -> int | None:
     if note is None:
         return None
     sealed = note.get(SEALED_AT)
-    return sealed if type(sealed) is int else 0  # a damaged note: all files may be changed
+    return sealed if type(sealed) is int else 0  # a damaged note: any file may have changed
 
 
 def with_change_accepted(notes: Notes, name: str, now: datetime, by: str) -> Notes:

@@ -28,7 +28,7 @@ def is_synced(subvolume: Path, record: Record) -> bool:
     """Returns True if the subvolume has the mark, set by the run of that record."""
     try:
         return os.getxattr(subvolume, MARK, follow_symlinks=False) == _content_of(record)
-    except OSError:  # there is none
+    except OSError:  # the file does not exist
         return False
 
 

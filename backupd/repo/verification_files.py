@@ -48,7 +48,7 @@ from btrkeep.units import format_time, parse_time
 
 NAMED = 100
 """Maximum number of damaged files of a backup in the file."""
-_FEWER_DAMAGED = (NAMED, 10, 1, 0)  # the first of these with which the file can be read again
+_FEWER_DAMAGED = (NAMED, 10, 1, 0)  # files listed, reduced until the result can be read again
 _FORMAT = 1
 
 
@@ -125,8 +125,8 @@ def _verification(fields: Mapping[str, Any]) -> Verification:
     )
 
 
-_NAMED_DIFFERING = 1000  # files that differ, of each backup
-_FEWER_DIFFERING = (_NAMED_DIFFERING, 100, 10, 1)  # the first of these with which the file can be read again
+_NAMED_DIFFERING = 1000  # differing files of each backup
+_FEWER_DIFFERING = (_NAMED_DIFFERING, 100, 10, 1)  # reduced until the result can be read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def forget_compared(folder: Path, name: str) -> None:
         )
 
 
-# Places of each backup: the first of these with which the file can be read again.
+# Places of each backup, reduced until the result can be read again.
 _NAMED_PLACES = (100_000, 10_000, 1000, 100, 10, 0)
 _log = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ def enter_damages(
                 after = _in_order([*left, *(damage for damage in catalogue.damages(host) if damage.fate is None)])
                 if after != before:
                     _write_damaged(pool, folder, after)
-        except FileNotFoundError:  # the host is gone
+        except FileNotFoundError:  # the host was removed
             continue
         except OSError as error:
             _log.warning("%s cannot be written: %s", folder / DAMAGED, error.strerror)

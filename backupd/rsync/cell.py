@@ -34,7 +34,7 @@ from btrkeep.process.programs import environment, found_program
 PROGRAM = "bwrap"
 _CAPABILITIES = ("CHOWN", "FOWNER", "FSETID", "DAC_OVERRIDE", "SETFCAP", "MKNOD", "SYS_ADMIN")
 _SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/bin", "/lib", "/lib64")
-_ADDED = ("/usr/local/bin", "/usr/local/lib")  # when rsync itself is there
+_ADDED = ("/usr/local/bin", "/usr/local/lib")  # if rsync itself is there
 
 
 def confinement_hint() -> str:
@@ -134,7 +134,7 @@ _ONLY_X86 = {
 }  # fmt: skip
 _RECEIVE = {"fallocate": (285, 47), "prlimit64": (302, 261)}
 _RECEIVE_ONLY_X86 = {"creat": 85}
-_RECEIVE_IOCTLS = {  # of linux/btrfs.h, with the sizes of their structures in them
+_RECEIVE_IOCTLS = {  # from linux/btrfs.h; the numbers include the sizes of the structures
     "SUBVOL_CREATE": 0x5000940E, "SNAP_CREATE_V2": 0x50009417, "SUBVOL_GETFLAGS": 0x80089419, "SET_RECEIVED_SUBVOL": 0xC0C89425,
     "GET_SUBVOL_INFO": 0x81F8943C, "TREE_SEARCH": 0xD0009411, "INO_LOOKUP": 0xD0009412, "FS_INFO": 0x8400941F,
     "CLONE_RANGE": 0x4020940D, "ENCODED_WRITE": 0x40809440,
@@ -148,12 +148,12 @@ _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER,
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "riscv64": 0xC00000F3}  # AUDIT_ARCH_* of linux/audit.h
 
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06  # of linux/bpf_common.h
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # where struct seccomp_data has them; lower halves
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data, of the lower halves
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_* of linux/seccomp.h; _REFUSE takes an errno
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
-_NOTHING = 0  # in the place of an errno: the call returns 0, and the kernel has done nothing
+_NOTHING = 0  # instead of an errno: the call returns 0 without doing anything
 _REFUSED, _ALLOWED = -2, -1  # jumps to the last two instructions
 
 

@@ -30,7 +30,7 @@ from backupd.rsync.bandwidth import Bucket, relay_command, shell_words
 from btrkeep.config import HostConfig, SshSettings
 from btrkeep.process.programs import ProgramFailed, run
 
-LARGE = 1 << 20  # inplace = "large": from this size on a rewrite costs more than the dead space in-place leaves
+LARGE = 1 << 20  # inplace = "large": above this size, a rewrite costs more than the dead space of in-place writes
 
 METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--numeric-ids")
 """All metadata of a file, in both directions. Without a second --xattrs rsync leaves out the attributes user.rsync.% of a file,
@@ -45,7 +45,7 @@ _ALWAYS = (
     "--no-human-readable",
     "--outbuf=L",
     "--info=progress2,stats2",
-    "--debug=proto",  # says which protocol was agreed on
+    "--debug=proto",  # prints the negotiated protocol
 )
 _IN_PLACE = ("--inplace", "--no-whole-file")
 _SSH_OPTIONS = (
@@ -92,8 +92,8 @@ def passes(inplace: str, *, based: bool) -> tuple[Pass, ...]:
         return (Pass(_IN_PLACE),)
     if inplace == "never":
         return (Pass(("--partial",)),)
-    # The last run has no limit: a file that crosses one between two runs would be of neither. What the first one wrote anew is the
-    # same by then. A hard link that the first one made must be split before the last one writes in place (HostTransfer does).
+    # The last run has no limit: a file that crosses it between two runs would be in neither. Files that the first run rewrote
+    # are equal by then. HostTransfer splits the hard links of the first run before the last one writes in place.
     return (Pass(("--partial", f"--max-size={LARGE - 1}")), Pass(_IN_PLACE))
 
 
@@ -116,7 +116,7 @@ def rsync_command(
         *_ALWAYS,
         *one_pass.options,
         *(("--one-file-system",) if host.one_file_system else ()),
-        f"--timeout={max(60, round(host.stall))}",  # for the remote side: it ends when we are gone
+        f"--timeout={max(60, round(host.stall))}",  # for the remote rsync: it ends when this one is gone
         *filters(host, path),
         *remote_shell(host, ssh, buckets, shell or shell_command(host, ssh, buckets, control)),
         source(host, path, through_shell=bool(host.address or buckets)),
@@ -172,7 +172,7 @@ def mounts_command(
         *rules,
         *remote_shell(host, ssh, (), shell),
         source(host, path, through_shell=bool(host.address)),
-        "/nowhere/",  # not even made in a dry run
+        "/nowhere/",  # not created in a dry run
     )
 
 
@@ -250,7 +250,7 @@ def ssh_command(host: HostConfig, ssh: SshSettings, control: Path | None = None)
         "-a",
         *(("-p", str(host.port)) if host.port else ()),
         "-o",
-        f"IdentityFile={ssh.key}",  # with -i a key that is missing would be replaced by those of ~/.ssh
+        f"IdentityFile={ssh.key}",  # with -i, ssh would try the keys of ~/.ssh if this one is missing
         "-o",
         f"UserKnownHostsFile={ssh.known_hosts}",
         *(word for option in (*host.ssh_options, *options) for word in ("-o", option)),
@@ -269,7 +269,7 @@ def source(host: HostConfig, path: str, *, through_shell: bool) -> str:
     return f"{host.address or 'localhost'}:" + re.sub(r"([*?\[\]])", r"\\\1", wanted)
 
 
-SAFE = (3, 4, 3)  # older ones have holes that a hostile host can use against the server (see rsync's NEWS)
+SAFE = (3, 4, 3)  # older versions have vulnerabilities that a hostile host can exploit (see rsync's NEWS)
 OLDEST = (3, 1, 3)  # --modify-window=-1
 
 
@@ -293,7 +293,7 @@ def rsync_version() -> Rsync:
     try:
         fields = json.loads(run(["rsync", "-VV"]).stdout)
         return Rsync(str(fields["version"]), int(float(fields["protocol"])))
-    except (ValueError, KeyError, ProgramFailed):  # before 3.2.4 it speaks no JSON
+    except (ValueError, KeyError, ProgramFailed):  # versions before 3.2.4 have no JSON output
         text = run(["rsync", "--version"]).stdout
         match = re.search(r"version v?(\S+)\s+protocol version (\d+)", text)
         return Rsync(match[1], int(match[2])) if match else Rsync("unknown", None)

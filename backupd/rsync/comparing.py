@@ -40,12 +40,12 @@ _OPTIONS = (
     "--outbuf=L",
     "--info=name2",
     "--out-format=%i|%l|%n",
-    "--timeout=0",  # while the host reads a large file nothing goes over the line; a dead line ssh notices itself
+    "--timeout=0",  # no data is sent while the host reads a large file; ssh itself detects a dead connection
 )
 Answer = TypeVar("Answer")
-_ENDED_WELL = (0, 23, 24)  # some are not there, or cannot be read: they are not named then
+_ENDED_WELL = (0, 23, 24)  # some files are missing or cannot be read: they are not listed then
 _OUTPUT_LIMIT = 1 << 20
-_FOR_EACH_BYTE = 16  # of the names: in a line of output and one of complaint, every byte of them escaped
+_FOR_EACH_BYTE = 16  # for names: in a line of output and in an error message, with every byte escaped
 _FOR_EACH_NAME = 512
 _LOOK_EVERY = 0.2
 
@@ -152,7 +152,7 @@ def real_folders(folder: HostFolder, names: Collection[bytes], cancellation: Can
 def _items(
     folder: HostFolder, names: Collection[bytes], cancellation: Cancellation, seconds: float, *options: str
 ) -> dict[bytes, Item] | None:
-    with tempfile.NamedTemporaryFile(prefix="btrkeep-names-") as listed:  # rsync opens no file that has no name
+    with tempfile.NamedTemporaryFile(prefix="btrkeep-names-") as listed:  # rsync cannot open a file without a name
         listed.writelines(name + b"\0" for name in names)
         listed.flush()
         return folder.session.run(_run(folder, names, listed.name, cancellation, time.monotonic() + seconds, options))
@@ -253,5 +253,5 @@ class Reader:
         for line in lines:
             if (item := parse_item(line)) and item.name in self._names:
                 first_item = self.items.setdefault(item.name, item)
-                if judged(first_item) is ContentVerdict.ALIKE:  # a host can add lines, but none that cancels an earlier one
+                if judged(first_item) is ContentVerdict.ALIKE:  # a host can add lines, but cannot cancel earlier ones
                     self.items[item.name] = item

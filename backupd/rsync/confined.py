@@ -29,11 +29,11 @@ from btrkeep.process.programs import ProgramFailed, environment, run
 
 log = logging.getLogger(__name__)
 
-_SCRIPT = "exec {{i}}<&0 {{o}}>&1; echo $i $o >&{0}; read -ru{0} status; exit $status"  # while it says echo, 1 is another
+_SCRIPT = "exec {{i}}<&0 {{o}}>&1; echo $i $o >&{0}; read -ru{0} status; exit $status"  # stdout is redirected only for echo
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _REFUSED = 126
-_ADDRESS_SPACE = 1 << 30  # beyond what it may have in memory: that is counted for all of its processes, with its own words
-_FIRST_TO_GO = 800  # when memory ends, the kernel ends a receiver before whatever else runs here
+_ADDRESS_SPACE = 1 << 30  # in addition to its memory limit, which is counted for all its processes and has its own error message
+_FIRST_TO_GO = 800  # when memory runs out, the kernel kills a receiver before anything else here
 _TRIALS = 3
 _TIMED_OUT, _KILLED = 124, 137
 _FOR_NOW = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)))
@@ -77,7 +77,7 @@ class RemoteEnd:
     def _asked(self, group: Group) -> None:
         asyncio.get_running_loop().remove_reader(self._ours)
         message, sent, _, _ = self._ours.recvmsg(64, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if not message:  # rsync has ended without
+        if not message:  # rsync has ended without a message
             return
         files: list[int] = []
         try:
@@ -91,7 +91,7 @@ class RemoteEnd:
             else:
                 group.start_beside((*self._command, *words), files, self._end)
                 self._output = files.pop(1)
-        except OSError as error:  # it is gone
+        except OSError as error:  # the process is gone
             log.warning("the remote shell cannot be joined: %s", error)
             self._end(_REFUSED)
         finally:

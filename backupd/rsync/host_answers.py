@@ -23,7 +23,7 @@ from btrkeep.procfs import Mount, parse_mounts
 from btrkeep.units import counted, printable
 
 _SECONDS = 30.0
-_LARGEST = 4 << 20  # bytes of its answer
+_LARGEST = 4 << 20  # bytes of the host's answer
 
 
 async def output_of(host: HostConfig, ssh: SshSettings, control: Path | None, words: Sequence[str]) -> bytes:
@@ -181,7 +181,7 @@ def left_out_words(path: str, folders: Sequence[str], old: int) -> str:
 
 _MOUNTS_COMMAND = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/self/mountinfo")
 _BOOT_ID = 36
-_MOST, _LONGEST = 1000, 1000  # mounts that are compared, and bytes of a line
+_MOST, _LONGEST = 1000, 1000  # mounts to compare, and bytes of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def parse_answer(answer: bytes, paths: Sequence[str]) -> HostMounts:
             except ValueError:
                 break
             mounts = [mount for mount in mounts if not all(is_expected(str(mount.target), path) for path in paths)]
-            if len(mounts) > _MOST:  # comparing each with each would take long
+            if len(mounts) > _MOST:  # comparing every pair would take long
                 raise OperatorError(f"the host has more than {_MOST:,} mounts")
             return HostMounts(line.decode("ascii", "replace"), tuple(mounts))
     raise OperatorError("the host has no /proc, or its answer cannot be read")

@@ -17,11 +17,11 @@ from enum import Enum, auto
 from btrkeep.errors import DAMAGED
 from btrkeep.units import bounded, printable
 
-# The sender can have anything printed here, so numbers are no longer than the catalogue can hold.
+# The sender controls this output, so numbers are limited to the range of the catalogue.
 _PROGRESS = re.compile(rb"\s*(\d{1,18})\s+(\d+)%\s+[\d.]+[kMGT]?B/s\s+\S+(?:\s+\(xfr#(\d+), (ir|to)-chk=(\d{1,18})/(\d{1,18})\))?")
 _NEGOTIATED = re.compile(rb"\((?:Client|Server)\) Protocol versions: remote=\d+, negotiated=(\d{1,4})")
 _ESCAPED = re.compile(rb"\\#([0-3][0-7]{2})")
-_COMPLAINT = b"IO error encountered -- skipping file deletion"  # the one that does not come on standard error
+_COMPLAINT = b"IO error encountered -- skipping file deletion"  # the only message not on standard error
 LONGEST_REST = 1 << 16
 """Maximum bytes of a line without an end: four times the longest possible name with every byte escaped."""
 _STATISTICS = {
@@ -85,7 +85,7 @@ class Output:
         elif match := _NEGOTIATED.fullmatch(record):
             self.protocol = int(match[1])
         elif record == _COMPLAINT:
-            self.complaints = (record,)  # rsync says it once
+            self.complaints = (record,)  # rsync prints it once
         else:
             self._progress([record])
 
@@ -118,21 +118,21 @@ MOST_UNLISTED_BYTES = 4 << 20
 LONGEST_PATH = 2 * 4096
 """Maximum bytes: those of the source path, and of a path below it in rsync's form (PATH_MAX each)."""
 LAST_LINES = 20
-_LONGEST_LINE = 1000  # of what is kept; the end matters as much as the beginning, for that is where the errno stands
+_LONGEST_LINE = 1000  # characters kept; the end matters as much as the start, because it has the errno
 _SERVER_ERRNOS = {
     "28": "no space left",
     "30": "read-only filesystem",
     "5": "input/output error",
-    "117": "structure needs cleaning",  # what btrfs says of damaged metadata
+    "117": "structure needs cleaning",  # btrfs returns it for damaged metadata
 }
 _EDQUOT = "122"
-# An attribute of more than 16 KiB is ENOSPC on btrfs however much room there is; hosts with other filesystems can have them.
+# On btrfs an attribute above 16 KiB always gives ENOSPC; hosts with other filesystems can have such attributes.
 _ATTRIBUTE = re.compile(r"\w+: [lf]?setxattr\(|set_acl: ")
-_CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: the other end went away, no file is to blame
+_CONNECTION_ERRNOS = {"32", "104"}  # broken pipe, reset by peer: a lost connection, not an error of the file
 _ERROR = re.compile(r"rsync: (?:\[(?P<role>\w+)\] )?(?P<what>.*?)(?: \((?P<errno>\d+)\))?")
 _OWN_END = re.compile(r"rsync (?:error|warning): |rsync: (?:\[\w+\] )?connection unexpectedly closed ")
-_PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # asked for by --debug=proto, no complaint
-# flist.c, acls.c and xattrs.c of rsync: what cannot be read or into is not listed, and neither is anything below it.
+_PROTOCOL = re.compile(r"\((?:Client|Server)\) Protocol versions: ")  # from --debug=proto, not an error message
+# flist.c, acls.c and xattrs.c of rsync: unreadable files and folders are not listed, nor is anything below them.
 _UNLISTED = re.compile(rb"rsync: (?:\[\w+\] )?(?:opendir |readdir\(|readlink|get_acl|get_xattr)")
 _AROUND_PATH = ((b'getxattr("', b'","'), (b'listxattr("', b'",'), (b"get_file(", b", ACL_TYPE_"), (b'"', b'"'))
 
@@ -148,7 +148,7 @@ class MessageClass(Enum):
     VANISHED = auto()
     DELETIONS_SKIPPED = auto()
     DELETE_LIMIT = auto()
-    UNKNOWN = auto()  # a message that rsync passed on and that has none of these forms
+    UNKNOWN = auto()  # any other message that rsync passed on
     OTHER = auto()
 
 

@@ -21,7 +21,7 @@ from btrkeep.units import bounded
 
 _SECONDS = 90.0
 _SIZE_SECONDS = 30.0
-_HEARD = 1 << 16  # bytes of what it complains about
+_HEARD = 1 << 16  # bytes of its error messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ async def _within_a_cell(
     cancellation: RunCancellation | None = None,
 ) -> ProgramResult:
     heard, watch = bytearray(), StallWatch(host.stall)
-    become_reaper()  # the cell's first process outlives the one that we started, and a container's PID 1 may not reap
+    become_reaper()  # the cell's first process outlives the started one, and PID 1 of a container may not reap it
     remote = RemoteEnd(access.shell(config, host), expected_words(host), host.max_memory.bytes_of(physical_memory()))
     with ConfinedTransfer(remote) as cell:
         command = cell.command(command_with(remote.words), None)

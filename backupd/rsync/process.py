@@ -19,9 +19,9 @@ from btrkeep.pool.locks import Lock
 from btrkeep.process.group import PATIENCE, Group, GroupCancellation, UnkillableProcess
 from btrkeep.process.proc import GroupMember, members
 
-_ALIVE_BYTES = 1024  # less than this read since the last look is keep-alives
+_ALIVE_BYTES = 1024  # fewer bytes than this since the last check are only keep-alives
 _ALIVE_TICKS = 5
-_MOST_PROCESSES = 32  # of a transfer; rsync needs two, and what confines it three more
+_MOST_PROCESSES = 32  # of a transfer; rsync needs two, its confinement three more
 
 RunCancellation = GroupCancellation[Cause]
 """Stops a host's run, with a reason: ends the present transfer or hook, and prevents new ones."""
@@ -95,7 +95,7 @@ async def transfer(
         stopped = cancellation.reason or watch.verdict
         why = cause_words(stopped) if stopped else "rsync has ended, but some of its processes have not"
         raise OperatorError(f"{why}; {error.message}, and it keeps the lock of the host", error.hint) from error
-    except (asyncio.CancelledError, OSError):  # a bug elsewhere ends the loop, or a pool that broke: no receiver may outlive that
+    except (asyncio.CancelledError, OSError):  # a bug elsewhere or a failed pool ends the loop: no receiver may outlive it
         group.signal(signal.SIGKILL)
         raise
     finally:

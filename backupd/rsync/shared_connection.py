@@ -29,9 +29,9 @@ from btrkeep.process.progress import Cancellation
 log = logging.getLogger(__name__)
 
 _RUN = Path("/run")
-_PATIENCE = 60.0  # seconds for a login; then each transfer connects by itself, and is watched as ever
+_PATIENCE = 60.0  # seconds for a login; after that, each transfer connects by itself, with its own timeouts
 _POLL = 0.05
-_LAST_WORDS = 1.0  # seconds for what the master prints of a connection that broke
+_LAST_WORDS = 1.0  # seconds for the master's message about a lost connection
 _MOST_HEARD = 1 << 16
 _PLAIN = re.compile(r"[\w./-]{1,80}")  # ssh expands % in the path and splits it at blanks; a socket's name has 108 bytes at most
 _CERTAIN = frozenset({
@@ -51,7 +51,7 @@ def can_share(host: HostConfig, ssh: SshSettings) -> bool:
     if not host.address or not program or not real or Path(program).resolve() != Path(real).resolve():
         return False
     if any("control" in word.lower() or word.startswith(("-S", "-M", "-O")) for word in words[1:]):
-        return False  # ssh takes the first of several, and waiting for our socket would be in vain
+        return False  # ssh uses the first of several options, so our socket would never appear
     return not any(option.strip().lower().startswith("control") for option in host.ssh_options)
 
 
@@ -91,7 +91,7 @@ class SharedConnection:
         cause = meaning(255, self._lines).cause if failed else None
         if cause in _CERTAIN:
             raise NotConnected(bytes(self._heard), time.monotonic() - begun)
-        # MaxStartups refuses for a moment: the next transfer tries again, or each further one would be a login.
+        # MaxStartups refuses only for a moment: the next transfer tries again; otherwise each one would need its own login.
         self._wanted = bool(cancellation) or cause is ExitCause.CLOSED
         return None
 
@@ -117,7 +117,7 @@ class SharedConnection:
                     await asyncio.sleep(_POLL)
                 group.signal(signal.SIGKILL)
                 await group.wait()
-            except OperatorError as error:  # it waits in the kernel; it has no lock, and writes nothing
+            except OperatorError as error:  # it hangs in the kernel, but holds no lock and writes nothing
                 log.warning("%s: %s", self._host.name, error)
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)

@@ -33,15 +33,15 @@ ARRIVAL = struct.Struct("<q")
 ARRIVAL_AT = RECORD.size - ARRIVAL.size
 
 SECOND = 1_000_000_000
-BURST = SECOND // 10  # how much of an unused budget may be made up for: also what hides that sleeps end late
-ABSURD = 60 * SECOND  # no queue is that long: the number is from another boot, or no number of ours
+BURST = SECOND // 10  # how much unused budget may be used later; also compensates for late wake-ups
+ABSURD = 60 * SECOND  # no queue is that long: the number is from another boot, or invalid
 LONGEST_CHUNK = 65536
-CHUNKS_PER_SECOND = 20  # at least: at low rates one chunk must not keep the others waiting
+CHUNKS_PER_SECOND = 20  # at least, so that one chunk does not delay others at low rates
 PIPE_SIZE = 262144
 LOCK_PATIENCE = 20  # tries, a millisecond apart
 
 LINGER = 30.0  # seconds for a remote shell whose rsync waits for its exit status
-GRACE = 1.0  # seconds for one that is not waited for
+GRACE = 1.0  # seconds for one whose exit status is not needed
 CANNOT_RUN, NOT_FOUND = 126, 127  # the shell's and rsync's own statuses (errcode.h)
 _SIGKILL, _SIGTERM, _PR_SET_PDEATHSIG = 9, 15, 1
 
@@ -94,7 +94,7 @@ class OpenBucket:
                 self.rate, self._arrival = rate, max(arrival, self._arrival)
 
     def _write(self) -> None:
-        # On a full or broken filesystem each relay keeps to the rate by itself; what is wrong rsync reports.
+        # On a full or failed filesystem, each relay keeps to the rate alone, and rsync reports the error.
         try:  # noqa: SIM105 - contextlib would be one more import
             os.pwrite(self._file, ARRIVAL.pack(self._arrival), ARRIVAL_AT)
         except OSError:
@@ -184,7 +184,7 @@ def start(command: list[str]) -> tuple[int, int]:
     try:  # noqa: SIM105 - contextlib would be one more import
         fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
     except OSError:
-        pass  # beyond an unprivileged user's share of pipe buffers: it works with less
+        pass  # more pipe buffers than an unprivileged user may have: it works with fewer
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
         die_with_parent(_SIGKILL)
@@ -213,7 +213,7 @@ def finish(pid: int) -> int:
     ended = select.poll()
     process = os.pidfd_open(pid)
     ended.register(process, select.POLLIN)
-    ended.register(0, 0)  # rsync's other end: closed when rsync is gone, open while it waits for our status
+    ended.register(0, 0)  # rsync's end: closed when rsync has ended, open while it waits for our exit status
     events = ended.poll(LINGER * 1000)
     ended.unregister(0)
     if all(file != process for file, _ in events):
@@ -270,5 +270,5 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     try:
         leave(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # the remote shell dies with us, see `start`
+    except KeyboardInterrupt:  # the remote shell ends with this process, see `start`
         os._exit(130)

@@ -38,7 +38,7 @@ LOOK_AFTER = 256 << 20
 """Received bytes before the arriving files are examined the first time, and between examinations."""
 WORTH_A_STOP = 1 << 30
 """Minimum number of bytes of a file that have not arrived: a stop costs another list of the source path."""
-_MOST_STOPS = 8  # of one run: the files after that arrive as zeros
+_MOST_STOPS = 8  # in one run: further files are transferred with their zeros
 _LONGEST = 1 << 44  # bytes; reading the zeros of a longer file to compare them takes hours
 _PAUSE = 0.5
 _SAMPLES = 16
@@ -101,7 +101,7 @@ class ArrivingZeros:
             await asyncio.sleep(_PAUSE)
             now, group = received(), self._cancellation.group
             pace.note_first(now, time.monotonic())
-            if now < next_look - LOOK_AFTER:  # that was of the rsync before
+            if now < next_look - LOOK_AFTER:  # from the rsync before
                 next_look = LOOK_AFTER
             if now < next_look or not group or self.stopped:
                 continue
@@ -110,7 +110,7 @@ class ArrivingZeros:
             processes = _rsync_processes(group)
             written = sum(member.written for member in processes)
             if not self._sparse and written - written_before < LOOK_AFTER // 2:
-                continue  # most of it was here already
+                continue  # most of it was already here
             written_before = written
             file = await asyncio.to_thread(self._find, [member.pid for member in processes], LOOK_AFTER // 2, committed=False)
             if file and await self._stop_for(*file, pace, ask):
@@ -143,7 +143,7 @@ class ArrivingZeros:
         often.
         """
         group = self._cancellation.group
-        if self.stopped or group is None:  # it has ended, or does so: what it has written is counted then
+        if self.stopped or group is None:  # it has ended or is ending: its data is counted then
             return True
         if self._sparse or self._stops >= _MOST_STOPS:
             return False
@@ -172,7 +172,7 @@ class ArrivingZeros:
                         top, *path = FolderPaths(root).of(file.inode)
                         if top == DATA and path and (name := _final_path(root, path)) and name not in self._seen:
                             return name, file.received
-        except OSError as error:  # rsync has ended, or begun with another file
+        except OSError as error:  # rsync has ended, or started another file
             log.debug("%s: %s", self._working, error)
         return None
 
@@ -209,7 +209,7 @@ class ArrivingZeros:
                     with ClosingFd(os.open(name, os.O_RDWR | FILE, dir_fd=folder)) as fd:
                         os.ftruncate(fd, size)
                         self.lengthened.append(path)
-        except OSError as error:  # rsync left nothing of it, or it cannot be so long: it arrives as zeros
+        except OSError as error:  # rsync kept nothing of it, or it cannot be that long: it is transferred with its zeros
             log.info("%s: %s", self._working, error.strerror)
 
 

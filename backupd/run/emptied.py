@@ -1,7 +1,7 @@
 """Finds folders that a night emptied although nothing was deleted in them, because a filesystem was not mounted on the host.
 Deleting a name in a folder sets the folder's time. So if a folder is empty now, and has not been changed since before the base
 started, it is not the folder whose files are in the base: a filesystem is not mounted, or the system was returned to an earlier
-state. If nobody notices, the missing files are lost when the older backups expire.
+state. Without a check, the missing files would be lost when the older backups expire.
 
 rsync deletes what is missing from `.working`, which the pool finds by its generations; so the search costs only as much as the
 night changed. A backup that cannot be compared is never complete: it is suspect, so the next run compares with the same base again.
@@ -156,7 +156,7 @@ def _emptied(
     """
     emptied, uncertain, walked = dict[str, EmptiedFolders](), _why_emptied(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))
-    if not folders:  # so nothing depends on the base, which may have been deleted meanwhile
+    if not folders:  # the base may have been deleted by now, and is not needed
         return emptied
     with Tree(base_path) as tree:
         for folder, mtime in folders:

@@ -39,11 +39,11 @@ Names = tuple[bytes, ...]
 MUCH_FILES, MUCH_BYTES = 1000, 64 << 20
 """A run that has made fewer files and received fewer bytes is not searched."""
 _SAMPLE = 2000
-_COPIES = 16  # of one file that are looked at
-_MOST_CHOSEN = 8 * _SAMPLE  # a host chooses the sizes and times by which the sample is made
+_COPIES = 16  # copies of a file that are examined
+_MOST_CHOSEN = 8 * _SAMPLE  # limited, because a hostile host controls the sizes and times that select the sample
 _MOST_NAMES = 1 << 25  # squares of the folders' depths: four bytes each
 _MOST_WARNINGS = 20
-_FOLDERS = 30  # whose times are compared
+_FOLDERS = 30  # folders whose times are compared
 _SAME_TIMES = 0.5
 _LONGEST_MARKER = 1 << 16
 
@@ -115,7 +115,7 @@ def with_fetched_twice(
     except (_Stopped, OSError, ValueError) as error:
         why = "the run was stopped" if isinstance(error, _Stopped) else getattr(error, "strerror", None) or str(error)
         warnings[results[0].path].append(_unknown(results[0].path, why))
-    except Exception as error:  # the transfer has come to its end: whatever the names of a host do to this, its backup stays
+    except Exception as error:  # the transfer is complete: odd names of a host must not cost its backup
         log.exception("internal error while the backup of %s was searched", host.name)
         warnings[results[0].path].append(_unknown(results[0].path, f"internal error: {error!r}"))
     new = [replace(result, warnings=(*result.warnings, *warnings[result.path])) for result in results]
@@ -177,7 +177,7 @@ def _repeats(
         if path and folder != path:
             if is_snapshot(repeats[0]):
                 remedy = _remedy(host, path, folder, command)
-            else:  # which of the two is the original is not known here
+            else:  # it is unknown which one is the original
                 remedy = (
                     f"`{command} host test {shlex.quote(host.name)}` lists mounts; `exclude` the folder that is a mount or a copy"
                 )
@@ -250,8 +250,8 @@ def _regular(root: int, since: int, cancelled: Cancellation) -> Iterator[Changed
 
 
 _FEWEST_EQUAL = 10  # files of the sample in two folders
-_MOST_OTHER = 0.1  # of a folder's files may be in no other one
-_LEAST_SHARE = 0.2  # of what a run has fetched must have been fetched twice
+_MOST_OTHER = 0.1  # share of a folder's files that may be in no other folder
+_LEAST_SHARE = 0.2  # share of a run's data that must have been fetched twice
 _SNAPSHOTS = frozenset({b".snapshots", b".snapshot", b".zfs", b"@snapshots", b"timeshift-btrfs", b"btrbk_snapshots"})
 """Folders of programs that make snapshots: one exclusion leaves out all of their content."""
 
@@ -339,7 +339,7 @@ def _outermost(repeats: Sequence[RepeatedFolder]) -> list[RepeatedFolder]:
     return [repeat for names, repeat in sorted(by_folder.items()) if not any(above in by_folder for above in _above(names)[:-1])]
 
 
-_MOST_LOOKED_UP = 3000  # names; a folder counts twice
+_MOST_LOOKED_UP = 3000  # names; each folder counts twice
 
 
 def standing_keys(subvolume: Path, base: Record | None, twice: FetchedTwice, host: HostConfig) -> list[ConditionKey]:

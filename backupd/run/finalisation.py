@@ -103,7 +103,7 @@ def keep_partial(prepared: WorkSubvolume, record: Record, disk: Syncfs) -> None:
     """
     try:
         records.write(prepared.path, record)
-    except OSError as error:  # a full pool; a writable `.working` is partial whatever its record says
+    except OSError as error:  # a full pool; a writable `.working` is always partial, regardless of its record
         log.warning("%s: %s", prepared.path, error.strerror)
     _sync_or_discard(prepared, disk)
     mark_synced(prepared.path, record)
@@ -143,8 +143,8 @@ def finalise(
     """
     name = _free_name(pool, record)
     _forget_former_notes(pool.host(record.host), name)
-    if record.repaired is None:  # whose damage is recorded by now
-        forget_recorded(pool, record.host, name)  # of one that had the name before, and was deleted
+    if record.repaired is None:  # its damage is recorded already
+        forget_recorded(pool, record.host, name)  # recorded for an earlier, deleted backup of that name
     named = replace(_without_unsynced_files(prepared, record), name=name, links_split=split)
     with_reserve(pool.path, lambda: records.write(prepared.path, named))
     _sync_or_discard(prepared, disk)
@@ -153,7 +153,7 @@ def finalise(
         with_reserve(pool.path, lambda: records.write(prepared.path, judged, durable=True))
     if limits:
         sum_fetched(prepared.path, limits)
-    if share_with:  # after the sums: what is shared does not count as written by this run any more
+    if share_with:  # after the sums, because shared data no longer counts as written by this run
         named = _with_shared(prepared.path, named, share_written(pool, prepared.path, share_with, record.started))
     set_read_only(prepared.path)
     assert named.name is not None
@@ -177,7 +177,7 @@ def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
         return record
     shared_record = replace(record, shared_with=shared.other, shared_bytes=shared.bytes)
     try:
-        records.write(path, shared_record, durable=True)  # all else is on the disk by now
+        records.write(path, shared_record, durable=True)  # everything else is already on the disk
     except OSError as error:
         log.warning("%s: %s", path, error.strerror)
         (path / f"{records.RECORD}.new").unlink(missing_ok=True)
@@ -206,7 +206,7 @@ def _sync_or_discard(prepared: WorkSubvolume, disk: Syncfs) -> None:
         sync(disk)
     except DataLost:
         if prepared.base:
-            with contextlib.suppress(OSError):  # then it stays, without a mark
+            with contextlib.suppress(OSError):  # it stays, without a mark
                 discard(prepared.path, prepared.uuid)
         raise
 
@@ -263,7 +263,7 @@ def drop_unsynced(subvolume: Path) -> int:
 def _files(subvolume: Path) -> Iterator[WalkEntry]:
     try:
         tree = Tree(subvolume)
-    except FileNotFoundError:  # killed before there was a `data`
+    except FileNotFoundError:  # killed before `data` was created
         return
     with tree:
         yield from (entry for entry in walk(tree, b"/") if entry.entry.kind == "file")
@@ -323,7 +323,7 @@ def _share_file(old: Tree, new: Tree, names: list[bytes], cancelled: Cancellatio
         with ClosingFd(destination):
             size = os.fstat(destination).st_size
             if os.fstat(source).st_size == size:
-                # the kernel compares what is in memory, and what is on the disk may be damaged since
+                # the kernel compares cached data; the data on the disk may have been damaged since
                 os.posix_fadvise(source, 0, 0, os.POSIX_FADV_DONTNEED)
                 for shared in shared_pieces(source, destination, size):
                     total += shared

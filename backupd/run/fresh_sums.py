@@ -31,10 +31,10 @@ LARGE = 64 << 20
 """Bytes fetched of a file: larger files are taken in addition to the random sample."""
 _MOST = 100_000  # files of a run
 _MOST_LARGE = 100
-_ALWAYS, _SMALL = 3, 1 << 20  # so many files of so many bytes cost next to nothing, also a run that took no time
+_ALWAYS, _SMALL = 3, 1 << 20  # files, bytes: cheap enough even for the shortest run
 _PIECE = 1 << 20
 _BLOCK = 512
-_WAITING = 10  # times the budget, for a processor or a disk
+_WAITING = 10  # times the budget, when it waits for a processor or a disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
                     if top == DATA.encode() and (digest := _digest(tree, names, budget)):
                         yield joined(names), digest
                 except OSError as error:
-                    if error.errno != errno.ENOENT:  # deleted, and open somewhere
+                    if error.errno != errno.ENOENT:  # deleted, but still open
                         _log.warning("%s: inode %d was just written and cannot be read: %s", subvolume, ino, error)
 
 

@@ -16,7 +16,7 @@ from btrkeep.process.programs import ProgramFailed
 from btrkeep.trusted_path import remedy, untrusted_config
 from btrkeep.units import printable
 
-SKIP = 75  # EX_TEMPFAIL of sysexits.h: not tonight
+SKIP = 75  # EX_TEMPFAIL of sysexits.h: no backup tonight
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ async def run(
             f"{which}: {cause_words(cancellation.reason)}; {error.message}" if cancellation.reason else f"{which}: {error.message}",
             skip=False,
         )
-    except asyncio.CancelledError:  # as for a transfer: nothing that we started may outlive the loop
+    except asyncio.CancelledError:  # as for a transfer: no started process may outlive the loop
         group.signal(signal.SIGKILL)
         raise
     finally:
         cancellation.group = None
     detail = f": {printable(last[0])}" if last else ""
     if status == 0:
-        return None  # also when it was stopped: its effects remain, so `after` has to run
+        return None  # even if it was stopped: its effects remain, so `after` has to run
     if cancellation.reason:
         return HookFailure(f"{which}: {cause_words(cancellation.reason)}", skip=False)
     return HookFailure(

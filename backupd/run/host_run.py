@@ -60,7 +60,7 @@ from btrkeep.units import format_size, format_time
 log = logging.getLogger(__name__)
 
 _LATE = Cause(CauseCode.DEADLINE)
-_MANY_ZEROS = 1 << 30  # bytes: some ten seconds of a network, and worth a word
+_MANY_ZEROS = 1 << 30  # bytes: about ten seconds of transfer, worth a message
 _SUMS_SHARE = 0.02  # of the run's time
 _POOL_ERRORS = {errno.EIO, errno.EUCLEAN, errno.EROFS, errno.ENOSPC}
 
@@ -72,7 +72,7 @@ class HostRun:
         self.context = context
         self.host = host
         self.cancellation = RunCancellation()
-        self.stopped_for: str | None = None  # what the record says of it (Record.stopped_for)
+        self.stopped_for: str | None = None  # for the record (Record.stopped_for)
         self.pause: Pause = lambda seconds, _: self.cancellation.wait(seconds)
         self.after_hook_cancellation = RunCancellation()  # a first signal lets that hook finish
         self.begin()
@@ -80,13 +80,13 @@ class HostRun:
         self.run_id = 0
         self.transfer: HostTransfer | None = None
         self.standing: list[ConditionKey] = []
-        self.row: Backup | None = None  # what the catalogue says of `.working` while this run works on it
+        self.row: Backup | None = None  # the catalogue's row of `.working` during this run
         self.ended = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Starts to count its time now: it may have waited since it was made."""
-        self.started = self.context.clock.now().replace(microsecond=0)  # what names and backup.json can hold
+        self.started = self.context.clock.now().replace(microsecond=0)  # names and backup.json have whole seconds
         self.begun = elapsed()
 
     def _ends_within(self, seconds: float) -> None:
@@ -151,7 +151,7 @@ class HostRun:
             if self._deadline:
                 self._deadline.cancel()
             self.context.running.pop(self.host.name, None)
-            if not self.ended:  # a bug, which the run of many hosts writes to the log
+            if not self.ended:  # a bug, which the caller writes to the log
                 self._failed(Cause(CauseCode.INTERNAL_ERROR))
 
     async def _with_hooks(self, lock: Lock, running: RunningTransfer) -> HostResult:
@@ -193,8 +193,8 @@ class HostRun:
     async def _backup(self, lock: Lock, running: RunningTransfer) -> HostResult:
         """Makes the backup, unless the run was stopped before."""
         if not self.cancellation.reason:
-            with syncing(self.context.pool.path) as disk, suppress(Cancelled):  # from before anything is written until
-                return await self._fetch_and_finish(lock, running, disk)  # all of it is on the disk
+            with syncing(self.context.pool.path) as disk, suppress(Cancelled):  # syncs everything written
+                return await self._fetch_and_finish(lock, running, disk)  # inside this block
         cause = self.cancellation.reason
         error = cause_words(cause) if cause else None
         self._finish_run("partial", error, cause)
@@ -218,7 +218,7 @@ class HostRun:
         except finalisation.DataLost:
             raise
         except Exception as error:
-            if not transfer.writing:  # a process that could not be ended may still write, so the files have no known state
+            if not transfer.writing:  # a process that could not be killed may still write, so the state of the files is unknown
                 left = replace(first, error=str(error))
                 await asyncio.to_thread(finalisation.leave_after_error, prepared, left, disk)
                 again = not checked and is_caused_by_damage(error) and await self._has_damaged_base(prepared)
@@ -252,7 +252,7 @@ class HostRun:
         return verdict
 
     async def _note_left_out(self, prepared: WorkSubvolume, transfer: HostTransfer) -> None:
-        """Adds warnings about what `one_file_system` has left out. A stopped run does not ask the host any more."""
+        """Adds warnings about what `one_file_system` has left out. A stopped run no longer connects to the host."""
         results = list(transfer.results.values())
         begun = time.monotonic()
         if self.cancellation.reason:
@@ -283,7 +283,7 @@ class HostRun:
         """Prepares the work subvolume, and records it in the catalogue as running. Also returns its first record."""
         context, begun, damages = self.context, time.monotonic(), self.context.catalogue.damages(self.host.name)
         forgotten = await asyncio.to_thread(_forgotten, context.pool, self.host.name, damages)
-        if forgotten:  # an older catalogue, or one that cannot be read
+        if forgotten:  # the catalogue is old, or cannot be read
             context.catalogue.put_damages(forgotten)
         recovered, prepared = await asyncio.to_thread(
             working.recover_and_prepare,
@@ -294,7 +294,7 @@ class HostRun:
         self.seconds["prepare"] = round(time.monotonic() - begun, 3)
         if recovered:
             context.catalogue.drop_backup(self.host.name, None)
-            subvolume = describe(context.pool.host(self.host.name) / str(recovered.name))  # without its number no seal is compared
+            subvolume = describe(context.pool.host(self.host.name) / str(recovered.name))  # without its id no seal is compared
             context.catalogue.put_backup(backup_row(context.pool, recovered, recovered.state, subvolume.id if subvolume else None))
         running.expected_files = prepared.base.total("files") if prepared.base else None
         first = working.first_record(prepared, self.host, self.started)
@@ -305,7 +305,7 @@ class HostRun:
     async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
         """Makes holes, then the final backup, then its row."""
         context = self.context
-        # The sum is the host's word. A lie costs a commit, or room for zeros that are the host's own.
+        # The host reports the sum. A false one only costs a commit, or space for that host's own zeros.
         literal = record.total("literal") or 0
         written = not prepared.fresh or literal >= WORTH_PUNCHING
         with_holes = transfer.sparse and literal >= WORTH_COUNTING
@@ -319,7 +319,7 @@ class HostRun:
             if with_holes and (data := await asyncio.to_thread(data_written, prepared.path)) < literal:
                 record = replace(record, written=data, warnings=(*record.warnings, *_zeros_words(literal - data)))
         except OSError as error:
-            if error.errno in _POOL_ERRORS:  # of the commit, or of reading the very subvolume
+            if error.errno in _POOL_ERRORS:  # raised by the commit, or by reading the subvolume itself
                 raise
             log.warning("%s: %s", prepared.path, error)
             warning = f"could not make or count its holes: {error.strerror or error}"
@@ -334,7 +334,7 @@ class HostRun:
             ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None,
             judge=self._emptied_judge(prepared),
         )
-        final = replace(final, duration=round(elapsed() - self.begun, 3))  # the row knows what the file could not yet
+        final = replace(final, duration=round(elapsed() - self.begun, 3))  # the file was written before the duration was known
         row = sealed_row(context.pool.host(self.host.name), backup_row(context.pool, final, final.state, prepared.id))
         fields = {
             **self._run_fields(final.error, final.cause),
@@ -397,7 +397,7 @@ class HostRun:
             verdict = replace(verdict, outcome="failed", error=f"{verdict.error}; {error}", cause=None)
             record = replace(record, error=verdict.error, cause=None)
             nothing, lost = not is_there(prepared.path), True
-        except OSError as error:  # the same fault once more; a writable `.working` is partial whatever its record says
+        except OSError as error:  # the same error again; a writable `.working` is always partial, regardless of its record
             log.warning("%s: %s", prepared.path, error.strerror)
             nothing = False
         if nothing:
@@ -429,7 +429,7 @@ class HostRun:
         cause = why if isinstance(why, Cause) else None
         error = cause_words(why) if isinstance(why, Cause) else why
         self._finish_run("failed", error, cause)
-        if self.row and is_there(self.context.pool.working(self.host.name)):  # it stays, and is not in use
+        if self.row and is_there(self.context.pool.working(self.host.name)):  # it stays, but is no longer in use
             self.context.catalogue.put_backup(replace(self.row, state=PARTIAL))
         elif self.row:
             self.context.catalogue.drop_backup(self.host.name, None)

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 _LOOKS = 50
 _PAUSE = 0.1
-_NAMELESS = 10  # looks at a holder that no text names: a text comes in a moment, or there is no room for one
-_PATIENCE = 600  # looks at a living holder whose work is short: expiry locks some hosts for as long as two commits take
+_NAMELESS = 10  # attempts while the lock has no text about its holder: it appears in a moment, or the pool is full
+_PATIENCE = 600  # attempts while the holder's work is short: expiry locks some hosts during two commits
 
 
 async def take_host_lock(path: Path, purpose: str, since: str, *, sealed: bool = False) -> Lock:
@@ -52,7 +52,7 @@ async def take_host_lock(path: Path, purpose: str, since: str, *, sealed: bool =
                 raise
         for _ in range(_LOOKS):
             left = orphans(path)
-            await asyncio.sleep(_PAUSE)  # after the last of them too: the kernel frees the lock a moment after the process
+            await asyncio.sleep(_PAUSE)  # after the last one too: the kernel releases the lock a moment after the process ends
             if not left:
                 break
     return take_lock(path, purpose, since, sealed=sealed)
@@ -76,7 +76,7 @@ def orphans(path: Path) -> list[int]:
     if holder and holder.is_alive:
         return []
     file = path.stat()
-    groups = {holder.group if holder else 0, *groups_of("rsync", file)} - {0}  # on a full pool no text names the group
+    groups = {holder.group if holder else 0, *groups_of("rsync", file)} - {0}  # on a full pool the text with the group is missing
     return [pid for group in groups for pid in _left_behind(group, file)]
 
 
@@ -101,7 +101,7 @@ def _end_orphans(path: Path, signal_number: signal.Signals) -> bool:
     return bool(pids)
 
 
-_UNTIL_DROPPED = 30.0  # seconds; what takes longer is dropped by the night after
+_UNTIL_DROPPED = 30.0  # seconds; the next night drops the rest
 _WAKE_CLEANER_EVERY = 5.0  # seconds
 
 
@@ -147,7 +147,7 @@ def left_by_earlier_run(path: Path, host: HostConfig, base: FinalBackup | None) 
         if error.errno != errno.ENOTEMPTY:
             raise
         raise ForeignData(f"{path} contains a subvolume of another program, so it cannot be discarded", "move it away") from error
-    if host.quota is not None:  # what it has is counted until it is dropped
+    if host.quota is not None:  # its data is counted until it is dropped
         _wait_until_dropped(path.parent, subvolume.id)
     return None
 
@@ -169,7 +169,7 @@ def discardable(path: Path, host: str, is_own: Callable[[Record], bool]) -> Subv
     """Returns the `.working` of a killed command, if another command may discard it and start again; `is_own` recognises it by its
     record.
 
-    One whose record a power cut emptied or removed is no obstacle: a night would discard it too.
+    One whose record was emptied or removed by a power cut may be discarded: a night would discard it too.
     """
     subvolume = describe(path)
     if subvolume is None or subvolume.read_only:

@@ -37,8 +37,8 @@ from btrkeep.treescan import SubvolumeGrowth, growth
 log = logging.getLogger(__name__)
 
 _PATIENCE = 1.0  # seconds from one reading of the tree to the next, at least
-_PART = 20  # so many times what a reading takes passes before the next one
-_READINGS = 5  # that fail one after the other are enough
+_PART = 20  # pause before the next reading, in multiples of the time that a reading takes
+_READINGS = 5  # consecutive failed readings before giving up on them
 _URGENT = 2  # the same while the host may have brought too many bytes
 
 
@@ -61,7 +61,7 @@ def exceeds_memory(host: HostConfig, taken: int, of_machine: int) -> Cause | Non
 
 def still_exceeds(cause: Cause | None, host: HostConfig) -> bool:
     """Returns True if the host would be stopped again for the same reason."""
-    if cause is not None and cause.code is CauseCode.QUOTA:  # which ends a run before as much is there
+    if cause is not None and cause.code is CauseCode.QUOTA:  # the quota ends a run before it reaches this limit
         return host.quota is not None and host.quota <= cause.facts["limit"]
     if cause is None or cause.code not in (CauseCode.MAX_FILES, CauseCode.MAX_NEW_BYTES):
         return False
@@ -98,9 +98,9 @@ class LimitWatch:
         self._ends = False  # rsync has ended
         self._written = 0
         self._known: _Reading | None = None
-        self._ended = self._took = 0.0  # the last reading of the tree
+        self._ended = self._took = 0.0  # when the last reading of the tree ended, and how long it took
         self._reading: asyncio.Task[None] | None = None
-        self._failed = 0  # readings, one after the other
+        self._failed = 0  # consecutive failed readings
 
     def check(self, written: int, memory: int) -> None:
         """Checks the bytes that the host's processes have written in this run and their memory; stops the host above a limit."""

@@ -30,7 +30,7 @@ from btrkeep.units import counted, format_time, local_time
 log = logging.getLogger(__name__)
 
 _LOOK = 0.5
-_AWAKE = 5.0  # seconds after which a sleep of the machine is seen
+_AWAKE = 5.0  # seconds between checks whether the machine was suspended
 _LONGEST_WAIT = 3600.0
 _TOO_MUCH = (
     "exclude some of its files (`exclude`), keep fewer backups, or add a device. If "
@@ -86,9 +86,9 @@ class NightRunner:
         self.unusable: PoolUnusable | None = None
         self._changed = asyncio.Condition()
         self._room = RoomMaker(context)
-        self._most = 1  # hosts that are under way, but for those that pause
+        self._most = 1  # running hosts, without the paused ones
         self._each = CONFINED if any(context.confines(entry.host) for entry in self.waiting) else OPEN
-        self._pausing: set[str] = set()  # hosts that have given their slots to others, in their group too
+        self._pausing: set[str] = set()  # hosts that have given their slots, also in their group, to others
         self._beside: list[asyncio.Task[None]] = []  # workers with the slots of hosts that wait for their next attempt
         self._scarcity = Scarcity(context.pool.path, context.config, self._transfers, self._stop_for_room, self._seen)
 
@@ -112,7 +112,7 @@ class NightRunner:
             shown = names_in_words(self.replicated)
             self.context.sinks.notice(f"copies of another pool, so not backed up here: {shown} (`backupd promote` takes them over)")
         at_a_time = self._most = self._at_a_time()
-        # A thread for each: a host whose files are dug for holes, or whose commit takes minutes, must not keep others waiting.
+        # A thread for each: punching holes, or a commit that takes minutes, must not delay other hosts.
         executor = running_threads(at_a_time, "host")
         asyncio.get_running_loop().set_default_executor(executor)
         beside = [asyncio.create_task(keep_progress(self.context)), asyncio.create_task(self._scarcity.run())]
@@ -124,7 +124,7 @@ class NightRunner:
             for task in (*beside, *self._beside):
                 task.cancel()
             self.context.sinks(NightEnded(problem=self._has_problem() or bool(self.outside_window or self.context.config.excluded)))
-            executor.shutdown()  # the loop's own end would need one more thread
+            executor.shutdown()  # the loop's own shutdown would need another thread
         return self.results
 
     def _at_a_time(self) -> int:
@@ -175,7 +175,7 @@ class NightRunner:
         """Stops the host's transfer, keeping partial data; no more hosts are started."""
         self._refuse_new_hosts(NoRoom(f"{host} was stopped: {why}", f"{_TOO_MUCH}; `backupd discard {host}` does it now"))
         run = self.runs[host]
-        if not run.cancellation.reason:  # one that is being stopped for another reason must not be discarded for this one
+        if not run.cancellation.reason:  # a run that is already being stopped for another reason must not be discarded
             run.stopped_for = records.ROOM
         run.cancellation.cancel_for(_of_pool(why))
 
@@ -194,7 +194,7 @@ class NightRunner:
         """Returns the next host with a free slot; those that come last only if no other waits. Usually it is the first
         of the list.
         """
-        full: set[str | None] = set()  # groups, of which each is asked once
+        full: set[str | None] = set()  # full groups; each is checked once
         others_wait = False
         for entry in self.waiting:
             if entry.host.name in self._room.last or entry.host.group in full:
@@ -244,7 +244,7 @@ class NightRunner:
         """
         if not self.wait_for_slot or not has_files_for(
             self._most + 1, self._each
-        ):  # without: it may be one more than there are slots for
+        ):  # without a slot: there may be one host more than slots
             await run.cancellation.wait(seconds)
             return
         slots.release()
@@ -333,7 +333,7 @@ async def keep_progress(context: RunContext) -> None:
         try:
             for running in context.running.values():
                 context.catalogue.put_progress(_row(context, running))
-        except OperatorError as error:  # it is for looking at only; what matters says so itself
+        except OperatorError as error:  # only a display; real errors are reported elsewhere
             log.warning("could not record progress: %s", error.message)
 
 

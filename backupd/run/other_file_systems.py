@@ -28,8 +28,8 @@ from btrkeep.pool.subvolume import commit, describe, opened
 from btrkeep.treescan import FolderPaths, changed_inodes
 
 _PRINTS_MOUNTS = 31  # the protocol of rsync 3.1
-_MOST_CHOSEN = 200  # folders that are asked for one by one; a whole list costs less than more of them
-_MOST_RULES = 1 << 18  # bytes of the rules for them: each folder's has the paths of all folders above it
+_MOST_CHOSEN = 200  # folders that are listed one by one; for more, a complete list is cheaper
+_MOST_RULES = 1 << 18  # bytes of their filter rules, which repeat the paths of all parent folders
 _MOST_KEPT = 100
 _MOST_EMPTY = 4 << 20  # bytes of the paths of empty folders
 _CHOSEN_SECONDS, _ALL_FOLDERS_SECONDS = 300.0, 3600.0
@@ -115,7 +115,7 @@ async def _one_path(
         except NotConnected:
             return not_looked(result, STOPPED if cancellation else "the host could not be reached again")
         except OperatorError as error:
-            await connection.close()  # it may have broken with that
+            await connection.close()  # the error may have broken it
             return not_looked(result, STOPPED if cancellation else error.message)
         left_out += [os.fsdecode(folder) for folder in folders]
     present = [

@@ -32,11 +32,11 @@ from btrkeep.units import format_size, format_time
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0  # seconds between two questions to the kernel
-_PART = 4  # of min_free, and of the room for metadata below which nothing starts
-_SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two looks
-_WHILE_TRANSFERS_RUN = 1.0  # at most: what they bring is looked at too (limits.py)
-_FASTEST = 128 << 20  # bytes per second, at least, that a pool is thought to be filled with
-_REACTION = 0.5  # seconds in which a transfer goes on, from a look to its end
+_PART = 4  # divisor of min_free, and of the space for metadata below which no transfer starts
+_SHORTEST, _LONGEST = 0.1, 5.0  # seconds between two readings
+_WHILE_TRANSFERS_RUN = 1.0  # at most: their data is checked too (limits.py)
+_FASTEST = 128 << 20  # bytes per second: the assumed minimum at which a pool can be filled
+_REACTION = 0.5  # seconds from a reading until a transfer has stopped
 _OVER = 3.0  # seconds over which growth is measured
 _KEPT = "a quarter of min_free, or half of the space left at an earlier stop"
 _GOING = 15.0  # seconds for a stopped transfer to end: it is killed after ten
@@ -69,7 +69,7 @@ class RoomMaker:
         """Returns True if the host may start, False if its run or the night is over. Raises OthersFirst, NoRoom, PoolUnusable."""
         async with self._alone:
             while why := self._lacking():
-                if is_over():  # also while another host waited for room
+                if is_over():  # it may have ended while another host waited for free space
                     return False
                 unfinisheds = await asyncio.to_thread(all_unfinished, self.context.pool)
                 if host in self.last or any(unfinished.for_room and unfinished.host == host for unfinished in unfinisheds):
@@ -231,7 +231,7 @@ class Scarcity:
             pause = _LONGEST
             try:
                 pause = await self._read_room()
-            except OSError as error:  # who starts the next transfer looks too, and says what is wrong with the pool
+            except OSError as error:  # the start of the next transfer checks too, and reports what is wrong with the pool
                 log.warning("%s: its free space is unknown: %s", self.pool, error.strerror)
             except Exception:
                 log.exception("%s: its free space is unknown", self.pool)

@@ -22,7 +22,7 @@ from btrkeep.pool.marker import Pool
 from btrkeep.process.progress import Notice, ProgressSinks
 
 _RATE_WINDOW = 10.0
-_PATIENCE = 1.0  # seconds that a write waits for another program, after one that waited in vain
+_PATIENCE = 1.0  # seconds that a write waits for another program after a failed wait
 _NO_ROW = 0  # the id of a run that is not in the catalogue
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class BestEffortCatalogue:
     def note(self, error: OperatorError) -> None:
         """Records that the catalogue could not be written."""
         log.info("%s", error.message)
-        if isinstance(error, CatalogueBusy):  # its holder may keep it all night, and each write would wait again
+        if isinstance(error, CatalogueBusy):  # another program may hold it all night, and each write would wait again
             self._catalogue.wait_at_most(_PATIENCE)
         if self.problem is None:
             self.problem = error

@@ -47,7 +47,7 @@ from btrkeep.process.proc import become_reaper, caller
 from btrkeep.process.progress import Cancellation, ProgressSinks, ending_signals, signal_status
 from btrkeep.units import counted, format_time
 
-_AT_ONCE = 1.0  # seconds that a second signal leaves for a tidy end
+_AT_ONCE = 1.0  # seconds for a clean stop after a second signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def run_hosts(
                 compare_share(run, opened.catalogue, results, cancellation)
         if not ledger.problem:
             check_trust(opened.pool, opened.catalogue, opened.clock.now())
-            is_new = night or any(result.outcome in ("failed", "partial") for result in results)  # no backup would restore that
+            is_new = night or any(result.outcome in ("failed", "partial") for result in results)  # a rebuild would not restore it
             if why := keep_history(opened.pool, opened.catalogue, opened.clock.now(), daily=not is_new):
                 sinks.notice(f"could not update the history copy in the pool: {why}")
         return RunEnd(results, signalled, runner.unusable, ledger.problem)
@@ -151,7 +151,7 @@ def _bring_up_to_date(context: PoolContext, ledger: BestEffortCatalogue, notice:
     """Updates the catalogue from the pool, and restores its lost history. The ledger records an unusable catalogue."""
     try:
         corrected = reconcile(context.pool, context.catalogue, since)
-        if context.problem:  # the rows are those of a catalogue in memory, which is lost afterwards
+        if context.problem:  # the rows are in a catalogue in memory, which is lost at the end
             corrected = corrected.in_the_pool()
         if corrected:
             notice(f"catalogue reconciled with the pool: {corrected}" if context.problem else corrected.sentence)
@@ -214,7 +214,7 @@ def compare_share(context: RunContext, catalogue: Catalogue, results: Sequence[H
             for number, host in enumerate(hosts):
                 if cancellation or (left := end - time.monotonic()) <= 0:
                     break
-                scope = SourceScope(_number(sample), left / (len(hosts) - number))  # none takes the others' time
+                scope = SourceScope(_number(sample), left / (len(hosts) - number))  # an equal share for each host
                 _compare(context, catalogue, host, scope, cancellation)
     except OperatorError as error:
         context.sinks.notice(f"no file was compared with the hosts: {error.message}")

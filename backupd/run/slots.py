@@ -21,7 +21,7 @@ from btrkeep.pool.locks import Lock, take_lock
 from btrkeep.process.threads import NoThread, start
 
 _LOOK = 0.5  # seconds
-_PATIENCE = 120  # tries; then without the lock that orders the waiting runs: its holder may be stopped (Ctrl-Z)
+_PATIENCE = 120  # attempts; then it continues without the lock that orders waiting runs: its holder may be stopped (Ctrl-Z)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ CONFINED = Needs(files=24, tasks=9)
 """In addition: a second descriptor of the lock, the cell's filter and socket, and those for watching its remote shell and passing
 on its output. The two processes of the cell itself, and the one that rsync has instead of its remote shell.
 """
-_FILES_BESIDE = 24  # the catalogue's, and what is open for a moment
+_FILES_BESIDE = 24  # the catalogue's files, and files open for a moment
 
 
 def possible_at_once(wanted: int, each: Needs) -> int:

@@ -55,7 +55,7 @@ _LONGEST_PAUSE = 300.0
 OUTPUT_LIMIT = 64 << 20
 """Maximum bytes that a host may make rsync print in a run, in addition to those for each file."""
 _FOR_EACH_FILE = 256
-_LINE = 100  # bytes that take as long to read as a line takes beside its bytes
+_LINE = 100  # bytes: reading them takes as long as the fixed cost of a line
 
 
 class HostTransfer:
@@ -87,7 +87,7 @@ class HostTransfer:
         self._last: RsyncEnd | None = None
         self._output_bytes = 0
         self._output_limit = OUTPUT_LIMIT
-        self.writing = False  # whether an rsync was started whose processes are not all known to have ended
+        self.writing = False  # whether processes of an rsync may still be running
         self._said: dict[str, tuple[str, ...]] = {}
         self._conditions: dict[str, list[ConditionKey]] = {}
 
@@ -125,7 +125,7 @@ class HostTransfer:
         numbers = {key: count for key, count in earlier.numbers.items() if key in _FLOWS} if earlier else {}
         begun, linked = time.monotonic(), earlier is not None
         for one_pass in passes(self.host.inplace, based=not self.sparse):
-            if linked:  # an rsync has made hard links here already, and the host may have broken one since
+            if linked:  # an earlier rsync has made hard links here, and the host may have split one since
                 await asyncio.to_thread(_split_again, self.prepared, path, self.cancellation)
             ended = await self._rsync(path, one_pass)
             while self.zeros.stopped and ended.exit_code and not ended.stopped:
@@ -164,7 +164,7 @@ class HostTransfer:
                 finally:
                     await _end(watching)
         self.writing = False
-        if self.zeros.stopped and ended.exit_code:  # else it had ended before: the length on the host may be a later one
+        if self.zeros.stopped and ended.exit_code:  # otherwise it had ended before, and the length on the host may be newer
             await self.zeros.make_holes(partial(self._size, control))
         elif printed := await self.connection.after(20 if ended.stopped else ended.exit_code):
             ended.messages.feed(printed)
@@ -214,7 +214,7 @@ class HostTransfer:
         """
         self._output_bytes += len(data) + _LINE * data.count(b"\n")
         if self._output_bytes > self._output_limit:
-            with suppress(OSError):  # such as on a full pool
+            with suppress(OSError):  # for example on a full pool
                 self._output_limit = OUTPUT_LIMIT + _FOR_EACH_FILE * self.attempts * inodes_made(self.prepared.path)
         enough = self._output_bytes > self._output_limit
         if enough:
@@ -231,7 +231,7 @@ class HostTransfer:
             below, unknown = await asyncio.to_thread(files_below, self.prepared.path, path, unlisted, enough, self.cancellation)
             ended.messages.unlisted_beyond += unknown
             if unknown and not ended.stopped:
-                ended = replace(ended, stopped=self.cancellation.reason)  # if that was why
+                ended = replace(ended, stopped=self.cancellation.reason)  # if it was stopped by that
         evidence = PathEvidence(path, ended.exit_code, ended.messages, complete, before, limits, seconds, below)
         result, less = judge_path(evidence), NOTHING
         if before and has_shrunk(result) and (less := await asyncio.to_thread(self._excluded_since, path)) != NOTHING:
@@ -260,7 +260,7 @@ class HostTransfer:
         new = [pattern for pattern in self.host.exclude if pattern not in base.settings.get("exclude", ())]
         try:
             return contents_of(self.context.pool.host(self.host.name) / base.name, path, new, self.cancellation)
-        except OSError as error:  # then it counts as lost
+        except OSError as error:  # the file counts as lost
             log.warning("%s: %s: excluded files could not be counted: %s", self.host.name, path, error.strerror or error)
             return NOTHING
 
@@ -272,7 +272,7 @@ class HostTransfer:
         try:
             before = stored_bytes(self.context.pool.host(self.host.name) / base.name, path, self.cancellation)
             after = stored_bytes(self.prepared.path, path, self.cancellation)
-        except OSError as error:  # then rsync's sizes count, and the backup is suspect
+        except OSError as error:  # rsync's sizes are used, and the backup is suspect
             log.warning("%s: %s: bytes could not be counted: %s", self.host.name, path, error.strerror or error)
             return None
         return None if before is None or after is None else (before, after)

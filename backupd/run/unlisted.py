@@ -152,5 +152,5 @@ class _Look:
             raise _NoMoreLooks
         try:
             return self._tree.stat(joined(names)).kind == "folder"
-        except OSError:  # not there, or behind a symlink or a file
+        except OSError:  # missing, or below a symlink or a file
             return False

@@ -141,7 +141,7 @@ def count_that_exceeds_limit(messages: Messages, numbers: Mapping[str, int], lim
     return max(0, int(allowed / (1 - limits.unreadable))) + 2 if limits.unreadable < 1 else _ENOUGH
 
 
-_ENOUGH = 1_000_000  # where there is no limit to exceed
+_ENOUGH = 1_000_000  # stands for no limit
 
 
 def _missed(messages: Messages) -> int:
@@ -219,8 +219,8 @@ def _missed_too_much(evidence: PathEvidence) -> Cause | None:
         return Cause(CauseCode.NOTHING_READ, facts={"line": line})
     if evidence.base and (unknown := messages.unlisted_beyond):
         return Cause(CauseCode.NOT_LISTED, facts={"paths": unknown})
-    files = numbers.get("files", 0)  # what is below is not in rsync's list
-    if (missed + below) / max(1, files + below) > limit:  # as quotients, what is exactly at the limit compares equal
+    files = numbers.get("files", 0)  # files below unreadable folders are not in rsync's list
+    if (missed + below) / max(1, files + below) > limit:  # as a quotient, a number exactly at the limit compares equal
         facts = {"missed": missed, "below": below, "files": files, "limit": limit}
         return Cause(CauseCode.UNREADABLE, facts=facts)
     return None
@@ -240,8 +240,8 @@ class EmptiedWhy(Enum):
     """Why folders that are empty now are doubted."""
 
     NOT_MOUNTED = CauseCode.NOT_MOUNTED
-    UNDATED = CauseCode.EMPTIED_UNDATED  # the base is stamped in the future, so it is not known whether something was deleted
-    EXCLUDED = CauseCode.EMPTIED_SETTINGS  # or by an exclusion that the base did not have: never more than a warning
+    UNDATED = CauseCode.EMPTIED_UNDATED  # the base has a time in the future, so it is unknown whether files were deleted
+    EXCLUDED = CauseCode.EMPTIED_SETTINGS  # emptied by an exclusion that the base did not have: never more than a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ def decide_run(results: Sequence[PathResult]) -> RunVerdict:
     """Decides from all source paths of a run, at least one. The error is that of the worst path."""
     worst = max(results, key=lambda result: result.outcome.rank)
     if worst.outcome is PathOutcome.BROKEN and not any("files" in result.numbers for result in results):
-        return RunVerdict(None, "failed", worst.reason, worst.cause)  # no rsync came to a list: nothing here that could be restored
+        return RunVerdict(None, "failed", worst.reason, worst.cause)  # no rsync listed any file: nothing can be restored
     if worst.outcome in _FINAL:
         state = _FINAL[worst.outcome]
         return RunVerdict(state, state, worst.reason or None, worst.cause)

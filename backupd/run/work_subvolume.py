@@ -119,7 +119,7 @@ def prepare(wanted: WorkRequest) -> WorkSubvolume:
     except DataLost:
         raise
     except Exception:
-        if not prepared.fresh:  # what earlier runs brought must not be lost with the mark
+        if not prepared.fresh:  # data of earlier runs must not be lost with the mark
             leave_after_error(prepared, first_record(prepared, host, wanted.now), wanted.disk)
         raise
     return prepared
@@ -145,7 +145,7 @@ def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup 
     drop_other_paths(path / DATA, host.paths)
     dropped = drop_damaged(path, base.path, damaged_paths(base, wanted.damages)) if base else 0
     if not prepared.fresh or dropped:
-        sync(wanted.disk)  # the mark is gone for good before rsync writes anything; and a tree search sees committed inodes only
+        sync(wanted.disk)  # the deletion of the mark is on disk before rsync writes; and a tree search sees only committed inodes
     if base or not prepared.fresh:
         split_hard_links(path, since=linked_since(base), cancelled=wanted.cancelled)
     return dropped
@@ -167,9 +167,9 @@ def make_work_subvolume(
     """Makes a new `.working`. It gets that name after it has its record, so one without a record was not made by btrkeep."""
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
-        staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # which other hosts' runs make too
+        staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # runs of other hosts create it too
         staged.parent.mkdir(mode=0o700)
-    if left := describe(staged):  # by a run that was killed here
+    if left := describe(staged):  # left behind by a run that was killed at this point
         delete(staged.parent, left.id)
     if base:
         snapshot(base.path, staged)
@@ -193,10 +193,10 @@ def _continue(wanted: WorkRequest, left: LeftWork, base: FinalBackup | None, unr
     is_unsynced, ancestors = left.record.doubted or not left.synced, left.record.ancestors
     prepared = WorkSubvolume(path, record, False, left.subvolume.id, left.subvolume.uuid, is_unsynced, unread, ancestors)
     first = first_record(prepared, wanted.host, wanted.now)
-    records.write(path, first, durable=True)  # before the mark goes: it may fail on a full pool
+    records.write(path, first, durable=True)  # before the mark is deleted, because it may fail on a full pool
     remove_mark(path)
     if not left.synced and not mark_unsynced(path, wanted.cancelled):
-        raise Cancelled  # without the mark: the next run begins again to mark all files
+        raise Cancelled  # without the mark, the next run starts again to mark all files
     return prepared
 
 
@@ -283,7 +283,7 @@ def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
     """Returns the `ancestors` of the Record of a snapshot of `base` that was made in that generation."""
     if base is None:
         return {}
-    older = {} if base.subvolume.received_uuid else base.record.ancestors  # else they are another pool's generations
+    older = {} if base.subvolume.received_uuid else base.record.ancestors  # otherwise they are generations of another pool
     names = {path.name for path in base.path.parent.iterdir()} if older else set()
     return {name: generation for name, generation in older.items() if name in names} | {base.path.name: created}
 
@@ -344,7 +344,7 @@ def drop_damaged(subvolume: Path, base: Path, paths: Iterable[bytes]) -> int:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
-                if isinstance(error, OSError) and error.errno in DAMAGED:  # the metadata; nothing new can grow from it
+                if isinstance(error, OSError) and error.errno in DAMAGED:  # damaged metadata: it cannot be the base of a new backup
                     raise
                 log.warning("%s: %r is damaged, but could not be removed to fetch it again: %s", subvolume, path, error)
     return dropped

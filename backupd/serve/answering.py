@@ -20,7 +20,7 @@ from btrkeep.units import format_size, printable
 log = logging.getLogger("backupd.serve")
 
 _LONGEST_NAME = 100
-_OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; that it went well is no news
+_OFTEN = ("job", "jobs")  # a page that waits for a job asks every two seconds; successes are not logged
 _JOURNAL = "check its journal: `journalctl -u 'btrkeep-serve@*'`"
 _BROKEN = RequestRefused("internal error in the service", _JOURNAL)
 
@@ -41,11 +41,11 @@ def answer(service: ServiceContext, connection: socket.socket, allowed: frozense
                 return
             _serve(service, wire, peer)
         except ClientGone:
-            wire.answered, wire.streaming = True, False  # as far as it can be
-        except OperatorError as error:  # of the request's form
+            wire.answered, wire.streaming = True, False  # as far as possible
+        except OperatorError as error:  # the request is malformed
             log.warning("refused: %s", printable(error.message))
             _last_words(wire, error)
-        finally:  # of an unexpected exception
+        finally:  # also after an unexpected exception
             if not wire.answered or wire.streaming:
                 _last_words(wire, _BROKEN)
 

@@ -25,7 +25,7 @@ _STATE = (
     Path("/etc/btrkeep"),
     Path("/run/btrkeep"),
 )
-_FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two are the program
+_FOLDERS = (*_STATE, Path("/opt/btrkeep"), Path(sys.prefix))  # the last two contain the program
 
 
 def command_of(asked: ServeRequest, config: Config, program: Sequence[str]) -> tuple[str, ...]:

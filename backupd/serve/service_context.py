@@ -201,7 +201,7 @@ class ServiceContext:
         makes it unclear who may do what.
         """
         with self._lock:
-            # Taken before the files are read: a change that comes meanwhile is read at the next request.
+            # Taken before the files are read: the next request sees a change made while they are read.
             signature = _signature(main_and_name(self.pool_name, self.config_file)[0])
             if not self._loaded or self._loaded[0] != signature:
                 config = load_usable(self.pool_name, self.config_file)
@@ -249,7 +249,7 @@ class ServiceContext:
             with Catalogue.open(config.pool.state) as catalogue:
                 require_catalogue_of(config, pool, catalogue.pool_id())
                 publish_to_dashboard(config, pool, catalogue, self.clock)
-        except OperatorError as error:  # who asks next hears of it
+        except OperatorError as error:  # the next request reports it
             log.info("could not publish the configuration: %s", printable(error.message))
 
     def chosen(self) -> tuple[str, ...]:
@@ -367,5 +367,5 @@ class Call:
 
 def in_words(request: Request, longest: int = 300) -> str:
     """Returns a request for the log: one line, whatever it contains."""
-    arguments = json.dumps(request.arguments)  # ASCII alone
+    arguments = json.dumps(request.arguments)  # ASCII only
     return f"{printable(request.verb[:40])} {arguments if len(arguments) <= longest else arguments[:longest] + '...'}"

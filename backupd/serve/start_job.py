@@ -40,7 +40,7 @@ log = logging.getLogger("backupd.serve")
 
 PREVIEWS, PREVIEWS_OF_ONE = 4, 2
 """Maximum number of previews at the same time, in all and for one caller; one for a host. Each keeps an rsync busy on both sides,
-even if no user waits for it any more.
+even if no user is waiting for it any longer.
 """
 _one_at_a_time = threading.Lock()
 _PATIENCE = 15.0  # seconds
@@ -122,7 +122,7 @@ def _start_due(service: ServiceContext) -> dict[str, OperatorError]:
     serve_jobs, failed = list(jobs.all(now)), dict[str, OperatorError]()
     for job in serve_jobs:
         if job.over and job.called is None and job.started is None:
-            remove_request(requests, job.id)  # it has waited for too long
+            remove_request(requests, job.id)  # it has waited too long
     for job in next_turns(serve_jobs, service.config().backup.concurrency):
         try:
             if not request_exists(requests, job.id):
@@ -168,8 +168,8 @@ def keep_starting(service: ServiceContext) -> NoReturn:
         except (OperatorError, OSError) as error:
             log.warning("waiting backups cannot start: %s", printable(str(error)))
             with suppress(RequestRefused), _turn():
-                service.queue.waits = service.queue.changed.is_set()  # by a request meanwhile
-            service.queue.changed.wait(_AGAIN)  # without a request too: a folder that hung may answer again
+                service.queue.waits = service.queue.changed.is_set()  # set by a new request
+            service.queue.changed.wait(_AGAIN)  # also without a new request: a hung folder may answer again
             service.queue.waits = True
         if service.queue.waits:
             time.sleep(_LOOK)

@@ -42,7 +42,7 @@ def group() -> None:
 
 def main() -> None:
     """The entry point of `btrfs-balancer`."""
-    gc.set_threshold(1_000_000, 10, 10)  # looking at what was imported and read, again and again, is a tenth of a command's time
-    # NumPy's linear algebra would start a thread for each processor, which spin for longer than a scan takes.
+    gc.set_threshold(1_000_000, 10, 10)  # repeated garbage collection takes a tenth of a command's time
+    # NumPy's linear algebra would start a thread for each processor, which spins for longer than a scan takes.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(run_command_line(group, NAME))

@@ -44,7 +44,7 @@ def balance_target(path: Path | None, pool: str | None, config: Path | None) -> 
     require_one_pool(pool, config)
     if pool is None and config is None:
         return BalanceTarget(_needed(path))
-    from btrkeep.config import load_usable  # longer than a whole filesystem takes to scan
+    from btrkeep.config import load_usable  # importing it takes longer than scanning a whole filesystem
 
     usable = load_usable(pool or "main", config)
     show_times_in(usable.pool.zone)
@@ -103,7 +103,7 @@ def moment(text: str, now: datetime | None = None, zone: tzinfo | None = None) -
         at = time.fromisoformat(text.zfill(5))
     except ValueError:
         raise ValueError(_NO_TIME.format(text=text)) from None
-    now = now or datetime.now(zone).replace(tzinfo=None)  # hours on the wall: when clocks change, 06:00 is 06:00 all the same
+    now = now or datetime.now(zone).replace(tzinfo=None)  # local wall time: when clocks change, 06:00 is still 06:00
     following = datetime.combine(now.date(), at)
     if following <= now:
         following += timedelta(days=1)

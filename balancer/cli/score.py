@@ -186,5 +186,5 @@ def ordered(groups: "DataBlockGroups", key: str, least_score: float = 0.0) -> "A
     import numpy as np
 
     shown = np.flatnonzero(groups.score >= least_score)
-    values = getattr(groups, key)[shown].astype(np.float64)  # beyond 2**53 neighbours tie, and keep the order of addresses
+    values = getattr(groups, key)[shown].astype(np.float64)  # beyond 2**53 neighbours are equal, and stay in order
     return shown[np.argsort(-values if SORTS[key] else values, kind="stable")]

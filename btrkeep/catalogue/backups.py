@@ -24,7 +24,7 @@ from btrkeep.errors import OperatorError
 _HERE = "host = :host AND name = coalesce(:name, '')"
 _DROP = f"DELETE FROM backup WHERE {_HERE}"
 _DROP_NOTED = tuple(f"DELETE FROM {table} WHERE {_HERE}" for table in NOTED)
-# After a rebuild: of backups that are not there any more.
+# After a rebuild: rows of deleted backups.
 _DROP_STRAY = tuple(
     f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM backup WHERE backup.host = {table}.host AND backup.name = {table}.name)"
     for table in NOTED
@@ -37,11 +37,11 @@ _DETAILED = f"""
     SELECT {backup.select()}, coalesce(backup_detail.detail, '{{}}') AS "detail [document]"
     FROM backup LEFT JOIN backup_detail ON backup_detail.host = backup.host AND backup_detail.name = backup.name"""
 _OF_HOST, _ORDER = " WHERE backup.host = :host", " ORDER BY backup.host, backup.started, backup.name"
-# An outer join although only hosts with a backup are wanted: an inner one lets SQLite begin with all backups instead of the hosts.
+# An outer join, although only hosts with a backup are needed: with an inner join SQLite would start with all backups.
 _NEWEST = f"""
     SELECT {backup.select()} FROM host LEFT JOIN backup
     ON backup.host = host.name AND backup.name = coalesce(({hosts.NEWEST}), ({hosts.NEWEST_OF_ANY_STAMP})) ORDER BY host.name"""
-# One row for each host, its names in lines: a backup's name has no line end, and 95,000 rows take three times as long.
+# One row for each host, with its names in lines (they contain no line end): 95,000 rows would take three times as long.
 _NAMES = """SELECT host, group_concat(name, char(10)) FROM backup GROUP BY host"""
 
 
@@ -112,12 +112,12 @@ def _insert(session: Session, many: Sequence[Backup]) -> None:
     session.run_many(_INSERT_DETAIL, details)
 
 
-# uuid as it is: no conversion has anything to do there.
+# uuid is passed on unchanged: it needs no conversion.
 _STATES = f"""
     SELECT {backup.select("host", "name", "started", "state", "outcome", "held_until", "held_why", "expired", "subvolume_id")},
         uuid, CASE WHEN name = '' THEN base END, sealed
     FROM backup ORDER BY host, started, name"""
-# A hold, a mark, a suspect or altered outcome: what the host's notes have something to say of, or had.
+# A hold, a mark, a suspect or altered outcome: rows that depend on the host's notes, now or before.
 _NOTED = f"""
     SELECT {backup.select(*StateFromNotes._fields)} FROM backup
     WHERE held_why IS NOT NULL OR expired IS NOT NULL OR outcome IN ('suspect', 'altered')
@@ -233,7 +233,7 @@ _VALUES = attrgetter(*(field.name for field in fields(Backup)))  # tuples pickle
 @contextmanager
 def _spooled(backups: Iterable[Backup], folder: Path) -> Iterator[Iterator[list[Backup]]]:
     """Reads all of `backups`; then yields them in lists, in the same order."""
-    import pickle  # which only `rebuild` needs, and tempfile
+    import pickle  # only `rebuild` needs it and tempfile
     import tempfile
 
     with tempfile.TemporaryFile(dir=folder) as file:

@@ -40,11 +40,11 @@ _RATE = 84 << 10  # bytes a second: 7.4 GB a day; 96,000 backups are 133 MB, so 
 _SHORTEST = 2.0  # seconds
 _SELDOM_RATE = 56 << 10  # bytes a second: 5 GB a day
 _SMALL = 4 << 20  # bytes: 288 samples a day and as many checks for alarms are 2.4 GB
-_HOUR, _LATE = 3600.0, 900.0  # seconds: after the first the pages warn of an old copy; the second is for what is late
+_HOUR, _LATE = 3600.0, 900.0  # seconds: after the first, the pages warn of an old copy; the second is the delay of a late copy
 _PATIENCE = 10.0  # seconds to wait for another program's copy, which takes about one
 _PAUSE = 0.02
-_OLD = 1800.0  # seconds, half an hour before the pages warn; then it is made again, although nothing has changed
-_SPARE = 16 << 20  # bytes that a copy leaves free: the live file comes first
+_OLD = 1800.0  # seconds: an older copy is made again even without changes, half an hour before the pages warn
+_SPARE = 16 << 20  # bytes that a copy leaves free for the live file
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 Mark = list[int]
@@ -89,7 +89,7 @@ def renew(path: Path, *, is_urgent: bool, every: Callable[[int], float] = interv
         if not _is_due(path, every, is_urgent=is_urgent):
             return False
         with _alone(path.parent):
-            if not _is_due(path, every, is_urgent=is_urgent):  # another program has made one meanwhile
+            if not _is_due(path, every, is_urgent=is_urgent):  # another program has just made one
                 return False
             _require_space(path)
             facts = {COPIED: format_time(datetime.now(UTC)), _MARK: json.dumps(_mark_of(path))}
@@ -144,7 +144,7 @@ def _mark_of(path: Path) -> Mark:
     mark = [(live := path.stat()).st_ino, live.st_size, live.st_mtime_ns]
     with suppress(FileNotFoundError):
         wal = path.with_name(f"{path.name}-wal").stat()
-        if wal.st_size:  # an empty one only means that some program has the catalogue open
+        if wal.st_size:  # an empty WAL only means that a program has the catalogue open
             mark += [wal.st_size, wal.st_mtime_ns]
     return mark
 

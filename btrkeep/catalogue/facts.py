@@ -9,7 +9,7 @@ from btrkeep.catalogue.session import CatalogueSession
 from btrkeep.catalogue.sqlite import Session
 from btrkeep.units import format_time, parse_time
 
-if TYPE_CHECKING:  # few commands take the history out, or put it back
+if TYPE_CHECKING:  # few commands export or import the history
     from btrkeep.catalogue.history import Alive, Row
 
 
@@ -53,7 +53,7 @@ Span = tuple[datetime, datetime]
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _UNKNOWN, _COPY = "history_unknown", "history_copy"
 _ANYTHING = ("SELECT 1 FROM backup LIMIT 1", "SELECT 1 FROM run LIMIT 1", "SELECT 1 FROM sample LIMIT 1")
-_MOST = 50  # spans: of more the latest, which is what strips of nights show
+_MOST = 50  # spans: only the latest, which the strips of nights show
 
 
 class HistoryStore(AboutStore):

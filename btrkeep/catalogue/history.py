@@ -58,7 +58,7 @@ class _Kind:
         return self.table.name
 
 
-# The smallest first: when there is room for no more, it is old runs that are left out.
+# The smallest first, so that old runs are omitted when the limit is reached.
 _KINDS = (
     _Kind(tables.alarm, ("what", "subject"), "since", 10_000),
     _Kind(tables.expiry, ("started", "pid"), "started", 10_000, in_order=True),
@@ -149,7 +149,7 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(number) is int and abs(number) <= LARGEST_NUMBER for number in value)
 
 
-_IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # what is taken apart without a further look
+_IS_NAMED: Mapping[str, Callable[[Any], bool]] = {  # values that are unpacked without a check
     "sample.spaces": lambda spaces: (
         all(map(read_space_name, spaces)) and all(_are_numbers(of) and len(of) == 3 for of in spaces.values())
     ),

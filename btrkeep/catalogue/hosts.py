@@ -12,17 +12,17 @@ _KNOW = "INSERT INTO host (name) VALUES (:host)"
 _IS_MET = "(EXISTS (SELECT 1 FROM backup WHERE backup.host = host.name) OR EXISTS (SELECT 1 FROM run WHERE run.host = host.name))"
 _HOSTS = f"SELECT name FROM host WHERE {_IS_MET} ORDER BY host.name"
 
-# One index seek for each host, then as many rows back as do not fit. What is stamped after :latest counts for nothing: a clock was
+# One index seek for each host, then back over the rows that do not fit. Rows with a time after :latest are ignored: a clock was
 # wrong.
 _ONE = "SELECT one.name FROM backup AS one WHERE one.host = host.name"
-_BACK = "ORDER BY one.started DESC, one.name = '' DESC, one.name DESC LIMIT 1"  # of the same moment .working, which has no name
+_BACK = "ORDER BY one.started DESC, one.name = '' DESC, one.name DESC LIMIT 1"  # at equal times .working first: it has no name
 NEWEST = f"{_ONE} AND one.started <= :latest {_BACK}"
 """The name of the newest backup of `host`'s row, in any state."""
 NEWEST_OF_ANY_STAMP = f"{_ONE} {_BACK}"
 _NEWEST_COMPLETE = f"{_ONE} AND one.started <= :latest AND one.state = 'complete' {_BACK}"
 _NEWEST_ENDED_RUN = "SELECT id FROM run AS one WHERE one.host = host.name AND one.outcome IS NOT NULL ORDER BY one.id DESC LIMIT 1"
 _AHEAD = f"SELECT one.started FROM backup AS one WHERE one.host = host.name AND one.started > :latest {_BACK}"
-# Only few backups have any, so most details are not parsed. One that is not JSON must not fail the query.
+# Few backups have any, so most details are not parsed. Invalid JSON must not fail the query.
 _LASTING = """CASE WHEN instr(detail.detail, '"lasting"') AND json_valid(detail.detail)
         THEN coalesce(json_extract(detail.detail, '$.lasting'), '[]') ELSE '[]' END AS "lasting [conditions]\""""
 # The columns in the order of HostFacts' fields, after the name.
@@ -36,7 +36,7 @@ _FACTS = f"""
     LEFT JOIN backup AS newest ON newest.host = host.name AND newest.name = ({NEWEST})
     LEFT JOIN run ON run.id = ({_NEWEST_ENDED_RUN})
     WHERE {_IS_MET.replace("run.", "any_run.").replace("FROM run", "FROM run AS any_run")}
-    ORDER BY host.name"""  # as the indexes are: otherwise their pages are read again and again
+    ORDER BY host.name"""  # in the order of the indexes: otherwise their pages are read repeatedly
 
 
 def ensure_host(session: Session, name: str) -> None:

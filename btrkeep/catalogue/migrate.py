@@ -94,7 +94,7 @@ def _set_aside(path: Path) -> Path | None:
     if not path.exists():
         return None
     aside = next(free for n in range(1, 10**6) if not (free := path.with_name(f"{FILE}.aside-{n}")).exists())
-    for suffix in ("-wal", "-shm", ""):  # the file last: until then it is found with what is left, and refused or recovered
+    for suffix in ("-wal", "-shm", ""):  # the file last: after an interruption the rest is found and refused or recovered
         part = path.with_name(FILE + suffix)
         if part.exists():
             part.rename(aside.with_name(aside.name + suffix))
@@ -110,7 +110,7 @@ def _require_trusted(state: Path) -> None:
 
 def _make_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():  # then not even a moment: closing the file would drop the locks of other connections of this process
+    if path.exists():  # do not open an existing file: closing it would drop the locks of other connections of this process
         return
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -137,13 +137,13 @@ def _set_modes(path: Path) -> None:
         is_ours = not folder.st_gid or folder.st_gid == _readers()
         mode = stat.S_IMODE(folder.st_mode) | (stat.S_IRGRP | stat.S_IXGRP if is_ours else 0)
         if not group or not mode & stat.S_IXGRP:
-            return  # no other user may read anything here
+            return  # no other user may read this folder
         _set(path.parent, folder, group, mode | stat.S_ISGID)
         copy = path.with_name(dashboard_copy.FILE)
-        if dashboard_copy.is_plain(copy):  # one that was made while the folder was closed to the group is root's alone
+        if dashboard_copy.is_plain(copy):  # a copy made while the group had no access to the folder belongs to root alone
             with ClosingFd(os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as fd:
                 status = os.fstat(fd)
-                if status.st_nlink == 1 and not status.st_uid:  # else it may be another file of root's, by another name
+                if status.st_nlink == 1 and not status.st_uid:  # otherwise it may be a hard link to another file of root's
                     os.fchown(fd, -1, group)
                     os.fchmod(fd, stat.S_IMODE(status.st_mode) | stat.S_IRGRP)
 
@@ -220,8 +220,8 @@ def _upgrade(path: Path, version: int) -> None:
     steps = [(SCHEMA / f"{number:04}.sql").read_text(encoding="utf-8") for number in range(version + 1, newest + 1)]
     marks = f"PRAGMA application_id = {tables.APPLICATION_ID}; PRAGMA user_version = {newest};"
     with closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None)) as connection:
-        # A step may have to make a table again; with foreign keys on, dropping the old one would delete the rows that refer to it.
-        # This has no effect within a transaction, so it comes before.
+        # A step may recreate a table; with foreign keys on, dropping the old table would delete the rows that refer to it.
+        # This has no effect inside a transaction, so it comes first.
         connection.execute("PRAGMA foreign_keys = OFF")
         connection.executescript("\n".join(("BEGIN IMMEDIATE;", *steps, marks)))
         if broken := connection.execute("PRAGMA foreign_key_check").fetchone():

@@ -40,7 +40,7 @@ def _kind(word: str, **traits: bool) -> str:
 HOST = _kind("host", named=True, of_host=True)
 CONDITION = _kind("condition", named=True, of_host=True, has_command=True)  # a host with lasting conditions
 HOST_KEY = _kind("hostkey", named=True, of_host=True, has_command=True)  # a host that answers with another key
-DAMAGED = _kind("damaged", named=True)  # a host some of whose backups are
+DAMAGED = _kind("damaged", named=True)  # a host with damaged backups
 REPLICA = _kind("replica", named=True, of_copy=True)
 PUSH = _kind("push", named=True, of_copy=True)
 FETCHED_BY = _kind("fetched_by", named=True, of_copy=True)

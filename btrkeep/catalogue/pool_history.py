@@ -18,7 +18,7 @@ class DedupeStore(CatalogueSession):
     def start_dedupe(self, started: datetime, pid: int, pid_started: str | None) -> int:
         """Records the start of a run; returns its id. All counts are 0. Ends the row of a killed run."""
         with self._writing("dedupe begun in the catalogue") as session:
-            for row in dedupe.unfinished(session):  # the lock `verify` is ours, so none of them runs
+            for row in dedupe.unfinished(session):  # this process holds the lock `verify`, so none of them is running
                 dedupe.change(session, row.id, {"finished": row.updated, "outcome": "killed"})
             return dedupe.start(session, started=started, pid=pid, pid_started=pid_started)
 
@@ -144,7 +144,7 @@ class BalanceStore(CatalogueSession):
 
     def moves_of(self, filesystem: str, vaddr: int) -> list[BalanceStep]:
         """Returns the last steps of balances for the block group at this address, newest first."""
-        if vaddr >= 1 << 63:  # a database's numbers end there, and no filesystem comes near
+        if vaddr >= 1 << 63:  # the limit of SQLite's numbers, far above any address
             return []
         values = {"filesystem": filesystem, "vaddr": vaddr, "most": _MOST_MOVES}
         return [BalanceStep(*row) for row in self._reader.all(_OF_BLOCK_GROUP, values)]
@@ -229,7 +229,7 @@ class SampleStore(CatalogueSession):
 
 
 def _newest(session: Session, filesystem: str) -> Sample | None:
-    # Not what was made of older ones: it was put in later than they were.
+    # Not the merged samples, which are inserted later than the others.
     return sample.first(
         session, "WHERE filesystem = :filesystem AND span = 'raw' ORDER BY id DESC LIMIT 1", {"filesystem": filesystem}
     )

@@ -29,7 +29,7 @@ PATIENCE = 5.0
 _PAUSE = 0.002
 _TRUSTED = 10.0  # seconds; the dashboard opens the catalogue for each request
 _MADE_BY = "`backupd check` creates it; if it was lost, `backupd rebuild` creates it from the pool"
-_SETTLED = 50_000_000  # ns; a change within one tick of the filesystem's clock after another would leave the same time
+_SETTLED = 50_000_000  # ns; a second change within a tick of the filesystem's clock would leave the same time
 _PASSING = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_CANTOPEN,
@@ -44,7 +44,7 @@ class CatalogueUnready(OperatorError):
     """The catalogue does not exist, is not readable, or has another version: trying again would not help."""
 
 
-# What tells one state of a file from another: its inode, its size, and when its content and anything of it changed last.
+# Identifies the state of a file: its inode and size, and when its content and its metadata last changed.
 Mark = tuple[int, int, int, int]
 
 
@@ -53,7 +53,7 @@ class ReadOnlySession(Session):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._mark: Mark | None = None  # of the file that is read as one that never changes
+        self._mark: Mark | None = None  # of the file that is opened as immutable
 
     def _answer(self, query: str, values: Values) -> QueryResult:
         """Repeats the query until the catalogue has not changed while it ran."""
@@ -73,7 +73,7 @@ class ReadOnlySession(Session):
         raise sqlite3.ProgrammingError("the catalogue is closed")
 
     def _try(self, query: str, values: Values) -> QueryResult | None:
-        """Returns None if the file changed meanwhile."""
+        """Returns None if the file changed while it was read."""
         connection = self._settled()
         if connection is None:
             return None
@@ -84,7 +84,7 @@ class ReadOnlySession(Session):
         except (sqlite3.DatabaseError, *NOT_OURS):
             if self._mark == _mark(self.path):
                 raise
-            return None  # half of the file was new: whatever the error says, it is no news of the catalogue
+            return None  # the file changed while it was read, so the error says nothing about the catalogue
         return _FetchedRows(rows) if self._mark == _mark(self.path) else None
 
     def _settled(self) -> sqlite3.Connection | None:

@@ -126,7 +126,7 @@ class RunStore(CatalogueSession):
         self._unseen.discard(progress_now.run_id)
 
     def drop_progress(self, host: str) -> None:
-        """Deletes the progress of a host, which has no running transfer any more."""
+        """Deletes the progress of a host whose transfer has ended."""
         with self._writing("progress row dropped") as session:
             session.run("DELETE FROM progress WHERE host = :host", {"host": host})
 
@@ -137,7 +137,7 @@ class RunStore(CatalogueSession):
 
 def _conditions(wanted: PastRuns) -> Iterator[str]:
     if wanted.hosts is not None and len(wanted.hosts) == 1:
-        yield "host = :host"  # read from the newest back, not all of them
+        yield "host = :host"  # reads backwards from the newest, not all rows
     elif wanted.hosts is not None:
         yield "host IN (SELECT value FROM json_each(:hosts))"
     if wanted.outcomes:
@@ -216,7 +216,7 @@ def _joined(pieces: list[Night]) -> Night:
     )
 
 
-# A later id is a later run: with the first id that can be meant all older rows are passed over, of one host and of all.
+# Ids increase with time: starting at the first possible id skips all older rows, for one host and for all.
 _FIRST = "SELECT min(id) FROM run WHERE finished >= :since OR finished IS NULL"
 _TRIED = f"""
     SELECT {run.select(*HostRuns._fields)} FROM run WHERE id >= :first AND started >= :since"""

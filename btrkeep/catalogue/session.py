@@ -22,7 +22,7 @@ class CatalogueSession:
         self._state = state
         self._reader = reader
         self._writer = writer
-        self._copies = False  # for the dashboard
+        self._copies = False  # whether copies for the dashboard are made
         self._is_periodic = False
         self._copied_changes = 0
         self._next_copy = time.monotonic()
@@ -37,7 +37,7 @@ class CatalogueSession:
         than this code.
         """
         path = migrate.prepared(state)
-        with ExitStack() as stack:  # neither stays open without the other
+        with ExitStack() as stack:  # if one fails, the other is closed too
             reader, writer = (stack.enter_context(closing(sqlite.opened(path))) for _ in range(2))
             stack.pop_all()
         opened = cls(state, reader, writer)
@@ -64,7 +64,7 @@ class CatalogueSession:
             return cls._for_reading(state, readonly.CopySession(path))
         except (CatalogueBusy, CatalogueUnready):
             raise
-        except OperatorError as error:  # its hint is about the catalogue itself, which may have the same fault, or none
+        except OperatorError as error:  # its hint is about the catalogue itself, which may be intact
             raise CatalogueUnready(f"the dashboard's copy cannot be read: {error.message}", _COPY_HINT) from error
 
     @classmethod
@@ -102,13 +102,13 @@ class CatalogueSession:
                 yield catalogue, aside
             if old := migrate.put_in_place(folder, state):
                 aside.append(old)
-        cls.open(state, copies=False).close()  # the modes of its files
+        cls.open(state, copies=False).close()  # sets the modes of its files
         dashboard_copy.renew(state / migrate.FILE, is_urgent=True)
 
     def require_integrity(self) -> None:
         """Raises CatalogueDamaged if any part of the file is damaged, including parts that no query has read yet."""
         sqlite.require_integrity(self._reader)
-        for table in tables.TABLES:  # pages may be whole with values in them that were never written
+        for table in tables.TABLES:  # intact pages may still contain wrong values
             for _ in self._reader.stream(f"SELECT {table.select()} FROM {table.name}"):
                 pass
 

@@ -205,18 +205,18 @@ _MEANINGS: Mapping[int, _Meaning] = {
     sqlite3.SQLITE_IOERR: _BROKEN,
     sqlite3.SQLITE_BUSY: _BUSY,
     sqlite3.SQLITE_LOCKED: _BUSY,
-    sqlite3.SQLITE_PROTOCOL: _BUSY,  # a lock of the -shm that some program holds
+    sqlite3.SQLITE_PROTOCOL: _BUSY,  # a program holds a lock of the -shm file
     sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_READONLY: (CatalogueUnusable, "the catalogue {path} cannot be written", _READ_ONLY),
     sqlite3.SQLITE_CANTOPEN: (CatalogueUnusable, "the catalogue {path} cannot be opened", _READ_ONLY),
 }
 """By primary result code, or by a complete code if the other codes of its kind are bugs: https://www.sqlite.org/rescode.html."""
 _OTHER_FORMAT = "unsupported file format"
-"""What SQLite says of a header whose format is a number that is none: it has no code of its own."""
+"""SQLite's message about a header with an unknown format, which has no separate code."""
 _FOR_LACK_OF_ROOM = (_BROKEN, _MEANINGS[sqlite3.SQLITE_CANTOPEN])
-"""What SQLite says when there is no room for the index of a journal, and when there is no inode for one."""
+"""SQLite's errors when there is no space for the index of a journal, and when there is no inode for it."""
 _NEEDED = 64 << 10
-"""Bytes: the index of a journal takes 32 KB at once, and when there is no room for it SQLite says "disk I/O error"."""
+"""Bytes: the index of a journal takes 32 KB at once; without that space SQLite reports "disk I/O error"."""
 _FILES_NEEDED = 2
 """Inodes: the journal and its index."""
 
@@ -253,11 +253,11 @@ class Session:
         return row[0] if row else None
 
     def stream(self, query: str, values: Values = {}) -> Iterator[Row]:  # noqa: B006
-        """Yields the rows, as they were when the first one was read. Raises sqlite3.ProgrammingError if it is closed meanwhile."""
+        """Yields the rows, as they were when the first one was read. Raises sqlite3.ProgrammingError if closed before the end."""
         for batch in self._parts(query, values):
             for row in batch:
                 yield row
-                if self._closed:  # otherwise those that were fetched in advance would come, and look like all
+                if self._closed:  # otherwise the rows fetched in advance would look like a complete result
                     raise sqlite3.ProgrammingError("the catalogue was closed before its rows were read to the end")
 
     def run(self, statement: str, values: Values = {}) -> sqlite3.Cursor:  # noqa: B006
@@ -273,7 +273,7 @@ class Session:
     @contextmanager
     def transaction(self, change: str) -> Iterator["Session"]:
         """A transaction: the block's changes are applied all together or not at all. `change` describes them. Other writers wait
-        meanwhile.
+        until it ends.
         """
         self.run("BEGIN IMMEDIATE")
         try:
@@ -281,7 +281,7 @@ class Session:
             with Checkpoint(change):
                 self.run("COMMIT")
         except BaseException:
-            if self._open().in_transaction:  # a full disk has ended it already
+            if self._open().in_transaction:  # a full disk has already ended it
                 self._open().rollback()
             raise
 
@@ -356,7 +356,7 @@ def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_ERROR and str(error) == _OTHER_FORMAT:
         return _error(_DAMAGED, path, error)
-    if code is None and isinstance(error, sqlite3.OperationalError):  # Python's own: text that is not UTF-8
+    if code is None and isinstance(error, sqlite3.OperationalError):  # raised by Python: text that is not UTF-8
         return _error(_DAMAGED, path, error)
     meaning = (_MEANINGS.get(code) or _MEANINGS.get(code & 0xFF)) if code is not None else None
     return _error(meaning, path, error) if meaning else None

@@ -170,8 +170,8 @@ def _kind(of_type: Any) -> str:
     return "document" if get_origin(of_type) is Mapping else ""
 
 
-# A backup's name is '' while it is in `.working`: NULLs are never equal, and a key must be unique. Its detail has a table of its
-# own, because it is some kilobytes: a list of all backups must not read it.
+# A backup's name is '' while it is in `.working`: a key must be unique, and NULLs are never equal. Details of some kilobytes are
+# in a separate table, so that a list of all backups does not read them.
 backup = Table("backup", Backup, _kinds(Backup, but="detail", name="name"))
 run = JobTable("run", Run, _kinds(Run), fixed=("id", "host", "started", "night"), counts=("attempts",), is_corrected=True)
 progress = Table("progress", Progress, _kinds(Progress))

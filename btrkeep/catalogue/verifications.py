@@ -18,7 +18,7 @@ _NEWEST = f"""SELECT host, max(looked) AS "looked [moment]"
                 WHERE backup.host = verification.host AND backup.name = verification.name AND {_IS_EMPTY})
             THEN NULL ELSE whole END AS looked FROM verification)
     WHERE looked <= :until GROUP BY host"""
-# One index seek for each host. The least `finished` of all its backups would take reading every row of the table.
+# One index seek for each host. Searching the lowest `finished` of all its backups would read every row of the table.
 _OLDEST = """SELECT host.name,
         (SELECT one.finished FROM backup AS one WHERE one.host = host.name AND one.name <> '' AND one.finished IS NOT NULL
         ORDER BY one.started LIMIT 1) AS "finished [moment]"

@@ -11,7 +11,7 @@ from btrkeep.decisions.trend import date_ticks, hour_ticks
 from btrkeep.units import size_short
 
 _RIGHT, _TOP = 10, 14
-_WIDER = 1.15  # the letters of another machine may be wider than ours
+_WIDER = 1.15  # another machine's font may be wider
 _BETWEEN = 10
 _MOST_NUMBERS = 7
 _STEPS_OF_TIME = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400)

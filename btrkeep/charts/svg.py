@@ -21,7 +21,7 @@ MARGIN, _HEAD, _HEADING, _APART = 8, 44, 24, 14
 _CHARACTER = 7.0
 """The approximate width of a character in pixels."""
 
-# After Okabe and Ito (https://jfly.uni-koeln.de/color/): people tell them apart who do not see all colours.
+# By Okabe and Ito (https://jfly.uni-koeln.de/color/): distinguishable for colour-blind people.
 PALETTES: Mapping[str, Mapping[str, str]] = {
     LIGHT: {
         "ground": "#ffffff",
@@ -57,7 +57,7 @@ PALETTES: Mapping[str, Mapping[str, str]] = {
         "green": "var(--good)",
         "purple": "var(--odd)",
     },
-    VARIANTS: {  # of the page of a rehearsal, whose variants have a colour each
+    VARIANTS: {  # of the page of a rehearsal, with a colour for each variant
         "ink": "var(--ink)",
         "faint": "var(--grey)",
         "grid": "var(--line)",
@@ -201,7 +201,7 @@ def file_of(title: str, panels: Sequence[Panel], described: str, foot: str = "")
     sheet.rect(0, 0, style.width, sheet.height, "ground")
     sheet.text(
         MARGIN, 26, title, colour="ink", font=max(min(17, int(style.width * FONT / _CHARACTER / len(title))), 6)
-    )  # all of a long path
+    )  # the whole path, even if it is long
     y = _HEAD
     for panel in panels:
         if panel.heading:

@@ -26,15 +26,15 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 _PRINTING = {__file__, click.utils.__file__}
-_OBJECTS = 50_000  # new ones before they are searched for cycles; by 700, Python's own number, every command starts 0.05 s later
-_AT_A_TIME = 500  # encoding many items with one call takes two thirds of the time; so many are some 200 kB
+_OBJECTS = 50_000  # new objects between two garbage collections; with 700, Python's default, every command starts 0.05 s later
+_AT_A_TIME = 500  # items encoded in one call, about 200 kB: two thirds of the time of single calls
 
 
 def run_command_line(command: click.Command, name: str) -> int:
     """Runs a click command and returns the exit status. The only place where OperatorError is caught."""
     _open_closed_streams()
     gc.set_threshold(_OBJECTS)
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited: then each program that fails would be one that succeeds
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited: a failed program would look like a successful one
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         _require_current_folder()
@@ -52,7 +52,7 @@ def run_command_line(command: click.Command, name: str) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return Exit.INTERRUPTED
-    except SystemExit:  # from click, when the reader (head, less) has had enough, and after a completion
+    except SystemExit:  # from click: the reader (head, less) has closed the pipe, or after a completion
         if not _nobody_reads():
             raise
         hang_up(sys.stdout)
@@ -98,7 +98,7 @@ def _open_closed_streams() -> None:
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            fd = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            fd = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             os.set_inheritable(fd, True)
             setattr(sys, name, os.fdopen(fd, "r" if name == "stdin" else "w", encoding="utf-8"))
 
@@ -159,7 +159,7 @@ def print_error(error: OperatorError) -> None:
         print_wrapped(click.style(ERROR_MARK, fg="red", bold=True) + printable(line), err=True, color=_colour())
     if error.hint:
         print_wrapped(click.style("hint: ", fg="cyan") + printable(error.hint), err=True, color=_colour())
-    for note in getattr(error, "__notes__", ()):  # never broken: a shell line may be in it
+    for note in getattr(error, "__notes__", ()):  # never wrapped: it may contain a shell line
         click.echo(printable(note), err=True)
 
 
@@ -190,7 +190,7 @@ def print_listing(columns: Sequence[Column[Row]], rows: Sequence[Row], *, as_jso
 
 def echo_json(value: object) -> None:
     """Prints one JSON document. Times are RFC 3339."""
-    import json  # here and below: only where it is needed, for a scan of 42 TiB takes no longer than a hundred imports
+    import json  # here and below only where needed: a scan of 42 TiB takes no longer than a hundred imports
 
     click.echo(json.dumps(with_encoded(with_calls_in(value)), indent=2, default=_in_json))
 
@@ -230,11 +230,11 @@ def _encoded(items: Sequence[Mapping[str, Any]]) -> str:
     """Returns JSON in ASCII, because a terminal interprets some other characters. orjson takes a fifth of the time, but cannot
     write ASCII.
     """
-    import orjson  # few commands print so much
+    import orjson  # few commands print that much
 
     try:
         fast = orjson.dumps(items, _in_json, orjson.OPT_PASSTHROUGH_DATETIME)
-        if fast.isascii() and b"`" not in fast:  # a command in backquotes
+        if fast.isascii() and b"`" not in fast:  # backquotes mark a command
             return fast.decode("ascii")
     except TypeError:  # text with bytes that are not UTF-8
         pass

@@ -109,7 +109,7 @@ def show_times_of_pool_on(filesystem: str) -> None:
     files = sorted(_FOLDER.glob("[!.]*.toml"))
     if not files:
         return
-    from btrkeep.config import load_usable  # takes longer than many a picture
+    from btrkeep.config import load_usable  # importing it takes longer than drawing most pictures
     from btrkeep.pool.marker import open_pool
 
     zones = set()

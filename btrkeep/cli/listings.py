@@ -186,6 +186,6 @@ def _padded(text: str, width: int, to_the_right: bool) -> str:
 
 def _columns() -> int:
     """Returns the width of the terminal, or COLUMNS."""
-    import shutil  # brings three compressors along, which most commands have no use for
+    import shutil  # imports three compressors that most commands do not need
 
     return shutil.get_terminal_size().columns

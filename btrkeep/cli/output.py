@@ -17,7 +17,7 @@ import click
 from btrkeep.process.progress import Notice
 from btrkeep.units import printable
 
-_WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # what stands in backquotes is to be pasted
+_WORD = re.compile(r"\s*(?:`[^`]*`|\S)+")  # text in backquotes is a command to paste
 _COMMAND = re.compile(r"`(backupd|btrkeep-web) (?!-)")
 
 

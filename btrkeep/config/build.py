@@ -41,7 +41,7 @@ _INHERITED = {key.name for key in LEGAL[HOST].values() if key.inherited}
 _SOME = 3  # hosts that are named; the others are counted
 _COPIES = {REPLICA: "a replica", PUSH: "a [push] section", FETCHED_BY: "a [fetched_by] section", OFFSITE: "a repository"}
 _SAME_NAME = "{} already has this name, and `status` shows both in one table"
-_NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # they say how a host is reached
+_NEEDS_ADDRESS = ("port", "rsync_path", "ssh_options")  # keys about the connection to a host
 
 
 def exclude_nothing(_sections: Sections, _problems: Problems) -> None:
@@ -170,7 +170,7 @@ def _hosts(
     shared = {name: inherit(everybody, _shared(table.values)) for name, table in groups.items()}
     for name, table in sections.named[HOST].items():
         group = table.values.get("group")
-        if group is not None and group not in groups:  # a file that could not be read may have it
+        if group is not None and group not in groups:  # an unreadable file may define it
             setting, reason = f"{dotted(HOST, name, 'group')} = {show(group)}", f"there is no such group{nearest(group, groups)}"
             problems.add(table.file, setting, reason, (HOST, name, "group"), implied=problems.unread)
         values = inherit(shared.get(group or "", everybody), table.values)

@@ -9,12 +9,12 @@ POOL, BACKUP, RETENTION, EXPIRY, NOTIFY = "pool", "backup", "retention", "expiry
 BALANCE, VERIFY, DRILL, WEB, SERVE = "balance", "verify", "drill", "web", "serve"
 SSH, GROUP, HOST, REPLICA, PUSH, OFFSITE = "ssh", "group", "host", "replica", "push", "offsite"
 FETCHED_BY = "fetched_by"
-SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, VERIFY, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections of which there is one
-NAMED = (GROUP, HOST, REPLICA, PUSH, FETCHED_BY, OFFSITE)  # sections of which each has a name: [host.web1]
+SINGLE = (POOL, BACKUP, RETENTION, EXPIRY, BALANCE, VERIFY, DRILL, NOTIFY, WEB, SERVE, SSH)  # sections that exist once
+NAMED = (GROUP, HOST, REPLICA, PUSH, FETCHED_BY, OFFSITE)  # sections with names: [host.web1]
 SECTIONS = SINGLE + NAMED
 WITHIN = dict.fromkeys(
     (GROUP, HOST, REPLICA, OFFSITE), (RETENTION,)
-)  # sections that may stand in a named one too: [host.web1.retention]
+)  # sections that are also allowed inside a named one: [host.web1.retention]
 EVERY_HOST, SHARED = (BACKUP, GROUP, HOST), (GROUP, HOST)
 WITH_COPIES = (*EVERY_HOST, REPLICA, PUSH, OFFSITE)
 

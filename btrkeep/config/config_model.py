@@ -58,7 +58,7 @@ class Retention:
     monthly: int = _period(lambda day: day.year * 100 + day.month, 30, "M", 133, "odd", "12", "The same for months.")
     yearly: int = _period(lambda day: day.year, 365, "Y", 166, "odd", "3", "The same for years.")
     min_keep: int = entry((RETENTION,), kinds.COUNT, 3, "5",
-        "How many of the newest complete backups of a host are kept, whatever the rules.")
+        "How many of the newest complete backups of a host are kept, regardless of the rules.")
     grace: float = entry((RETENTION,), kinds.DURATION, "1d", '"3d"',
         "How long an expired backup can still be restored, or kept again with ``backupd unexpire``, before it is deleted.")
 
@@ -135,7 +135,7 @@ class HostConfig:
         "The age of a host's newest complete backup at which the host is late. Without it: 1.5 times ``every``, and at least one "
         "missed window. For ``optional`` hosts see ``max_absence``.", shown=True)
     attempts: int = entry(EVERY_HOST, kinds.COUNT, 3, "5",
-        "How often a broken transfer is tried in one run.", shown=True)
+        "How many times a failed transfer is attempted in one run.", shown=True)
     stall: float = filled_by(settings.STALL)
     deadline: float = entry(EVERY_HOST, kinds.DURATION, "6h", '"12h"',
         "A host that takes longer than this in one run is stopped, and continued in the next.", shown=True)
@@ -169,8 +169,8 @@ class HostConfig:
         "Replaces all inherited patterns; an ``exclude`` in the same section adds to it.", name="exclude_only"))
     one_file_system: bool = entry(EVERY_HOST, kinds.FLAG, False, "true",
         "Do not back up filesystems mounted below a source path, nor nested btrfs subvolumes such as ``/home`` of many "
-        "distributions. Each backup names these folders in a warning. Backups keep the files that such a mount hides. With and "
-        "without this key, no backup has files in a folder under a mount.",
+        "distributions. Each backup lists these folders in a warning. Files hidden under a mount cannot be read, with or "
+        "without this key; with it, backups keep their earlier versions.",
         shown=True)
     retention: Retention = field(default_factory=Retention)
     """The rules for its backups."""
@@ -283,8 +283,8 @@ class PushSettings(CopySettings):
 
 @dataclass(frozen=True, slots=True)
 class FetchedBySettings(CopySettings):
-    """A pool that fetches from this one, as the copy `name`. Nothing is done for it here: an alarm comes if it does not fetch any
-    more.
+    """A pool that fetches from this one, as the copy `name`. Nothing is done for it here: there is an alarm if it stops
+    fetching.
     """
 
     kind: ClassVar[str] = "fetched_by"

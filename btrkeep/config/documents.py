@@ -15,7 +15,7 @@ from btrkeep.errors import ConfigError
 from btrkeep.procfs import privilege_hint
 
 _WHERE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
-_TABLE = re.compile(r"\('[^)]*\)")  # ('host', 'web1'), where tomllib names one
+_TABLE = re.compile(r"\('[^)]*\)")  # ('host', 'web1'), as tomllib prints a table's name
 _NAME = re.compile(r"'([^']*)'")
 
 
@@ -90,7 +90,7 @@ def _drop_ins(folder: Path, problems: Problems) -> list[str]:
     except OSError as error:
         problems.add_unread(folder, f"cannot be read: {error.strerror}")
         return []
-    # Hidden files are what editors leave while they work: .#web1.toml
+    # Hidden files are temporary files of editors: .#web1.toml
     return [name for name in names if name.endswith(".toml") and not name.startswith(".")]
 
 
@@ -107,7 +107,7 @@ def _document(file: Path, text: str | None, problems: Problems) -> Document | No
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
         problems.texts[file] = content.decode("utf-8-sig", "replace")
         problems.add_unread(file, "is not UTF-8", line, column)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is what very long numbers raise
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, as is the error for very long numbers
         problems.add_unread(file, *_syntax(error, decoded))
     return None
 

@@ -30,7 +30,7 @@ from btrkeep.config.problems import Problem, Problems, headers
 
 _COPIES = (REPLICA, PUSH, FETCHED_BY, OFFSITE)
 _HARMLESS = (NOTIFY, VERIFY, DRILL, BALANCE, WEB, SERVE)
-_PARTIAL = (*NAMED, *_HARMLESS)  # a mistake in one of these leaves the rest as it is
+_PARTIAL = (*NAMED, *_HARMLESS)  # a mistake in one of these does not affect the rest
 
 
 @dataclass(frozen=True, slots=True)

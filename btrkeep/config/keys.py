@@ -40,7 +40,7 @@ SECRET = frozenset(key.name for key in TABLE if key.secret)
 LEGAL = {section: {key.name: key for key in TABLE if section in key.sections} for section in SECTIONS}
 
 
-# Parsed, by name: names are unique in the table. The zone is not among them, for a machine may have no time zones at all.
+# Parsed, by name: names are unique in the table. The zone is not parsed, because a machine may lack time zones.
 DEFAULTS: dict[str, Any] = {key.name: key.value for key in TABLE if key.kind is not kinds.ZONE}
 
 

@@ -13,7 +13,7 @@ from btrkeep.config.problems import InvalidValue, Problems, RefusedItems, dotted
 from btrkeep.config.sources import name_fault
 
 _COMMANDS = ("before", "after", "boot_checks")
-_OPTIONS = "ssh_options"  # such as ProxyCommand, whose command may have a password
+_OPTIONS = "ssh_options"  # such as ProxyCommand, whose command may contain a password
 _REMEDY = "; remove it or correct it"
 
 
@@ -90,7 +90,7 @@ def _unknown_section(name: str, content: Any, file: Path, problems: Problems) ->
         return
     meant = nearest_of(name, SECTIONS)
     if meant in NAMED and content and all(isinstance(table, dict) for table in content.values()):
-        for inner in content:  # one host or copy is missing then, and not all of the configuration is in doubt
+        for inner in content:  # only that host or copy is missing then; the rest of the configuration is valid
             reason = f"unknown section; did you mean [{dotted(meant, inner)}]?"
             problems.add(file, dotted(name, inner), reason, (name, inner), meant=(meant, inner))
     else:
@@ -111,7 +111,7 @@ def _values(content: Mapping[str, Any], section: str, file: Path, where: tuple[s
             values[name] = legal[name].kind(raw)
         except InvalidValue as refused:
             problems.add(file, _written((*where, name), raw), refused.reason, (*where, name))
-            if section == NOTIFY and refused.valid:  # messages go to the services that can be read
+            if section == NOTIFY and refused.valid:  # notifications are sent to the valid services
                 values[name] = refused.valid
         except RefusedItems as refused:
             for item, reason in refused.items:

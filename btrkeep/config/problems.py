@@ -13,7 +13,7 @@ from btrkeep.units import printable
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _HOST_KEY = re.compile(r'host\.("(?:[^"\\]|\\.)*"|[A-Za-z0-9_-]+)(?=\.|$)')
 _LONGEST = 80
-_MANY = 3  # hosts with the same problem; more become one line
+_MANY = 3  # hosts with the same problem; more are merged into one line
 _SHOWN = 3
 
 
@@ -174,7 +174,7 @@ def show(value: Any) -> str:
 
 def _show(value: Any, depth: int) -> str:
     if isinstance(value, dict | list):
-        return _show_many(value, depth - 1) if depth else "..."  # dotted keys nest deeper than a stack
+        return _show_many(value, depth - 1) if depth else "..."  # dotted keys can be nested deeper than the stack allows
     if isinstance(value, str):
         return quoted(without_secrets(value)[:_LONGEST])
     if isinstance(value, bool):
@@ -203,7 +203,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 def nearest_of(word: str, words: Iterable[str]) -> str:
     """Returns the known word that is most similar to `word`, "" if none is similar."""
-    import difflib  # only a mistake pays for it
+    import difflib  # only needed after a mistake
 
     folded = {name.casefold(): name for name in words}
     matches = difflib.get_close_matches(word.casefold(), folded, n=1)

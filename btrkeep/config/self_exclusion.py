@@ -17,7 +17,7 @@ from pathlib import Path
 from btrkeep.config.sources import literal_pattern
 from btrkeep.procfs import Mount, mounts
 
-# Filesystems whose data another program gives: fuse and fuse.sshfs, nfs and nfs4, ...
+# Filesystems whose data comes from another program: fuse and fuse.sshfs, nfs and nfs4, ...
 _REMOTE = re.compile(r"(fuse|nfs|cifs|smb|ceph|9p|afs|gluster|lustre|ocfs2|gfs2|autofs|virtiofs|ncpfs|coda|beegfs|orangefs)")
 _MOST_LINKS = 40
 
@@ -117,7 +117,7 @@ def _real(path: str, unsure: Collection[str], links: int = _MOST_LINKS) -> str:
 def _link(path: str) -> str | None:
     try:
         return os.fspath(Path(path).readlink())
-    except OSError:  # no link, or not there
+    except OSError:  # not a link, or missing
         return None
 
 

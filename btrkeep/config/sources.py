@@ -11,7 +11,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _PLAIN_ADDRESS = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _BRACKETED = re.compile(r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]", re.ASCII)
-_LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes must still fit
+_LONGEST_NAME = 200  # bytes; filesystems allow 255, minus room for suffixes
 PATTERN_PREFIXES = ("+ ", "- ", "! ")
 
 
@@ -19,7 +19,7 @@ def parse_path(value: Any) -> Path:
     """An absolute path on this machine, not the root."""
     path = normalised(value)
     if path == "/":
-        raise InvalidValue("expected another path than the root of the file system")
+        raise InvalidValue("expected a path other than /, the root of the filesystem")
     return Path(path)
 
 
@@ -55,7 +55,7 @@ def parse_sources(value: Any) -> tuple[str, ...]:
 def _source(value: Any) -> str:
     path = normalised(value)
     if "*" in path or "?" in path:
-        raise InvalidValue("a source path has no wildcards; name the folder above, and use exclude")
+        raise InvalidValue("a source path must not contain wildcards; give the folder above, and use exclude")
     return path
 
 
@@ -64,7 +64,7 @@ def normalised(value: Any) -> str:
     if not isinstance(value, str) or not value.startswith("/"):
         raise InvalidValue('expected an absolute path such as "/srv/www"')
     if _CONTROL.search(value):
-        raise InvalidValue("a path has no control characters")
+        raise InvalidValue("a path must not contain control characters")
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise InvalidValue('".." is not followed; write the path it leads to')
@@ -103,7 +103,7 @@ def _pattern_fault(item: Any) -> str:
             "its first character"
         )
     if _CONTROL.search(item):
-        return "a pattern has no control characters; write ? for each"
+        return "a pattern must not contain control characters; write ? for each"
     if "//" in item or any(part in (".", "..") for part in item.split("/")):
         return 'never matches: paths of files have no "//", "." or ".."'
     return ""
@@ -136,10 +136,10 @@ def name_fault(name: str) -> str:
     if name[0] in ".-":
         return f"begins with {quoted(name[0])}, which is not allowed"
     if not all(char.isalnum() or char in "._-" for char in name):
-        return "has other characters than letters, digits, . _ and -"
+        return "contains characters other than letters, digits, . _ and -"
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
         return f"is longer than {_LONGEST_NAME} bytes"
-    import unicodedata  # only names beyond ASCII pay for it
+    import unicodedata  # only needed for names beyond ASCII
 
     return "" if unicodedata.is_normalized("NFC", name) else "is not in Unicode's normal form NFC, so two names could look the same"
 
@@ -154,7 +154,7 @@ def parse_address(value: Any) -> str:
         return value
     user, _, host = value.rpartition("@")
     if user.startswith("-") or host.startswith("-"):
-        raise InvalidValue("neither user nor host may begin with -, ssh would take it for an option")
+        raise InvalidValue("user and host must not begin with -, because ssh would read it as an option")
     if "@" in value and not user:
         raise InvalidValue
     if any(char.isspace() or not char.isprintable() or char in "/\\'\"" for char in value):

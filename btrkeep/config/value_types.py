@@ -32,11 +32,11 @@ from btrkeep.config.values import (
 )
 from btrkeep.units import parse_duration, parse_share, parse_size
 
-_LONGEST_DURATION = 3650 * 86400  # adding it to a moment still gives a moment
+_LONGEST_DURATION = 3650 * 86400  # adding it to a time still gives a valid time
 _SERVICE = '"mailto://user:password@mail.example.org"'
 _JUMP = '"ProxyJump=gate.example.org"'
 _SSH_OPTION = re.compile(r"[A-Za-z]\w*=[^\x00-\x1f\x7f]+", re.ASCII)
-_MOST_PERIODS = 100_000  # more days than the years that a date can have in this program
+_MOST_PERIODS = 100_000  # more days than there are in the years that dates may have
 _LEAST_RATE = 1024  # rsync rounds to KiB per second, and 0 means no limit
 EVENT_WORDS = (*ALARM_EVENTS, "recovery")
 
@@ -71,7 +71,7 @@ def _text(value: Any) -> str:
 
 
 def _command(value: Any) -> str:
-    if not shlex.split(_text(value)) or not value.isprintable():  # a quote without an end is a ValueError
+    if not shlex.split(_text(value)) or not value.isprintable():  # an unclosed quote is a ValueError
         raise InvalidValue
     return str(value)
 
@@ -129,7 +129,7 @@ def _duration(value: Any) -> float:
 
 
 def _rate(value: Any) -> int:
-    rate = parse_size(_text(value).removesuffix("/s"))  # as it is shown
+    rate = parse_size(_text(value).removesuffix("/s"))  # as the program prints it
     if rate < _LEAST_RATE:
         raise InvalidValue('expected at least "1KiB"; for no limit leave the key out')
     return rate
@@ -252,7 +252,7 @@ def _zone(value: Any) -> ZoneInfo:
         return ZoneInfo(_text(value))
     except InvalidValue:
         raise
-    except (ValueError, KeyError, OSError):  # what zoneinfo raises for odd names, unknown ones and folders of zones
+    except (ValueError, KeyError, OSError):  # raised by zoneinfo for invalid names, unknown ones and folders of zones
         raise InvalidValue(f"unknown time zone{_near_zone(str(value))}") from None
 
 

@@ -97,7 +97,7 @@ def parse_sample(text: str) -> FileSample:
     return FileSample(text, number=int(text))
 
 
-_LARGEST_SAMPLE = 1_000_000  # names that are chosen lie in memory
+_LARGEST_SAMPLE = 1_000_000  # the chosen names are held in memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from btrkeep.config.published import Published
 from btrkeep.decisions.due import DAY, host_late_from
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
-_TWO_DAYS = 2 * DAY  # for a copy that is not configured any more
+_TWO_DAYS = 2 * DAY  # for a copy that is no longer configured
 
 
 def message_from(since: datetime, host: HostConfig, zone: ZoneInfo, silent: float | None) -> datetime:

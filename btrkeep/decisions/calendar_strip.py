@@ -17,10 +17,10 @@ from btrkeep.config.config_model import PERIODS
 from btrkeep.decisions.retention import RetentionCode
 
 NONE = "."
-NARROWEST = 40  # columns of a month in full
+NARROWEST = 40  # columns of a complete month
 _BESIDE = 65  # columns with "31 kept, 100 to delete" beside it
 _INDENT = " " * len("2026-11  ")
-_FEW = 2  # from so many months without a backup on, a sentence replaces the rows
+_FEW = 2  # if at least so many consecutive months have no backup, a sentence replaces their rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ _RULES: Mapping[str, StripLetter] = {
         for period in reversed(PERIODS)
     },
 }
-KINDS = (*_RULES.values(), KEPT, SUSPECT, GOES)  # of a day's backups the first of these is shown
+KINDS = (*_RULES.values(), KEPT, SUSPECT, GOES)  # for a day with several backups, the first of these is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _months(first: date, last: date) -> Iterator[date]:
 
 
 def _days(month: date) -> list[date]:
-    from calendar import monthrange  # which no other function here needs
+    from calendar import monthrange  # only needed here
 
     return [month.replace(day=day) for day in range(1, monthrange(month.year, month.month)[1] + 1)]
 

@@ -25,7 +25,7 @@ def error_words(text: str | None, cause: Cause | None) -> str | None:
 
 
 def _unreadable(facts: Mapping[str, Any]) -> str:
-    missed, files = facts["missed"] + facts["below"], facts["files"] + facts["below"]  # what is below is not in rsync's list
+    missed, files = facts["missed"] + facts["below"], facts["files"] + facts["below"]  # `below` is not in rsync's list
     share, limit = format_share(missed / max(1, files)), format_share(facts["limit"])
     least = "at least " if facts["below"] else ""
     return f"{least}{missed} of {files} files could not be read or kept ({share}, the limit is {limit})"
@@ -136,7 +136,7 @@ def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:
 
 MANY_ALIKE = 4
 """From this number on, hosts with the same error become one line."""
-_PLACE = re.compile(r"(?<!\S)\S+:\d+: ")  # from the start of a word only: what a host prints may be long
+_PLACE = re.compile(r"(?<!\S)\S+:\d+: ")  # only at the start of a word: a host's output may be long
 """FILE:LINE of a mistake in the configuration, which differs if each host has its own file."""
 T = TypeVar("T")
 

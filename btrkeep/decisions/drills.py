@@ -17,7 +17,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 
 DRILLS = "drill:"
 """Start of the name of the fact with a host's drills."""
-_KEPT = 8  # drills of a host, the newest ones
+_KEPT = 8  # newest drills of a host
 
 
 class DrillOutcome(StrEnum):
@@ -141,7 +141,7 @@ def drill_status(
         for drill in host
         if drill.outcome == DrillOutcome.PROVEN and drill.kind == DrillKind.RESTORE
     ]
-    until = latest(now)  # later ones are of a clock that was ahead, and count when there are no others
+    until = latest(now)  # later ones come from a clock that was ahead, and count only if there are no others
     last = max(proven, key=lambda drill: (drill.at <= until, drill.at), default=None)
     newest = [
         drill
@@ -173,7 +173,7 @@ def note_drill(facts: DrillNotes, done: DrillResult) -> None:
     before = _read(done.host, facts.facts(name).get(name))
     drill_results = [done, *before]
     kept = drill_results[:_KEPT]
-    for kind in DrillKind:  # what the newest one proved, and what a failed one says until a later one proves it
+    for kind in DrillKind:  # the newest success of each kind, and a failure until a later success
         of_kind = [drill for drill in drill_results if drill.kind == kind]
         for last in (next((drill for drill in of_kind if drill.outcome == DrillOutcome.PROVEN), None), _newest(of_kind, kind)):
             kept += [last] if last and last not in kept else []

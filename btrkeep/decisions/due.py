@@ -16,9 +16,9 @@ from btrkeep.units import format_duration, local_time
 
 DAY = 86400.0
 LATE = 1.5  # times `every`
-_CHANCE = timedelta(hours=1)  # a window that is open for less than this is no chance for a backup
-RETRY, LONGEST_RETRY = 0.25, timedelta(hours=5)  # of `every`: how long a scheduled run waits with a host that failed
-FUTURE = timedelta(minutes=5)  # a stamp further ahead than this is a wrong clock
+_CHANCE = timedelta(hours=1)  # a window shorter than this is too short for a backup
+RETRY, LONGEST_RETRY = 0.25, timedelta(hours=5)  # share of `every`: how long a scheduled run waits before it retries a failed host
+FUTURE = timedelta(minutes=5)  # a time further ahead than this means a wrong clock
 
 
 def latest(now: datetime) -> datetime:
@@ -60,7 +60,7 @@ def _ago(span: timedelta) -> str:
     return format_duration(max(0.0, span.total_seconds()))
 
 
-@lru_cache(64)  # thousands of hosts have few settings, and `now` is read once
+@lru_cache(64)  # thousands of hosts have few different settings, and the same `now`
 def period_start(every: float, window: Window | None, zone: ZoneInfo, now: datetime) -> datetime | None:
     """Returns the start of the present whole-day period; None if `every` is not a whole number of days.
 

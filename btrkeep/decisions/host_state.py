@@ -130,7 +130,7 @@ def status_error(facts: HostFacts | None) -> tuple[str | None, Cause | None]:
         return facts.newest_error, facts.newest_cause
     if facts.last_run_outcome in ("failed", "partial") and _newer_than_complete(facts):
         return facts.last_run_error, facts.last_run_cause
-    return None, None  # also for a suspect backup that was accepted
+    return None, None  # also for an accepted suspect backup
 
 
 _ABSENT = frozenset({ExitCause.NO_ROUTE, ExitCause.SILENT, ExitCause.REFUSED, ExitCause.NO_ANSWER_CONNECTING})

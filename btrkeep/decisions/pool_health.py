@@ -52,9 +52,9 @@ def lacks_room(room: Room, min_free: SizeOrShare) -> str:
     return ""
 
 
-_FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # what btrfs-balancer leaves too
+_FLOOR_SHARE, _FLOOR = 0.02, 4 << 30  # the same amount as btrfs-balancer leaves
 _LITTLE_METADATA = 256 << 20
-_SLACK = 0.02  # how far below its limit the pool's use must come, for a level that sways must not ring twice a day
+_SLACK = 0.02  # how far below the limit usage must fall to clear the alarm, so that a fluctuating level does not alarm twice a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,8 @@ def _copies(facts: PoolFacts) -> str:
 class Shortage(StrEnum):
     """The type of space that is short when nearly nothing is unallocated."""
 
-    DATA = "data"  # nor is there free space inside data block groups: only deleting, or another device, helps
-    METADATA = "metadata"  # what is free inside data block groups is of no use to metadata
+    DATA = "data"  # data block groups have no free space either: only deleting, or another device, helps
+    METADATA = "metadata"  # metadata cannot use the free space inside data block groups
     ALLOCATED = "allocated"  # both have free space inside their block groups
 
 
@@ -284,7 +284,7 @@ def copies_left(profile: str, devids: tuple[int, ...], missing: Collection[int])
     promised = PROMISED.get(profile, 1)
     if profile in _STRIPED or profile not in PROMISED:
         return 0 if away else promised
-    if profile == "raid10":  # each two stripes that follow each other mirror each other
+    if profile == "raid10":  # stripes mirror each other in consecutive pairs
         pairs = zip(devids[::2], devids[1::2], strict=False)
         return min((promised - sum(devid in missing for devid in pair) for pair in pairs), default=0)
     return max(0, promised - away)

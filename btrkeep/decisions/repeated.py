@@ -27,7 +27,7 @@ TIMES = 3
 _KEPT = 8
 _LONGEST_TEXT = 200
 _STILL_COMPARED = timedelta(days=14)  # a host that was not compared for longer was removed, or `against_source` was
-_MAY_RUN = timedelta(days=7)  # an attempt that has begun and not ended may still run
+_MAY_RUN = timedelta(days=7)  # an attempt that was started and has not ended may still be running
 
 
 class AttemptOutcome(StrEnum):
@@ -182,7 +182,7 @@ def read_steps(catalogue: StepFacts, filesystem: str | None) -> list[StepAttempt
         attempts.append(StepAttempts(Step.BALANCE, tuple(filter(None, map(_of_balance, catalogue.balances(filesystem, _KEPT))))))
     for key, text in catalogue.facts(ATTEMPTS).items():
         step, _, name = key.removeprefix(ATTEMPTS).partition(":")
-        with suppress(ValueError):  # of a newer version
+        with suppress(ValueError):  # written by a newer version
             attempts.append(StepAttempts(Step(step), _attempts(text), name))
     return attempts
 

@@ -199,7 +199,7 @@ def plan_fetches(
         newest = max(fetched, key=_by_name)
         fetched = [newest] if not common or newest.name > max(common, key=_by_name).name else []
     bad = {*here.damaged, *here.unreadable}
-    altered = {backup.name for backup in here.backups if backup.state == ALTERED}  # which are not in `common`
+    altered = {backup.name for backup in here.backups if backup.state == ALTERED}  # altered backups are not in `common`
     again = [backup for backup in far_backups if damaged and backup.uuid in present and backup.name in {*bad, *altered}]
     parents = Parents(
         tuple(backup for backup in common if backup.name not in bad),
@@ -336,8 +336,8 @@ OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename one of the two",
     Obstacle.OF_ANOTHER_POOL: "it is a copy of another pool ({text}): `backupd promote` or `forget` it, or name other hosts",
     Obstacle.OF_ANOTHER_REPLICA: "the replica {text} has it too: name it in the `hosts` of only one of the two",
-    Obstacle.NAME_REUSED_THERE: "this pool's backups of it belong to the host that is now {text} there: first "
-    "`backupd rename {host} {text}` here, or to another name if {text} has backups here; then it is fetched",
+    Obstacle.NAME_REUSED_THERE: "this pool's backups of it belong to the host that is now called {text} there: first run "
+    "`backupd rename {host} {text}` here, with another name if {text} has backups here; then it is fetched",
     Obstacle.OTHER_NAME_HERE: "this pool has backups of it as {text}: `backupd rename {text} {host}`, or `forget` one of the two",
     Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` undoes that",
@@ -356,7 +356,7 @@ def obstacle_words(fetches: HostFetches) -> str:
 
 
 _FACTOR = 4
-_MOST_CLAIMED = 4  # sizes of this filesystem that are believed; compression on either side makes more than one possible
+_MOST_CLAIMED = 4  # multiples of this filesystem's size that are plausible: with compression, more than one is possible
 
 
 def longest_stream(claimed: int | None, filesystem: int) -> int:

@@ -26,8 +26,8 @@ from btrkeep.config.keys import TABLE
 from btrkeep.config.problems import InvalidValue, nearest
 from btrkeep.decisions.due import latest
 
-ENOUGH = 2  # so many newer complete backups make a suspect or failed one needless
-_KNOWN = (SUSPECT, FAILED)  # the states, besides complete, of which it is known what to do
+ENOUGH = 2  # that many newer complete backups make a suspect or failed one unnecessary
+_KNOWN = (SUSPECT, FAILED)  # the known states besides complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +231,10 @@ def _kept(
     yield from _newest(complete, policy.min_keep)
     yield from _by_itself(backups, now)
     unfinished = [place for place in counted if backups[place].state != COMPLETE]
-    alone = [place for place in unfinished if not reasons[place]]  # held ones push no other out
+    alone = [place for place in unfinished if not reasons[place]]  # held backups do not displace others
     for group, places in _not_yet_replaced(backups, alone, complete).items():
         yield from _thinned(backups, places, group.state, policy, zone)
-    # Last, for a suspect backup that goes needs no other to go back to.
+    # Last, because an expiring suspect backup needs no earlier backup as a fallback.
     yield from _before_suspects(backups, [place for place in unfinished if reasons[place]], complete)
 
 
@@ -245,9 +245,7 @@ def _by_rules(
     newest_first = [(place, _periods(_local_day(backups[place].started, zone))) for place in reversed(complete)]
     for column, name in enumerate(PERIOD_NAMES):
         if limit := getattr(policy, name):
-            first = {
-                periods[column]: place for place, periods in newest_first
-            }  # the oldest of a period is the last to be put there
+            first = {periods[column]: place for place, periods in newest_first}  # the oldest of a period is inserted last
             for period, reason in zip(sorted(first, reverse=True), _numbered(name, limit, len(first), state), strict=False):
                 yield first[period], reason
 
@@ -256,7 +254,7 @@ def _local_day(moment: datetime, zone: ZoneInfo) -> int:
     """Returns the number of the day, in the pool's zone, of `moment`."""
     try:
         return moment.astimezone(zone).toordinal()
-    except OverflowError:  # the first day that a date can have: one odd folder must not stop the decision about all others
+    except OverflowError:  # before the first possible date: one odd folder must not stop the decision about all others
         return moment.toordinal()
 
 
@@ -323,7 +321,7 @@ def _thinned(
     if state == ALTERED:  # an administrator decides
         yield from ((place, Reason(RetentionCode.ALTERED)) for place in places)
         return
-    if state not in _KNOWN:  # a later version's; who does not know what it is does not delete it
+    if state not in _KNOWN:  # a later version's state: an unknown state is never deleted
         yield from ((place, Reason(RetentionCode.UNKNOWN_STATE, text=state)) for place in places)
         return
     yield from _by_rules(backups, places, policy, zone, state)

@@ -59,7 +59,7 @@ def hold_words(hold: Hold, time_words: Callable[[datetime], str] = local_time) -
 
 
 def by_hand(asked: DeletionRequest | None) -> str:
-    """Formats who deleted it, and why; "" if nobody did."""
+    """Formats who deleted it, and why; "" if it was not deleted."""
     return reason_words(Reason(RetentionCode.BY_HAND, text=asked.why)) if asked else ""
 
 

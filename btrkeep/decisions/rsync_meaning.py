@@ -9,11 +9,11 @@ from enum import Enum, StrEnum, auto
 class ExitKind(Enum):
     """How to react to an exit status."""
 
-    FINISHED = auto()  # rsync went through to its end; the messages say how well
+    FINISHED = auto()  # rsync completed; its messages show how well
     STOPPED = auto()  # by us
-    RETRY = auto()  # the line or the other side broke
-    HOST = auto()  # this host cannot be reached as configured; trying again tonight will not help
-    BROKEN = auto()  # usage, protocol or crash: needs a person
+    RETRY = auto()  # the connection or the remote program failed
+    HOST = auto()  # this host cannot be reached as configured; another attempt tonight will not help
+    BROKEN = auto()  # usage, protocol or crash: an administrator has to act
 
 
 class ExitCause(StrEnum):
@@ -159,7 +159,7 @@ MEANING: dict[int, Meaning] = {
 }
 
 # Patterns are compiled when they are needed, by `re.match`: compiling them takes 20 ms of a command's start.
-# Where ssh (8.5 to 10) prints an errno: connect, key exchange, a jump host's channel, and a connection that broke later.
+# Where ssh (8.5 to 10) prints an errno: connect, key exchange, a jump host's channel, and a connection lost later.
 _SSH_ERRNO = (
     r"(?:ssh: connect to host \S+ port \d+|channel \d+: open failed: connect failed|(?:kex|ssh)_exchange_identification: \w+"
     r"|client_loop: send disconnect|(?:ssh_dispatch_run_fatal|packet_write_\w+|banner exchange): Connection \w+ \S+ port \d+"
@@ -195,9 +195,9 @@ _SSH_SAYS: tuple[tuple[str, Meaning], ...] = (
         Meaning(ExitKind.RETRY, ExitCause.CLOSED),
     ),
 )
-# What ssh prints beside the reason.
+# What ssh prints besides the reason.
 _SSH_ASIDE = r"stdio forwarding failed|(?:Shared c|C)onnection to \S+ closed|Disconnected from |mux_client_|debug\d: "
-# What the login shell over there, sudo and rrsync print when they do not start rsync. A startup file's message names that file.
+# Messages of the remote login shell, sudo and rrsync when they do not start rsync. A startup file's message includes its name.
 _SHELL = r"(?:-?(?:/[\w./-]*/)?(?:ba|da|z|k|mk|a|fi|rba)?sh(?:\[\d+\])?: (?:(?:line )?\d+: )?|zsh:\d+: |env: )"
 _SHELL_SAYS: tuple[tuple[str, Meaning], ...] = (
     (
@@ -221,14 +221,14 @@ _SHELL_SAYS: tuple[tuple[str, Meaning], ...] = (
     ),
     (r"\S*rrsync error: ", Meaning(ExitKind.HOST, ExitCause.RRSYNC_REFUSED)),
 )
-# What the rsync over there says of our options if it is an old one, or openrsync (macOS, OpenBSD), whose long usage ends so.
+# Messages of an old remote rsync about our options, or the end of the long usage text of openrsync (macOS, OpenBSD).
 _RSYNC_SAYS: tuple[tuple[str, Meaning], ...] = (
     (
         r"rsync: .*: unknown option|rsync: unrecognized option|.{0,8}source \.\.\. directory$",
         replace(MEANING[1], kind=ExitKind.HOST),
     ),
 )
-# What our rsync prints of bytes that are not rsync's.
+# Message of our rsync about data that does not come from rsync.
 _NOT_RSYNC = r"protocol version mismatch -- is your shell clean\?"
 _NO_PROTOCOL = Meaning(ExitKind.BROKEN, ExitCause.NO_PROTOCOL)
 
@@ -260,7 +260,7 @@ def meaning(exit_code: int, last_lines: Iterable[str] = ()) -> Meaning:
     lines = tuple(last_lines)
     if exit_code < 0:
         means = Meaning(ExitKind.RETRY, ExitCause.RSYNC_SIGNALLED, number=_number(exit_code))
-    elif 128 < exit_code <= 192:  # as shells and our bandwidth relay say it
+    elif 128 < exit_code <= 192:  # shells and our bandwidth relay report signals this way
         means = Meaning(ExitKind.RETRY, ExitCause.REMOTE_SIGNALLED, number=_number(exit_code))
     elif exit_code in (12, 255):
         means = _of_the_connection(exit_code, lines)
@@ -310,7 +310,7 @@ def _by_ssh(exit_code: int, printed: list[str]) -> Meaning | None:
     for line in reversed(printed):
         means = _match(_SSH_SAYS, line)
         if means and means.cause is ExitCause.HOST_KEY:
-            return _last_match(_SSH_SAYS[:1], tuple(reversed(printed)))  # the first one, which has "changed" in it
+            return _last_match(_SSH_SAYS[:1], tuple(reversed(printed)))  # the first pattern, which contains "changed"
         if means and means.cause is not ExitCause.CLOSED:
             return means
         closed = closed or means

@@ -12,12 +12,12 @@ from btrkeep.config.problems import nearest
 from btrkeep.errors import UsageError
 from btrkeep.units import printable
 
-HOST_SHARE, HOST_COUNT = 0.30, 10  # beyond both, a host is left out
-POOL_SHARE, POOL_COUNT = 0.30, 100  # beyond both, nothing is done at all
-BACKWARDS = timedelta(minutes=5)  # what setting a clock right may take back
-FORWARDS = timedelta(minutes=10)  # what it may add while the machine runs: the boot clock goes on in suspend too
-SWITCHED_OFF = timedelta(hours=36)  # what may pass between two boots, which no clock of the machine's own measures
-STAYED = timedelta(hours=20)  # from one night's expiry to the next; several by hand in one hour prove nothing
+HOST_SHARE, HOST_COUNT = 0.30, 10  # above both, a host is skipped
+POOL_SHARE, POOL_COUNT = 0.30, 100  # above both, nothing is deleted at all
+BACKWARDS = timedelta(minutes=5)  # the largest backward correction of a clock
+FORWARDS = timedelta(minutes=10)  # the largest forward correction while the machine runs; the boot clock also runs during suspend
+SWITCHED_OFF = timedelta(hours=36)  # the longest time between two boots, which no clock of the machine measures
+STAYED = timedelta(hours=20)  # between the expiries of two nights; several manual ones in an hour prove nothing
 
 POOL, HOSTS, CLOCK = "pool", "hosts", "clock"
 WORDS = (POOL, HOSTS, CLOCK)

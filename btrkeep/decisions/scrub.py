@@ -112,7 +112,7 @@ def unread_words(unread: UnreadDevice) -> str:
 
 
 _FACT = "device_errors"
-_MOST = 100  # checks whose unexplained errors are kept apart
+_MOST = 100  # checks whose unexplained errors are stored separately
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def seen_now(seen: SeenErrors, counters: Mapping[int, int], named: int, boot: st
     unexplained, unnamed = seen.unexplained, max(0, grown(seen, counters) - named)
     if unnamed:
         unexplained = (*unexplained, (now, unnamed))
-    if len(unexplained) > _MOST:  # the later moment: what is not known to be older is not forgotten
+    if len(unexplained) > _MOST:  # the later time, so that no error is forgotten too early
         unexplained = ((unexplained[1][0], unexplained[0][1] + unexplained[1][1]), *unexplained[2:])
     return SeenErrors(dict(counters), boot, message, unexplained)
 

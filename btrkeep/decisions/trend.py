@@ -218,7 +218,7 @@ class TooLittleHistory:
 def forecast(moments: Sequence[datetime], values: Sequence[int], size: int) -> FullForecast | TooLittleHistory:
     """Forecasts from one value per day, oldest first, when it reaches `size`."""
     days = [(moment - moments[0]).total_seconds() / _DAY for moment in moments]
-    # Fourteen nights in a row reach over thirteen days, and a little more or less.
+    # Fourteen consecutive nights span thirteen days, more or less.
     if not days or days[-1] < LEAST_DAYS - 1.5 or len(days) < LEAST_DAYS:
         return TooLittleHistory(days[-1] if days else 0.0, len(days))
     fitted = growth(days, values)
@@ -272,7 +272,7 @@ def slope(days: Sequence[float], values: Sequence[int]) -> float:
         for later in range(early + 1, len(days))
         if days[later] - days[early] >= _APART
     )
-    from statistics import median  # takes as long to load as all of this module
+    from statistics import median  # takes as long to import as this whole module
 
     return float(median(pairs))
 

@@ -140,7 +140,7 @@ def state_of(facts: VerificationFacts) -> VerificationState:
         return VerificationState.DAMAGED
     if facts.is_in_doubt:
         return VerificationState.IN_DOUBT
-    if facts.is_empty:  # to have read all of nothing proves nothing
+    if facts.is_empty:  # reading all files of an empty backup proves nothing
         return VerificationState.NEVER
     if facts.is_whole:
         return VerificationState.WHOLE
@@ -204,7 +204,7 @@ class KnownBackups(FactReader, Protocol):
 def last_reads(catalogue: KnownBackups, hosts: Iterable[str], now: datetime) -> dict[str, datetime | None]:
     """Returns when data of each of the hosts, which have backups, was last read, by any means; None: never."""
     until, scrub = latest(now), read_scrub(catalogue)
-    read = catalogue.newest_verifications(until)  # also of hosts whose backups a lost catalogue does not know
+    read = catalogue.newest_verifications(until)  # including hosts whose backups are missing from a lost catalogue
     newest_reads = {host: read.get(host) for host in hosts}
     if scrub and scrub.is_whole and scrub.finished <= until:
         for host in catalogue.hosts_with_backups(scrub.begun, scrub.newest) & newest_reads.keys():

@@ -20,7 +20,7 @@ _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _NO_SENDFILE = (errno.EINVAL, errno.ENOSYS)
-Run = tuple[int, int]  # from here, up to there: offsets in a file, bytes
+Run = tuple[int, int]  # start and end offset in a file, in bytes
 
 
 def data_runs(fd: int, size: int, position: int = 0) -> Iterator[Run]:
@@ -35,7 +35,7 @@ def _next_data(fd: int, position: int, size: int) -> int:
     try:
         return os.lseek(fd, position, os.SEEK_DATA)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # nothing but a hole up to the end
+        if error.errno != errno.ENXIO:  # only a hole up to the end
             raise
         return size
 
@@ -104,7 +104,7 @@ class PieceBuffer:
     """
 
     def __init__(self, size: int = PIECE) -> None:
-        from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, mmap  # which few commands need
+        from mmap import MAP_ANONYMOUS, MAP_POPULATE, MAP_SHARED, mmap  # few commands need it
 
         self.size = size
         self._room = mmap(-1, size, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE)
@@ -121,7 +121,7 @@ class PieceBuffer:
                 except OSError as error:
                     if error.errno != errno.EINVAL or not past_memory(fd, wanted=False):
                         raise
-                    continue  # it was not aligned as this filesystem wants it
+                    continue  # not aligned as this filesystem requires
                 if not number:
                     raise OSError(errno.EIO, "the file is shorter than its reported size")
                 done += number
@@ -148,7 +148,7 @@ def past_memory(fd: int, *, wanted: bool) -> bool:
 _FIEMAP = 0xC020660B
 _HEADER = Struct("=QQLLLL")  # start, length, flags, mapped extents, extent count, reserved
 _EXTENT = Struct("=QQQ16xL12x")  # logical, physical, length, flags
-_SYNC = 0x1  # what is not on disk yet has no extent, or that of the data it overwrites
+_SYNC = 0x1  # without it, unwritten data has no extent, or that of the overwritten data
 _BATCH = 512
 _LAST, _ENCODED, _SHARED = 0x1, 0x8, 0x2000
 NO_PLACE = 0x2 | 0x4 | 0x200  # unknown, not written yet, inline
@@ -221,7 +221,7 @@ def _same_parts(fd: int, other: int) -> bool:
     """Compares the parts of compressed extents with the subvolume's tree, because FIEMAP reports only the start of such
     an extent.
     """
-    from btrkeep.treescan.extents import parts_of_file  # NumPy takes time to load
+    from btrkeep.treescan.extents import parts_of_file  # NumPy is slow to import
 
     parts = parts_of_file(fd)
     return parts is not None and parts == parts_of_file(other)

@@ -29,10 +29,10 @@ def whole_file(name: str, *, durable: bool = False, mode: int | None = None) -> 
         if name == STDOUT or _is_special(Path(name)):
             buffer = io.BytesIO()
             yield buffer
-            with buffer.getbuffer() as data:  # the buffer cannot be freed while it is lent
+            with buffer.getbuffer() as data:  # the buffer cannot be freed while a view exists
                 _write_out(name, data)
         else:
-            path = Path(os.path.realpath(name)) if Path(name).is_symlink() else Path(name)  # a link made meanwhile is replaced
+            path = Path(os.path.realpath(name)) if Path(name).is_symlink() else Path(name)  # a link created since is replaced
             with _beside(path, durable, mode) as file:
                 yield file
     except BrokenPipeError:  # its reader has ended
@@ -101,7 +101,7 @@ def _beside(path: Path, durable: bool, mode: int | None) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(descriptor)
         beside.rename(path)
-    except BaseException:  # Ctrl-C too: nothing half written is left, whatever it was
+    except BaseException:  # including Ctrl-C: never leave a partial file
         beside.unlink(missing_ok=True)
         raise
 
@@ -111,7 +111,7 @@ _AT_FDCWD, _EXCHANGE = -100, 2
 
 def exchange(path: Path, other: Path) -> None:
     """Exchanges two names atomically: both exist at all times. Raises OSError."""
-    import ctypes  # which the other users of this module do without
+    import ctypes  # other users of this module do not need it
 
     if ctypes.CDLL(None, use_errno=True).renameat2(_AT_FDCWD, os.fsencode(path), _AT_FDCWD, os.fsencode(other), _EXCHANGE):
         number = ctypes.get_errno()

@@ -21,11 +21,11 @@ from btrkeep.descriptors import ClosingFd, ioctl
 from btrkeep.fs.file_data import data_runs
 from btrkeep.fs.openat import FILE, by_descriptor
 
-# As on x86, arm, s390 and riscv.
+# Numbers of x86, arm, s390 and riscv.
 _FICLONE = 0x40049409
 _GETFLAGS, _SETFLAGS = 0x80086601, 0x40086602
 IMMUTABLE, APPEND, NOCOW = 0x10, 0x20, 0x800000
-# FS_COMPR_FL, FS_NOCOMP_FL, FS_NOCOW_FL. Files with nocow have no checksums, and cannot share data with those that have.
+# FS_COMPR_FL, FS_NOCOMP_FL, FS_NOCOW_FL. Files with nocow have no checksums, and cannot share data with files that have them.
 _KEPT_FLAGS = 0x4 | 0x400 | NOCOW
 
 
@@ -48,7 +48,7 @@ def _copy_file(folder: int, name: bytes, to_folder: int, to_name: bytes, status:
         _copy_flags(source, copy)
         if status.st_size:
             _share_data(source, copy, status.st_size)
-        # Data first: a write takes file capabilities away. Then the owner, which takes setuid bits away.
+        # Data first, because a write removes file capabilities. Then the owner, because chown removes setuid bits.
         os.fchown(copy, status.st_uid, status.st_gid)
         os.fchmod(copy, stat.S_IMODE(status.st_mode))
         _copy_xattrs(source, copy)
@@ -84,7 +84,7 @@ def _share_data(source: int, copy: int, size: int) -> None:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # One of the two has no checksums, which the mount option nodatasum decides and no flag shows. Such data cannot be shared.
+        # One of the two has no checksums, because of the mount option nodatasum: no flag shows that. Such data cannot be shared.
         _copy_data(source, copy, size)
 
 
@@ -138,7 +138,7 @@ OF_ONE_FILE = frozenset(
 or shared.
 """
 _FIDEDUPERANGE = 0xC0189436
-_RANGE = Struct("=QQHHIqQQiI")  # source offset, length, count; of the one destination: fd, offset, bytes shared, status
+_RANGE = Struct("=QQHHIqQQiI")  # source offset, length, count; of the single destination: fd, offset, bytes shared, status
 _ARE_EQUAL = 0
 
 

@@ -18,7 +18,7 @@ from btrkeep.pool.marker import SYSFS, filesystem_uuid
 from btrkeep.pool.subvolume import opened
 from btrkeep.procfs import PRESSURE, boot_id, pressure_totals
 
-_SECTOR = 512  # of the kernel's statistics, whatever the device's own is
+_SECTOR = 512  # bytes: the unit of the kernel's statistics, regardless of the device's sector size
 _READS, _SECTORS_READ, _WRITES, _SECTORS_WRITTEN, _BUSY = 0, 2, 4, 6, 9
 _SCRUB = Struct("=QQQQ992x")  # btrfs_ioctl_scrub_args: devid, start, end, flags; progress and unused
 _SCRUB_PROGRESS = iowr(29, _SCRUB.size)
@@ -48,7 +48,7 @@ def read_counters(path: Path) -> Counters:
 def _device(device: Path) -> tuple[str, tuple[int, ...]] | None:
     try:
         fields = [int(field) for field in (device / "stat").read_text().split()]
-    except (FileNotFoundError, NotADirectoryError):  # removed from the filesystem between the two looks
+    except (FileNotFoundError, NotADirectoryError):  # removed from the filesystem between the two reads
         return None
     counters = (fields[_READS], fields[_SECTORS_READ] * _SECTOR, fields[_WRITES], fields[_SECTORS_WRITTEN] * _SECTOR, fields[_BUSY])
     return f"{device.name}:{_sequence_number(device)}", counters
@@ -73,7 +73,7 @@ def _pressure() -> dict[str, int]:
         except OSError:  # not built in, or switched off (psi=0: EOPNOTSUPP)
             continue
         pressure |= {f"{name} {kind}": total for kind, total in totals.items()}
-    pressure.pop("cpu full", None)  # which has no meaning for a whole machine
+    pressure.pop("cpu full", None)  # it has no meaning for a whole machine
     return pressure
 
 
@@ -105,7 +105,7 @@ def _scrubs(fd: int, devid: int) -> bool:
             errno.ENODEV,
             errno.EPERM,
             errno.EACCES,
-        ):  # none runs; no such device; not for us to know
+        ):  # no scrub is running; no such device; not permitted
             return False
         raise
     return True

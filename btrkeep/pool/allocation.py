@@ -24,7 +24,7 @@ _TYPES = {
     ctree.BLOCK_GROUP_METADATA: "metadata",
     ctree.BLOCK_GROUP_DATA | ctree.BLOCK_GROUP_METADATA: "mixed",
 }
-_PROFILES = {  # and how many bytes of devices a byte takes; None: it depends on how many devices a chunk has
+_PROFILES = {  # with the device bytes used by a byte of data; None: depends on the number of devices of a chunk
     0: ("single", 1.0),
     ctree.BLOCK_GROUP_RAID0: ("raid0", 1.0),
     ctree.BLOCK_GROUP_RAID1: ("raid1", 2.0),
@@ -36,7 +36,7 @@ _PROFILES = {  # and how many bytes of devices a byte takes; None: it depends on
     ctree.BLOCK_GROUP_RAID6: ("raid6", None),
 }
 
-_ROUNDED = 16 << 20  # of each device: no chunk is smaller
+_ROUNDED = 16 << 20  # of each device: the smallest chunk
 _RESERVED = 1 << 20  # at the beginning of each device: BTRFS_DEVICE_RANGE_RESERVED
 
 
@@ -152,7 +152,7 @@ def _devices(fd: int) -> list[DeviceUse]:
         try:
             info = ioctl.dev_info(fd, devid)
         except OSError as error:
-            if error.errno == errno.ENODEV:  # a number whose device was removed
+            if error.errno == errno.ENODEV:  # the device was removed
                 continue
             raise
         present, uuid = bool(info.path), str(info.uuid)
@@ -164,7 +164,7 @@ def _errors(fd: int, devid: int) -> tuple[int, ...] | None:
     try:
         stats = ioctl.dev_stats(fd, devid)
     except OSError as error:
-        if error.errno == errno.ENODEV:  # missing, or removed since the look before
+        if error.errno == errno.ENODEV:  # missing, or just removed
             return None
         raise
     return (stats.write_errs, stats.read_errs, stats.flush_errs, stats.corruption_errs, stats.generation_errs)

@@ -31,7 +31,7 @@ def _replace(path: Path, pieces: Iterable[bytes]) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     with ClosingFd(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as folder:
-        os.fsync(folder)  # without it a power cut brings the old file back
+        os.fsync(folder)  # without it, a power cut can restore the old file
 
 
 def link_atomically(link: Path, target: str | None) -> None:

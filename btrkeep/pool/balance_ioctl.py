@@ -22,7 +22,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.pool.marker import SYSFS, filesystem_uuid
 
 _SYSTEM, _METADATA = 1 << 1, 1 << 2  # BTRFS_BLOCK_GROUP_SYSTEM, BTRFS_BLOCK_GROUP_METADATA
-_FLAGS = Struct("=QQ")  # which kinds are meant, and the state
+_FLAGS = Struct("=QQ")  # kinds of block groups, and the state
 # profiles, usage (as two), devid, pstart, pend, vstart, vend, target, flags, limit and stripes (as two each), unused
 _FILTER = Struct("=QLL7Q4L48x")
 _DATA_AT = _FLAGS.size
@@ -71,7 +71,7 @@ def balance_block_group(fd: int, vaddr: int, flags: int) -> int:
     if ioctl(fd, numbers.IOC_BALANCE_V2, arguments):  # BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS
         raise OSError(errno.EINPROGRESS, os.strerror(errno.EINPROGRESS))
     expected, _, completed = _COUNTS.unpack_from(arguments, _COUNTS_AT)
-    if expected > completed:  # the kernel passes over a block group with a swap file in it, and calls that a success
+    if expected > completed:  # the kernel skips a block group that contains a swap file, and returns success
         raise OSError(errno.ETXTBSY, os.strerror(errno.ETXTBSY))
     return int(completed)
 
@@ -102,7 +102,7 @@ def cancel_balance(fd: int, vaddr: int | None = None) -> bool:
     try:
         ioctl(fd, numbers.IOC_BALANCE_CTL, numbers.BALANCE_CTL_CANCEL)
     except OSError as error:
-        if error.errno == errno.ENOTCONN:  # it has ended meanwhile
+        if error.errno == errno.ENOTCONN:  # it has just ended
             return False
         raise
     return True
@@ -131,7 +131,7 @@ def missing_devices(path: Path) -> tuple[int, ...] | None:
     except FileNotFoundError:
         return None
     for device in devices:
-        with suppress(FileNotFoundError):  # removed between the two looks
+        with suppress(FileNotFoundError):  # removed between the two reads
             if (device / "missing").read_text().strip() == "1":
                 missing.append(int(device.name))
     return tuple(sorted(missing))

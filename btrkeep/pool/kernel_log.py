@@ -19,7 +19,7 @@ from btrkeep.pool.marker import SYSFS, filesystem_uuid
 SPAN = 64 << 10
 """Number of aligned bytes that one address in a message may represent."""
 _KMSG = "/dev/kmsg"
-_LONGEST = 8192  # a record; a smaller buffer gives EINVAL
+_LONGEST = 8192  # bytes of a record; a smaller buffer gives EINVAL
 _HEAD = r"BTRFS \w+ \(device (\S+?)(?: state \w+)?\): (?:scrub: )?"
 _UNFIXED = re.compile(_HEAD + r"unable to fixup \(\w+\) error at logical (\d+) on dev ")
 _READ = re.compile(_HEAD + r"csum failed root (\d+) ino (\d+) off (\d+) ")
@@ -123,7 +123,7 @@ class KernelLog:
                 record = os.read(self._fd, _LONGEST)
             except BlockingIOError:
                 break
-            except BrokenPipeError:  # some were overwritten; the next read gives the oldest that is there
+            except BrokenPipeError:  # some records were overwritten; the next read returns the oldest that is left
                 continue
             prefix, _, text = record.decode("utf-8", "replace").partition(";")
             number, message = int(prefix.split(",")[1]), text.partition("\n")[0]

@@ -1,6 +1,6 @@
 """Locks of the pool: flock(2) on a file whose text names the holder.
 
-The kernel releases a flock when no process has the open file any more. The processes of a transfer inherit the descriptor, so a
+The kernel releases a flock when the last process closes the file. The processes of a transfer inherit the descriptor, so a
 host stays locked as long as any receiver lives, even if its parent was killed.
 
 The flock is the lock. The text is for people, and for finding what a killed run left. On a full pool it cannot be written; then the
@@ -35,7 +35,7 @@ more.
 """
 _LENGTH = 1024
 _UNKNOWN = "another process"
-_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of this process or the machine: they say nothing of the pool
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # limits of this process or machine, not errors of the pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Lock:
         """Releases the lock."""
         with Checkpoint(f"{_kind(self.path)} lock released"):
             if self.fd >= 0:
-                with contextlib.suppress(OSError):  # a pool that broke: the text is for people, the flock goes with the descriptor
+                with contextlib.suppress(OSError):  # a failed pool: the text is optional, closing the descriptor is not
                     os.ftruncate(self._text, 0)
             self.leave()
 
@@ -152,7 +152,7 @@ def _known_to_the_kernel(path: Path) -> Holder | None:
 
 
 def at_work(locks: Path) -> str:
-    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if nobody does."""
+    """Returns in words who makes, expires or balances backups in the pool with that folder of locks; "" if no process does."""
     for name in POOL_LOCKS:
         holder = read_holder(locks / name)
         if holder and holder.is_alive:
@@ -205,7 +205,7 @@ def _taken(path: Path, purpose: str, since: str, sealed: bool) -> Lock:
     holder = Holder(os.getpid(), start_time(os.getpid()) or "", since, purpose)
     with contextlib.ExitStack() as opened:
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: where they are missing there is no pool any more
+            path.parent.mkdir(mode=0o700, exist_ok=True)  # without its parents: if they are missing, the pool is no longer there
             text = fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             opened.callback(os.close, text)
             if sealed:

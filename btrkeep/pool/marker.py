@@ -99,7 +99,7 @@ def filesystem_of(fd: int) -> str | int:
     """Identifies the filesystem of a descriptor: on btrfs by UUID, because each of its subvolumes has a separate device number."""
     try:
         return str(btrfs.ioctl.fs_info(fd).fsid)
-    except OSError:  # no btrfs
+    except OSError:  # not btrfs
         return os.fstat(fd).st_dev
 
 
@@ -119,7 +119,7 @@ def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
         raise PoolUnusable(f"{path} does not answer: {marker} could not be read within {PATIENCE:.0f} s", HINT)
     try:
         fields = json.loads(marker.read_text())
-        newer = fields["format"] > FORMAT  # in which case the others may have other names
+        newer = fields["format"] > FORMAT  # other keys may have other names in a newer format
         pool = None if newer else Pool(path, fields["id"], fields["filesystem"], bool(fields["rehearsal"]), zone)
     except FileNotFoundError:
         raise PoolMissing(f"{path} is not a pool: {marker} is missing", _hint_for_missing(path)) from None
@@ -141,7 +141,7 @@ def open_pool(path: Path, zone: tzinfo = UTC) -> Pool:
         place = f"on filesystem {mounted}" if mounted else "not on a btrfs"
         raise PoolUnusable(
             f"{path} is {place}, but its marker names filesystem {pool.filesystem}",
-            "mount the right filesystem; a copied .btrkeep folder makes no pool",
+            "mount the right filesystem; a copied .btrkeep folder is not a pool",
         )
     return pool
 
@@ -151,7 +151,7 @@ def _hint_for_missing(path: Path) -> str:
     standing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if statfs_type(standing) != "btrfs":
         return f"{mount_pool_words(path)}; no btrfs is mounted at {path}"
-    return f"{mount_pool_words(path)}; if there never was a pool, `backupd init {shlex.quote(str(path))}` makes it"
+    return f"{mount_pool_words(path)}; if there never was a pool, `backupd init {shlex.quote(str(path))}` creates one"
 
 
 def create_pool(path: Path, *, rehearsal: bool, now: datetime) -> Pool:

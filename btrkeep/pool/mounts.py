@@ -27,14 +27,14 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.procfs import Mount, mounts, privilege_hint
 
-# Words per option. "ssd" alone leaves ssd_spread in force, "nossd" takes both away: btrfs_parse_param in fs/btrfs/super.c.
+# Words per option. "ssd" alone keeps ssd_spread active, "nossd" removes both: btrfs_parse_param in fs/btrfs/super.c.
 ALLOCATORS: dict[str, tuple[str, ...]] = {
     "ssd": ("nossd_spread", "ssd"),
     "ssd_spread": ("ssd_spread",),
     "nossd": ("nossd",),
 }
 
-# Numbers of include/uapi/asm-generic/unistd.h; x86 has the same ones from 424 on (arch/x86/entry/syscalls/syscall_64.tbl).
+# Numbers of include/uapi/asm-generic/unistd.h; x86 has the same numbers since 424 (arch/x86/entry/syscalls/syscall_64.tbl).
 _OPEN_TREE, _FSCONFIG, _FSPICK, _MOUNT_SETATTR = 428, 431, 433, 442
 # include/uapi/linux/mount.h
 _FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 0x1, 0x8
@@ -104,7 +104,7 @@ def machine_mount(path: Path) -> Mount | None:
         every = [mount for mount in mounts(1) if mount.device == own.device]
     except OSError:  # processes of others may be hidden
         return None
-    if not every:  # it is mounted only for this process, by its parent
+    if not every:  # mounted by the parent, only for this process
         return own
     return next((mount for mount in reversed(every) if (mount.root, mount.target) == (own.root, own.target)), None)
 
@@ -168,7 +168,7 @@ def read_only_view(fd: int) -> int:
 
 
 def _call(name: str, number: int, *arguments: int | bytes | None) -> int:
-    import ctypes  # 5 ms, which commands that change no mount need not spend
+    import ctypes  # 5 ms that only commands that change a mount need
 
     words = [ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments]
     done = _syscall()(ctypes.c_long(number), *words)
@@ -248,7 +248,7 @@ def _require_btrfs(path: Path, unusable: type[OperatorError]) -> None:
 _FSTAB = Path("/etc/fstab")
 _UNITS = (Path("/etc/systemd/system"), Path("/usr/local/lib/systemd/system"), Path("/usr/lib/systemd/system"))
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_LONGEST_UNIT = 255  # of systemd; no file has a longer name either
+_LONGEST_UNIT = 255  # systemd's limit, and that of file names
 _PLAIN = re.compile(r"[A-Za-z0-9:_.]")
 
 

@@ -35,13 +35,13 @@ from btrfs.ioctl import ULLONG_MAX, search_v2
 
 from btrkeep.descriptors import ClosingFd, iow
 
-# In ROOT_ITEM behind the inode item (160 bytes) and seven numbers: refs, drop_progress (objectid, type, offset), drop_level, level.
+# In ROOT_ITEM, after the inode item (160 bytes) and seven numbers: refs, drop_progress (objectid, type, offset), drop_level, level.
 _REFS_AND_DROP = struct.Struct("<LQBQBB")
 _REFS_AND_DROP_AT = 160 + 7 * 8
 _GENERATION_AND_BYTENR = struct.Struct("<Q8xQ")
 _GENERATION_AND_BYTENR_AT = 160
 _ONE_ITEM = 4096  # a ROOT_ITEM has 439 bytes, and 32 before it
-_MANY_ITEMS = 65536  # 2,048 orphans: they have a header and nothing else
+_MANY_ITEMS = 65536  # 2,048 orphan items, which are only headers
 
 _SUBVOL_WAIT = struct.Struct("=QLL")  # subvolid, mode, count
 _SUBVOL_SYNC_WAIT = iow(65, _SUBVOL_WAIT.size)
@@ -133,7 +133,7 @@ def _dead_root(fd: int, id_: int) -> DeadRoot | None:
     for _, item in search_v2(fd, ctree.ROOT_TREE_OBJECTID, first, last, nr_items=1, buf_size=_ONE_ITEM):
         generation, bytenr = _GENERATION_AND_BYTENR.unpack_from(item, _GENERATION_AND_BYTENR_AT)
         refs, *key, drop_level, height = _REFS_AND_DROP.unpack_from(item, _REFS_AND_DROP_AT)
-        begun = refs == 0 and key[0] != 0  # 0 is not an inode's number
+        begun = refs == 0 and key[0] != 0  # inode number 0 does not exist
         drop = Drop(id_, (key[0], key[1], key[2]), drop_level) if begun else None
         return DeadRoot(id_, bytenr, generation, height, drop)
     return None
@@ -173,7 +173,7 @@ def queued(path: Path) -> int | None:
         try:
             ioctl(fd, _SUBVOL_SYNC_WAIT, arguments)
         except OSError as error:
-            if error.errno in (errno.ENOTTY, errno.EINVAL):  # EINVAL: a kernel that has it without this mode
+            if error.errno in (errno.ENOTTY, errno.EINVAL):  # EINVAL: the kernel has the ioctl, but not this mode
                 return None
             raise
     return int(_SUBVOL_WAIT.unpack(arguments)[2])
@@ -183,7 +183,7 @@ def queued(path: Path) -> int | None:
 # disk key, blockptr, generation. include/uapi/linux/btrfs_tree.h
 _HEADER = struct.Struct("<48xQ24xQQLB")
 _KEY_POINTER = struct.Struct("<QBQ16x")
-_LARGEST_CHUNK = 16 << 30  # the kernel makes none above 10 GiB
+_LARGEST_CHUNK = 16 << 30  # the kernel's limit is 10 GiB
 _STRIPE_LENGTH = 65536
 _PARITY: int = ctree.BLOCK_GROUP_RAID5 | ctree.BLOCK_GROUP_RAID6
 
@@ -231,7 +231,7 @@ def _read_directly(device: str, physical: int, size: int) -> bytes:
     """Reads bytes of a device, not from its page cache: btrfs does not write through that, so it may be outdated.
     Raises OSError.
     """
-    import mmap  # which no other function here needs
+    import mmap  # only needed here
 
     with ClosingFd(os.open(device, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)) as fd, mmap.mmap(-1, size) as aligned:
         return aligned[: os.preadv(fd, [aligned], physical)]

@@ -6,7 +6,7 @@ that still exist, including metadata. Data written before simple quotas were ena
 
 The number of a host's group is computed from the pool's subvolume and the inode of the host's folder: no two hosts share one, a
 renamed host keeps it, and nothing that could be lost needs to be stored. The group of a deleted subvolume remains until it is
-removed; the kernel allows that when none of its data exists any more. Layouts: include/uapi/linux/btrfs.h, btrfs_tree.h. Changes,
+removed; the kernel allows that when none of its data is left. Layouts: include/uapi/linux/btrfs.h, btrfs_tree.h. Changes,
 and reading trees, need CAP_SYS_ADMIN.
 """
 
@@ -36,8 +36,8 @@ SIMPLE, FULL, OFF = "squota", "qgroup", ""
 """What `mode` answers."""
 
 _CONTROL = struct.Struct("=QQ")  # command, status
-_ASSIGN = struct.Struct("=QQQ")  # to be a member or not, member, group
-_CREATE = struct.Struct("=QQ")  # to make or to remove, group
+_ASSIGN = struct.Struct("=QQQ")  # add or remove, member, group
+_CREATE = struct.Struct("=QQ")  # create or remove, group
 _LIMIT = struct.Struct("=QQQ24x")  # group, which limits, bytes referenced
 _DISABLE, _ENABLE_SIMPLE = 2, 4
 _MAX_REFERENCED = 1
@@ -59,7 +59,7 @@ def mode(filesystem: str) -> str:
     folder = SYSFS / filesystem / "qgroups"
     if sysfs_text(folder / "enabled") != "1":
         return OFF
-    return sysfs_text(folder / "mode") or FULL  # Linux 6.7 knows two modes
+    return sysfs_text(folder / "mode") or FULL  # since Linux 6.7 there are two modes
 
 
 def is_known_to_kernel() -> bool:
@@ -156,7 +156,7 @@ def live_bytes(pool: Pool) -> dict[str, int]:
         return {}
     subvolume, sizes = _subvolume_of(pool), {}
     for entry in os.scandir(pool.hosts):
-        with suppress(OperatorError):  # a host that can have no group; its run says so
+        with suppress(OperatorError):  # the host cannot have a group; its run reports that
             number = referenced(pool, group_number(subvolume, entry.inode()))
             if number is not None:
                 sizes[entry.name] = number
@@ -175,7 +175,7 @@ def join(pool: Pool, host: str, subvolume_id: int) -> None:
 
 
 def _change(fd: int, request: int, arguments: bytes) -> None:
-    """Changes a group. Does nothing if quotas have been disabled meanwhile: then nothing is counted and no limit applies."""
+    """Changes a group. Does nothing if quotas have just been disabled: then nothing is counted and no limit applies."""
     try:
         ioctl(fd, request, bytearray(arguments))
     except OSError as error:
@@ -218,8 +218,8 @@ def remove_unused(pool: Pool) -> int:
     with opened(pool.hosts) as fd:
         first = 1 << _LEVEL_SHIFT | _subvolume_of(pool) << _INODE_BITS
         ours = range(first, first + (1 << _INODE_BITS))
-        empty = sorted(_empty_groups(fd))  # those of subvolumes first: a group that has members cannot be removed
-        folders = {first + entry.inode() for entry in os.scandir(pool.hosts)}  # read after that: a host's folder comes first
+        empty = sorted(_empty_groups(fd))  # subvolumes' groups first: a group with members cannot be removed
+        folders = {first + entry.inode() for entry in os.scandir(pool.hosts)}  # afterwards: a folder is older than its group
         for group in empty:
             is_of_subvolume = group >> _LEVEL_SHIFT == 0
             if is_of_subvolume and (_has_subvolume(fd, group) or not any(parent in ours for parent in _parents(fd, group))):
@@ -231,7 +231,7 @@ def remove_unused(pool: Pool) -> int:
                     ioctl(fd, _QGROUP_CREATE, bytearray(_CREATE.pack(0, group)))
                 removed += 1
             except OSError as error:
-                if error.errno not in (errno.EBUSY, errno.ENOENT):  # in use after all, or gone meanwhile
+                if error.errno not in (errno.EBUSY, errno.ENOENT):  # in use after all, or just removed
                     raise
     return removed
 

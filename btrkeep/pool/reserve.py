@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 RESERVE, FOR_METADATA = "reserve", "reserve-metadata"
 _MOST = 256 << 20
 _SHARE = 100
-_METADATA = 16 << 20  # to replace one file the kernel wants more than 6 MiB promised; what it writes is some leaves
+_METADATA = 16 << 20  # to replace a file, the kernel reserves more than 6 MiB, although it writes only some leaves
 _METADATA_SHARE = 256
-_LEAF_LESS = 384  # bytes by which an attribute that has a leaf for itself is shorter than the leaf
+_LEAF_LESS = 384  # bytes of a leaf that an attribute cannot use, even if it fills the leaf
 
 
 def size_of(total: int) -> int:
@@ -44,7 +44,7 @@ def ensure_reserve(pool: Path) -> None:
 
     Never raises OSError. Without a reserve, everything works while there is free space, so a failure is only logged.
     """
-    from btrkeep.pool.allocation import read_room  # commands that only read begin sooner without it
+    from btrkeep.pool.allocation import read_room  # commands that only read start faster without it
 
     path = pool / MARKER / RESERVE
     try:
@@ -57,7 +57,7 @@ def ensure_reserve(pool: Path) -> None:
                 try:
                     os.posix_fallocate(file.fileno(), 0, size)
                 except OSError:
-                    file.truncate(0)  # what it has got of it would be taken for the whole
+                    file.truncate(0)  # a partial reserve would look complete
                     raise
         _ensure_metadata_reserve(pool, room)
     except OSError as error:
@@ -87,7 +87,7 @@ def _ensure_metadata_reserve(pool: Path, room: "Room") -> None:
 def give_back(pool: Path) -> None:
     """Frees the reserve and recently deleted data. Raises OSError."""
     path, metadata = pool / MARKER / RESERVE, pool / MARKER / FOR_METADATA
-    if metadata.exists():  # first: without room for metadata the other may not be cut
+    if metadata.exists():  # first: truncating the other file may need space for metadata
         log.warning("the pool is full: the reserved space of %s is used now, for writes that free more", metadata)
         metadata.unlink()
         commit(pool)

@@ -76,7 +76,7 @@ PROFILES = {
     "raid5": Profile(2, parity=1, striped=True),
     "raid6": Profile(3, parity=2, striped=True),
 }
-_STEPS = 256  # of the largest device, where the number of stripes is odd and the devices take turns
+_STEPS = 256  # steps on the largest device, for an odd number of stripes that alternate between devices
 
 
 def devices_needed(profile: str) -> int:

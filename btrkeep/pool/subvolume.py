@@ -27,9 +27,9 @@ from btrkeep.descriptors import ClosingFd, ioctl, ior, iow, iowr
 ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 """The inode number of every subvolume's root folder."""
 _RDONLY = 1 << 1
-_LAST = 253_402_300_799  # the last second of 9999: the kernel's are unsigned, so one before 1970 is later than that
+_LAST = 253_402_300_799  # the last second of 9999: the kernel's times are unsigned, so a time before 1970 is later than that
 _SPEC_BY_ID = 1 << 4
-_ATTEMPTS, _PAUSE = 8, 0.1  # seconds: less than 3 in all
+_ATTEMPTS, _PAUSE = 8, 0.1  # seconds: less than 3 s in total
 _ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _ARGS_V2_BY_ID = struct.Struct("=qQQ32xQ4032x")
 _FLAGS = struct.Struct("=Q")
@@ -268,7 +268,7 @@ def newest_stream() -> int:
 def send(subvolume: Path, out: int, parent: int | None, version: int) -> None:
     """Writes a send stream to the pipe `out`, incremental to the subvolume with the id `parent`. Raises OSError.
 
-    From version 2 on compressed extents are sent as they are on disk. Blocks while the reader is slow; other threads run meanwhile.
+    Since version 2, compressed extents are sent as they are on disk. Blocks while the reader is slow; other threads continue.
     """
     source = ctypes.c_uint64(parent or 0)
     flags = _VERSION | _COMPRESSED if version > 1 else 0

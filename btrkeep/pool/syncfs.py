@@ -23,7 +23,7 @@ from btrkeep.checkpoints import Checkpoint
 from btrkeep.descriptors import ClosingFd
 from btrkeep.pool.marker import filesystem_of
 
-_syncfs = ctypes.CDLL(None, use_errno=True).syncfs  # CDLL, not PyDLL: other threads run meanwhile
+_syncfs = ctypes.CDLL(None, use_errno=True).syncfs  # CDLL, not PyDLL: other threads continue
 _syncfs.argtypes = (ctypes.c_int,)
 
 

@@ -38,13 +38,13 @@ class BatchWorkers:
     def __init__(self, work: Work, most: int = _MOST_WORKERS, *, kept: Sequence[int] = ()) -> None:
         self._work = work
         self._workers: list[_Worker] = []
-        # A process with further threads is not forked: one of them may hold a lock that is never released in the fork.
+        # A process with other threads must not fork: a thread may hold a lock that is never released in the child.
         processors = len(os.sched_getaffinity(0))
         if processors > 1 and threading.active_count() == 1:
             for _ in range(min(processors, most)):
                 try:
                     self._workers.append(_Worker(work, kept))
-                except OSError:  # a limit of processes or of open files is reached: those that run suffice, or this process
+                except OSError:  # the limit of processes or open files: the running workers suffice, or this process does the work
                     break
 
     def __enter__(self) -> Self:
@@ -85,7 +85,7 @@ class BatchWorkers:
         busy = [worker for worker in self._workers if worker.waiting]
         ready, _, _ = select.select(busy, [], [])
         for worker in ready:
-            if worker.waiting:  # what was called for another one may have waited for all
+            if worker.waiting:  # a callback for another worker may have waited for all of them
                 worker.take()
 
 
@@ -110,7 +110,7 @@ class _Worker:
         _Worker.is_this_process = True
         try:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)  # it ends when the other end is closed
+                signal.signal(number, signal.SIG_IGN)  # it ends when the pipe is closed
             _keep_only([theirs.fileno(), *kept])
             with suppress(ConnectionError):  # the other process has ended
                 _serve(theirs, work, parent)
@@ -151,7 +151,7 @@ def is_worker() -> bool:
 
 def _keep_only(kept: Sequence[int]) -> None:
     """Closes all other files: locks would be held longer than the process that was killed, and block the next one."""
-    gc.freeze()  # no object of the other process closes a number that means another file here
+    gc.freeze()  # inherited objects must not close descriptors that are reused here
     first = 3
     for fd in sorted(kept):
         os.closerange(first, fd)

@@ -219,8 +219,8 @@ class Group:
         pause, waited = 0.005, 0.0
         while self._is_running():
             if pause >= _SLOW and are_dead(*self._groups):
-                self._is_running()  # ours among them are reaped
-                return True  # their parent does not wait for them: the PID 1 of a container, another subreaper
+                self._is_running()  # reaps our own children
+                return True  # another parent does not reap them: PID 1 of a container, or a subreaper
             if waited >= seconds:
                 return False
             await asyncio.sleep(pause)
@@ -229,7 +229,7 @@ class Group:
 
     def _is_running(self) -> bool:
         leaders = (self.process, *(each.process for each in self._beside))
-        return sum(map(_is_alive, leaders)) > 0  # each is asked, for so it is reaped
+        return sum(map(_is_alive, leaders)) > 0  # checks every process, which also reaps it
 
     @property
     def _groups(self) -> list[int]:

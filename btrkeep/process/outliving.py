@@ -111,7 +111,7 @@ class _Outputs:
     """Files in memory instead of standard output and standard error, if these are pipes or sockets."""
 
     def __init__(self) -> None:
-        self._files: list[tuple[tuple[int, int], int, list[int]]] = []  # the pipe, its file, the descriptors that are that pipe
+        self._files: list[tuple[tuple[int, int], int, list[int]]] = []  # identity of a pipe, its file, its descriptors
         for number in (1, 2):
             status = os.fstat(number)
             if not (stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)):
@@ -121,7 +121,7 @@ class _Outputs:
             if numbers is None:
                 self._files.append((pipe, os.memfd_create("output"), [number]))
             else:
-                numbers.append(number)  # one file, so that the order stays
+                numbers.append(number)  # one file, to keep the order
 
     def take(self) -> None:
         """Makes them the standard streams of this process."""

@@ -26,7 +26,7 @@ def start_time(pid: int) -> str | None:
     return _own_start_time(pid) if pid == os.getpid() else _start_time(pid)
 
 
-@lru_cache(2)  # asked for with every lock; by pid, for a process that was forked is another one
+@lru_cache(2)  # needed for every lock; cached by pid, because a fork is another process
 def _own_start_time(pid: int) -> str | None:
     return _start_time(pid)
 
@@ -42,7 +42,7 @@ def _start_time(pid: int) -> str | None:
 def _stat(pid: int) -> tuple[bytes, list[bytes]]:
     """Returns the name of a process, and the fields of /proc/PID/stat after it: the first is its state. Raises OSError."""
     stat = Path(f"/proc/{pid}/stat").read_bytes()
-    name_end = stat.rindex(b")")  # the name may have brackets and blanks in it
+    name_end = stat.rindex(b")")  # the name may contain brackets and blanks
     return stat[stat.index(b"(") + 1 : name_end], stat[name_end + 2 :].split()
 
 
@@ -147,7 +147,7 @@ def _is_living_member(fields: list[bytes], groups: tuple[int, ...]) -> bool:
 
 
 def members(*groups: int) -> list[GroupMember]:
-    """Returns the living processes of process groups, from /proc. Skips any that end meanwhile."""
+    """Returns the living processes of process groups, from /proc. Skips any that have just ended."""
     group_members = []
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError):
@@ -241,7 +241,7 @@ class FolderUser:
 def folder_users(folders: Collection[str]) -> dict[str, FolderUser]:
     """Finds a process with an open file, its working directory, root or program in each of these folders, if there is one.
 
-    Takes absolute paths as this process sees them, even if nothing is there any more. Does not find files that are only mapped, nor
+    Takes absolute paths as this process sees them, even if they no longer exist. Does not find files that are only mapped, nor
     processes that see the folder at another place. (Files of a deleted subvolume have the device number 0, so device and inode
     cannot identify them.)
     """

@@ -110,7 +110,7 @@ def _to_its_end(process: subprocess.Popen[bytes], command: tuple[str, ...], time
     """
     try:
         stdout, stderr = process.communicate(given.encode() if given else None, timeout)
-    except BaseException:  # Ctrl-C too
+    except BaseException:  # including Ctrl-C
         process.kill()
         wait_for_end(process)
         raise
@@ -132,9 +132,9 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-_TO_ITS_END = 5.0  # seconds that it has after the end of its input
+_TO_ITS_END = 5.0  # seconds to end after the end of its input
 _MOST_OF_MESSAGES = 1 << 16  # bytes of its messages
-_LOOK = 500  # ms between two looks while it is waited for
+_LOOK = 500  # ms between two checks while waiting for it
 
 
 class PipedProgram:
@@ -207,7 +207,7 @@ def piped(command: Sequence[str], extra: Mapping[str, str] | None = None, keep_o
             raise ProgramFailed(ProgramResult(tuple(command), 127, "", f"{command[0]}: {error.strerror}")) from None
         os.close(inherited)
         inherited = -1
-        pidfd = os.pidfd_open(process.pid)  # now: later `kill` of another thread may have buried it, and its number be another's
+        pidfd = os.pidfd_open(process.pid)  # now: after a `kill` by another thread the pid may be reused
         try:
             program = PipedProgram(process, errors, pidfd)
             try:
@@ -232,7 +232,7 @@ def _is_over(alive: int) -> bool:
 
 
 _CALLER_CHECKED = 0.05
-_LONGEST = 64 << 20  # bytes of output; more is a fault
+_LONGEST = 64 << 20  # bytes of output; more is an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ def run_watched(command: Sequence[str], *, timeout: float, gone: Callable[[], bo
     Until the end, its output is in unnamed files, not in memory.
     """
     log.debug("running %s", paste_line(command))
-    from tempfile import TemporaryFile  # which few commands need
+    from tempfile import TemporaryFile  # few commands need it
 
     with TemporaryFile() as out, TemporaryFile() as err, TemporaryFile() as errors:
         process = _start(command, out.fileno(), err.fileno(), errors.fileno())
@@ -298,13 +298,13 @@ def start_detached(command: Sequence[str]) -> int:
     """
     log.debug("starting %s", paste_line(command))
     process = _start(command, subprocess.DEVNULL, subprocess.DEVNULL)
-    with contextlib.suppress(NoThread):  # then it becomes a zombie until this process ends
+    with contextlib.suppress(NoThread):  # it stays a zombie until this process ends
         start(threading.Thread(target=process.wait, daemon=True))
     return process.pid
 
 
 def _start(command: Sequence[str], out: int, err: int, errors: int | None = None) -> subprocess.Popen[bytes]:
-    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # a checkout is not an installation
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # needed in a checkout that is not installed
     asked = {ERRORS_VARIABLE: str(errors)} if errors is not None else {}
     try:
         return subprocess.Popen(

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from btrkeep.errors import Exit
 
-_LONGEST_NAP = 0.05  # seconds until a sleeper sees that it is cancelled
+_LONGEST_NAP = 0.05  # seconds until a sleep notices a cancellation
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -138,9 +138,9 @@ def tell(line: str) -> bool:
     depends on it.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
-    if address[:1] not in ("/", "@"):  # others would be AF_VSOCK, which a host may have for its guests
+    if address[:1] not in ("/", "@"):  # other addresses would be AF_VSOCK, of a virtual machine's host
         return False
-    import socket  # which only a service needs
+    import socket  # only a service needs it
 
     name = f"\0{address[1:]}" if address[0] == "@" else address
     try:

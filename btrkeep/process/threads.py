@@ -27,7 +27,7 @@ def start(thread: threading.Thread) -> None:
     """Starts it. Raises NoThread."""
     try:
         thread.start()
-    except RuntimeError:  # which is what Python says of it
+    except RuntimeError:  # Python's error if no thread can be started
         raise NoThread from None
 
 

@@ -40,7 +40,7 @@ class RootServiceClient:
         with closing(_Line(self, asked(verb, self.who, arguments, self.session))) as line:
             answer = line.answer()
         if isinstance(answer, StreamHeader):
-            raise RequestRefused(f"{verb} is answered with a stream", "this is a bug in the program that asked")
+            raise RequestRefused(f"{verb} is answered with a stream", "this is a bug in the client")
         return answer
 
     def stream(self, verb: str, **arguments: Any) -> "Stream":
@@ -49,7 +49,7 @@ class RootServiceClient:
         try:
             answer = line.answer()
             if not isinstance(answer, StreamHeader):
-                raise RequestRefused(f"{verb} is not answered with a stream", "this is a bug in the program that asked")
+                raise RequestRefused(f"{verb} is not answered with a stream", "this is a bug in the client")
         except OperatorError:
             line.close()
             raise
@@ -96,7 +96,7 @@ class _Line:
         self._socket.settimeout(agent.patience)
         try:
             self._connect()
-            with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it read: that is there to be read
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered early: that can still be read
                 self._socket.sendall(request)
         except OSError as error:
             self._socket.close()

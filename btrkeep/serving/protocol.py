@@ -51,7 +51,7 @@ class RequestRefused(OperatorError):
     """The service refused or failed. `kind` is one of KINDS.
 
     `is_public`: the message is only about the requested host and names no other host and no path of the server. `job`: the job that
-    continues with what was asked for.
+    continues with the request.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ def read_request(line: bytes) -> Request:
     """Parses the request in a line. Raises RequestRefused, of kind usage."""
     try:
         fields = decoded(line)
-    except ValueError:  # not its words: they would repeat what was sent
+    except ValueError:  # without its message, which would repeat the request
         raise RequestRefused("the request is not JSON", kind="usage") from None
     if not isinstance(fields, dict) or fields.keys() not in ({"verb", "who", "arguments"}, {"verb", "session", "arguments"}):
         raise RequestRefused("a request has verb, who or session, and arguments, and nothing else", kind="usage")

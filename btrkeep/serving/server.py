@@ -69,7 +69,7 @@ def user_number(name: str) -> int:
 def _user_or_none(name: str) -> pwd.struct_passwd | None:
     try:
         return pwd.getpwnam(name)
-    except (KeyError, ValueError):  # a NUL in it
+    except (KeyError, ValueError):  # it contains a NUL
         return None
 
 
@@ -102,7 +102,7 @@ def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable
     """
     _clear_away(path)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    mask = os.umask(0o117)  # never, not for a moment, may others connect
+    mask = os.umask(0o117)  # other users must never be able to connect, not even for a moment
     try:
         listening.bind(str(path))
         _give(path, allowed)
@@ -117,7 +117,7 @@ def bound(path: Path, allowed: tuple[str, ...]) -> tuple[socket.socket, Callable
 
 
 def _clear_away(path: Path) -> None:
-    """Removes a socket on which no program listens any more."""
+    """Removes a socket on which no program listens any longer."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise UsageError(f"{path} exists already and is not a socket", "name a path that is free")
@@ -141,7 +141,7 @@ def _give(path: Path, allowed: tuple[str, ...]) -> None:
 
     try:
         os.chown(path, -1, grp.getgrnam(WEB_USER).gr_gid, follow_symlinks=False)
-    except KeyError:  # no dashboard is installed: then root alone asks
+    except KeyError:  # no dashboard is installed, so only root connects
         return
 
 
@@ -188,7 +188,7 @@ class Server:
                 return reason
             if select.select([self._listening], [], [], _LOOK)[0]:
                 self._accept()
-        return "told to stop"
+        return "received a stop signal"
 
     def stop(self) -> None:
         """Stops soon, without finishing the requests in progress."""
@@ -201,14 +201,14 @@ class Server:
                 return ""
             if self._idle is not None and now - self._last >= self._idle:
                 return f"no request for {self._idle:.0f} s"
-            return "the longest time of service is over" if self._longest is not None and now - self._begun >= self._longest else ""
+            return "the maximum lifetime is reached" if self._longest is not None and now - self._begun >= self._longest else ""
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listening.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError as error:  # too many open files, say: what comes waits
+        except OSError as error:  # for example too many open files: new connections wait
             log.warning("a connection cannot be accepted: %s", error.strerror)
             time.sleep(_LOOK)
             return

@@ -117,7 +117,7 @@ class Places:
         with self._lock:
             self._total -= 1
             self._taken.subtract(holders(viewer))
-            self._taken += Counter()  # without those who have none
+            self._taken += Counter()  # drops users without connections
 
     @property
     def total(self) -> int:

@@ -125,14 +125,14 @@ def device_extents(fd: int) -> DeviceExtents:
     first, last = (1, ctree.DEV_EXTENT_KEY, 0), (TOP, ctree.DEV_EXTENT_KEY, TOP)
     search = TreeSearch(fd, ctree.DEV_TREE_OBJECTID, first, last)
     for at, keys in batches(search):
-        at_extent = at[keys["type"] == ctree.DEV_EXTENT_KEY]  # the range of keys holds a device's other items too
+        at_extent = at[keys["type"] == ctree.DEV_EXTENT_KEY]  # the range of keys includes other items of the device
         key, extent = keys[keys["type"] == ctree.DEV_EXTENT_KEY], gathered(search.buffer, at_extent + HEADER_SIZE, _DEV_EXTENT)
         parts.append((key["objectid"], key["offset"], extent["vaddr"], extent["length"]))
     return DeviceExtents(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 _ITEM = np.dtype([("used", U64), ("chunk_objectid", U64), ("flags", U64)])
-_ITEM_FIELDS = Struct("<QQQ")  # the same, for one
+_ITEM_FIELDS = Struct("<QQQ")  # the same, for a single item
 _KEY: int = ctree.BLOCK_GROUP_ITEM_KEY
 _ONE_ITEM = 256  # bytes of buffer, for one item of 24 and its header
 _SUPER_COPIES = np.array([64 << 10, 64 << 20, 256 << 30], U64)  # btrfs_sb_offset(), fs/btrfs/disk-io.h
@@ -155,7 +155,7 @@ def has_block_group_tree(fd: int) -> bool:
 
 
 def block_groups(fd: int, chunk: Chunks) -> BlockGroups:
-    """Returns all block groups, without those that disappear meanwhile. Raises OSError."""
+    """Returns all block groups, without those that disappear while it reads. Raises OSError."""
     if has_block_group_tree(fd):
         return _in_bulk(fd)
     return looked_up(fd, chunk.vaddr, chunk.length)
@@ -177,7 +177,7 @@ def looked_up(fd: int, vaddr: Array, length: Array) -> BlockGroups:
     rows = []
     for start, size in zip(vaddr.tolist(), length.tolist(), strict=True):
         search.only((start, _KEY, size))
-        if search.fill():  # else it was removed since the chunks were read, which is normal
+        if search.fill():  # if not, it was removed since the chunks were read, which is normal
             used, _, flags = _ITEM_FIELDS.unpack_from(search.buffer, search.first_header + HEADER_SIZE)
             rows.append((start, size, used, flags))
     return BlockGroups(*np.array(rows, U64).reshape(-1, 4).T)

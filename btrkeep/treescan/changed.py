@@ -132,7 +132,7 @@ def flagged_inodes(fd: int, flags: int) -> Iterator[int]:
 _EXTENT = Struct("=Q8xB3xBQ16xQ")  # generation, compression, type, disk_bytenr, num_bytes
 _INLINE_EXTENT = Struct("=QQ4xB")  # generation, ram_bytes, type; the data follow
 _INLINE, _REGULAR = 0, 1
-_DIR_ITEM = Struct("=17xQHHx")  # transid, data_len, name_len: of a name in a folder, and of an extended attribute
+_DIR_ITEM = Struct("=17xQHHx")  # transid, data_len, name_len: of a folder entry or an extended attribute
 
 
 def written_files(fd: int, since: int, at_least: int, *, compressed: bool = False, buffer_size: int = BUFFER_SIZE) -> Iterator[int]:

@@ -27,7 +27,7 @@ _BLOCK_INFO = np.dtype([("key", "V17"), ("level", "u1")])
 _INLINE = np.dtype([("type", "u1"), ("owner", U64)])
 _OWNER_REF = 172  # BTRFS_EXTENT_OWNER_REF_KEY, with simple quotas
 _NAMES_ITS_TREE = (ctree.TREE_BLOCK_REF_KEY, ctree.EXTENT_DATA_REF_KEY, _OWNER_REF)
-_OLD_ITEM_SIZE = 4  # of filesystems before 2008, struct btrfs_extent_item_v0
+_OLD_ITEM_SIZE = 4  # on filesystems before 2008, struct btrfs_extent_item_v0
 SHARED = 0
 """The owner of an extent whose first reference names no tree."""
 
@@ -75,7 +75,7 @@ def gaps(fd: int, vaddr: Array, length: Array, *, buffer_size: int = BUFFER_SIZE
     if not len(vaddr):
         return
     ends = vaddr + length
-    # What lies outside of the block groups takes part as if it were in use, so one rule finds all gaps.
+    # Space outside of the block groups counts as used, so that one rule finds all gaps.
     outside_at, outside_end = ends[:-1], vaddr[1:]
     reached, seen = vaddr[0], 0
     for batch in extents(fd, int(vaddr[0]), int(ends[-1]) - 1, buffer_size=buffer_size):
@@ -102,7 +102,7 @@ def _between(begin: Array, end: Array, reached: Array) -> tuple[Array, Array]:
 _INLINE_DATA = 0
 _SMALL_BUFFER = 16 * 1024
 _TYPE_AT, _REST_AT = 20, 21
-_REST = Struct("=QQQQ")  # vaddr, length on disk, from here in what it decompresses to, so many bytes
+_REST = Struct("=QQQQ")  # vaddr, length on disk, offset in the decompressed data, length
 _COMPRESSION_AT = 16
 _FILE_ITEM = np.dtype(
     [("generation", U64), ("ram_bytes", U64), ("encoding", "<u4"), ("type", "u1"), ("vaddr", U64), ("length", U64)]

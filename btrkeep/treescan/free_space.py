@@ -22,7 +22,7 @@ _BITMAP: int = ctree.FREE_SPACE_BITMAP_KEY
 _BITMAP_BYTES = 256
 _BITMAP_ROW = np.dtype((U64, _BITMAP_BYTES // 8))
 _HEADER_WORDS = HEADER_SIZE // 8
-# The last word of a header, type and len, of the three items that this tree has; len is the payload's.
+# The last word of a header (type and length of the payload), for the three kinds of items in this tree.
 _INFO_WORD, _EXTENT_WORD, _BITMAP_WORD = _INFO | 8 << 32, _EXTENT, _BITMAP | _BITMAP_BYTES << 32
 
 
@@ -52,8 +52,8 @@ def free_space(fd: int, first: int = 0, last: int = TOP, *, buffer_size: int = B
 
     `first` is the start of a block group and `last` the last byte of one, because a bitmap is found by its start.
 
-    The filesystem may be written to meanwhile. The kernel locks one leaf at a time, so the result is not a consistent snapshot:
-    space that was used or freed meanwhile may or may not be included, but no byte is included twice.
+    The filesystem may change during this. The kernel locks one leaf at a time, so the result is not a consistent snapshot:
+    space that is used or freed during this may or may not be included, but no byte is included twice.
 
     Raises OSError: EPERM without CAP_SYS_ADMIN, ENOENT without a free space tree.
     """
@@ -111,11 +111,9 @@ def unpacked(vaddr: Array, words: Array, sector: int) -> tuple[Array, Array]:
     edges[:, 1:] = words >> np.uint64(63)
     edges[:, :-1] ^= words ^ (words << np.uint64(1))
     octets = edges.view(np.uint8).ravel()
-    with_edges = np.flatnonzero(
-        octets != 0
-    )  # only those that have an edge are taken apart; and bool is what NumPy searches fastest
+    with_edges = np.flatnonzero(octets != 0)  # only octets with an edge are unpacked; NumPy searches bool fastest
     at = np.flatnonzero(np.unpackbits(octets[with_edges], bitorder="little").view(bool))
-    # What is to be added to the place of each octet is known before its bits are: there are far more of those.
+    # The offset of each octet is computed before its bits, because there are far more bits.
     row_starts = np.arange(len(words) + 1) * (edges.shape[1] * 8)
     of_row = np.diff(np.searchsorted(with_edges, row_starts))
     octet = 8 * sector
@@ -147,7 +145,7 @@ def _apart(batch: FreeSpace, reached: Any) -> tuple[FreeSpace, Any]:
     if not len(batch.vaddr):
         return batch, reached
     ends = batch.vaddr + batch.length
-    if batch.vaddr[0] >= reached and (batch.vaddr[1:] >= ends[:-1]).all():  # as it nearly always is
+    if batch.vaddr[0] >= reached and (batch.vaddr[1:] >= ends[:-1]).all():  # nearly always true
         return batch, ends[-1]
     covered = np.maximum.accumulate(np.concatenate(([reached], ends)))
     begin = np.maximum(batch.vaddr, covered[:-1])

@@ -38,8 +38,8 @@ _ROOT_FOLDER: int = ctree.FIRST_FREE_OBJECTID
 _PARENTS_REMEMBERED = 65536
 _LARGEST = 64 << 10  # bytes of an item with its header: less than the largest node
 _ONE_INODE = 2 * _LARGEST
-_NEAR, _FOLDERS_BEFORE = 32, 8  # inodes that are read besides those wanted: fewer than a further search costs
-_MOST_REMEMBERED = 16 << 20  # bytes of what searches have returned
+_NEAR, _FOLDERS_BEFORE = 32, 8  # additional inodes read: cheaper than another search
+_MOST_REMEMBERED = 16 << 20  # bytes of cached search results
 _NO_GENERATION = bytes(8)
 _NAMED_BY = (ctree.INODE_REF_KEY, ctree.INODE_EXTREF_KEY)
 
@@ -80,7 +80,7 @@ def linked_inodes(fd: int, buffer_size: int = BUFFER_SIZE, *, since: int = 0) ->
     names: list[tuple[int, bytes]] = []
     while count := search.fill():
         type_at, size = search.first_header + TYPE_AND_LEN_AT, 0
-        for _ in range(count):  # half a million times for 100,000 files: no sum or store too many
+        for _ in range(count):  # runs half a million times for 100,000 files: avoid every operation
             kind, size = type_and_len(buffer, type_at)
             if kind == inode_item:
                 if linked:
@@ -190,13 +190,13 @@ class InodeNames:
         wanted = sorted(set(inodes))
         try:
             names_by_inode = self._names(subvolume, wanted)
-        except FileNotFoundError:  # the subvolume went meanwhile
+        except FileNotFoundError:  # the subvolume was just deleted
             return paths_by_inode
         if (wanted, names_by_inode) == self._last[:2]:
             return self._last[2]
         paths, is_alone = dict[int, tuple[bytes, ...] | None](), True
         for ino in wanted:
-            with suppress(FileNotFoundError):  # or a folder did
+            with suppress(FileNotFoundError):  # or a folder was
                 for folder, name in names_by_inode.get(ino, ()):
                     if folder not in paths:
                         paths[folder] = _path_within(names_by_inode, folder)
@@ -245,7 +245,7 @@ class InodeNames:
             _, ino, _, kind, _ = HEADER.unpack_from(self._search.buffer, filled.last)
             if kind <= ctree.INODE_EXTREF_KEY:
                 self._search.resume_after(filled.last)
-            elif following := cluster[bisect_right(cluster, ino) :]:  # not through all extents of a large file
+            elif following := cluster[bisect_right(cluster, ino) :]:  # skips the extents of a large file
                 self._search.restart(subvolume, (following[0], ctree.INODE_REF_KEY, 0), _last_name_of(cluster[-1]))
             else:
                 break
@@ -262,7 +262,7 @@ class InodeNames:
                 names.setdefault(HEADER.unpack_from(buffer, header)[1], []).extend(_names(buffer, header))
             headers.append(header)
             header += HEADER.size + size
-        is_last = not number or header + _LARGEST < len(buffer)  # any other item would have found room
+        is_last = not number or header + _LARGEST < len(buffer)  # any other item would have fitted
         image = _image(buffer, headers, header - self._search.first_header)
         filled = _Found(tuple(headers), image, names, None if is_last else headers[-1])
         if self._remembered > _MOST_REMEMBERED:
@@ -319,7 +319,7 @@ Reference = tuple[int, int, int]
 """(inode, offset in the file, subvolume)."""
 _ARGS = Struct("=QQ24xQQ")  # logical, size of the buffer, flags, address of the buffer
 _COUNTS = Struct("=LLLL")  # bytes left, bytes missing, elements, elements missed
-_WHOLE_EXTENT = 1  # references to any part of the extent, not only to the byte at the address
+_WHOLE_EXTENT = 1  # finds references to any part of the extent, not only to the byte at the address
 _SMALL, _LARGE = 64 << 10, 16 << 20  # the largest that the kernel takes
 _NOTHING_THERE = (errno.ENOENT, errno.EINVAL)  # free space; a tree block
 
@@ -334,7 +334,7 @@ class Owners:
     def of(self, vaddr: int) -> frozenset[int] | None:
         """Returns the ids of the subvolumes that refer to the data extent containing `vaddr`; None if there is no data.
 
-        As of the last commit. Empty if nothing refers to the extent any more. Raises OSError (EPERM without CAP_SYS_ADMIN). For an
+        As of the last commit. Empty if the extent is no longer referenced. Raises OSError (EPERM without CAP_SYS_ADMIN). For an
         extent with more than 700,000 references the kernel returns only a part.
         """
         missing = self._ask(vaddr)

@@ -67,8 +67,8 @@ group = _Heatmap(NAME, context_settings=CONTEXT_SETTINGS, add_help_option=False)
 
 def main() -> None:
     """The entry point of `btrfs-heatmap`."""
-    # NumPy's OpenBLAS starts a thread for each CPU when it is loaded, and nothing here multiplies matrices.
+    # NumPy's OpenBLAS starts a thread for each CPU when it is loaded, and no matrices are multiplied here.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000, 10, 10)
-    exit_on_sigterm()  # so that what was begun is cleared away
+    exit_on_sigterm()  # so that partial files are removed
     sys.exit(run_command_line(group, NAME))

@@ -80,7 +80,7 @@ def picture_request(path: Path, options: Mapping[str, Any]) -> PictureRequest:
     """Returns the checked request from the options of a command line. Raises OperatorError."""
     output: str | None = options["output"]
     if output == STDOUT and sys.stdout.isatty():
-        raise OperatorError("standard output is a terminal, which shows no picture", "name a file with -o, or use --show")
+        raise OperatorError("standard output is a terminal, which cannot show a picture", "name a file with -o, or use --show")
     record_to = options.get("record_to")
     request = PictureRequest(
         path=path,

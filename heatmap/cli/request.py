@@ -12,7 +12,7 @@ from btrkeep.cli.output import print_wrapped
 STDOUT = "-"
 
 order_option = click.option(
-    "--order", type=click.IntRange(0, 14), help="2^ORDER lines of as many pixels.  [default: what fits, at most 10]"
+    "--order", type=click.IntRange(0, 14), help="2^ORDER lines of 2^ORDER pixels.  [default: what fits, at most 10]"
 )
 size_option = click.option(
     "--size", type=click.IntRange(0, 15), help="Enlarge to 2^SIZE lines.  [default: 10, or ORDER if that is more]"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 @click.command("timelapse")
 @click.argument("folder", metavar="FOLDER", type=GivenPath(path_type=Path))
 @click.option("-o", "--output", metavar="FILE", required=True, type=GivenPath(path_type=Path), help="A .gif, a .webp or an .mp4.")
-@click.option("--fps", type=click.FloatRange(0.1, 50), default=10.0, show_default=True, help="Frames a second.")
-@click.option("--size", type=click.IntRange(6, 13), help="2^SIZE pixels wide.  [default: as the widest picture, 10 for states]")
+@click.option("--fps", type=click.FloatRange(0.1, 50), default=10.0, show_default=True, help="Frames per second.")
+@click.option("--size", type=click.IntRange(6, 13), help="2^SIZE pixels wide.  [default: as the widest picture; 10 for states]")
 @colour_option
 @sort_option
 @click.option("--no-dates", is_flag=True, help="Omit the date below each frame.")

@@ -95,7 +95,7 @@ def test_a_host_gets_a_file_of_its_own_which_is_listed(main: Path) -> None:
         (["add", "web1"], "paths: missing"),
         (["add", "web1", "--path", "etc"], "expected an absolute path"),
         (["add", "web1", "--path", "/etc", "--group", "debain"], 'did you mean "debian"?'),
-        (["add", "web1", "--path", "/etc", "--address", "-oProxyCommand=x"], "may begin with -"),
+        (["add", "web1", "--path", "/etc", "--address", "-oProxyCommand=x"], "must not begin with -"),
         (["remove", "shop"], "no host shop is configured"),
         (["test", "shop"], "no host shop is configured"),
     ],
@@ -204,7 +204,7 @@ def test_a_host_over_ssh_is_added_tested_backed_up_and_removed_with_its_backups_
     [accepting] = re.findall("backupd (.* setup .*--accept-host-key.*)", added.stderr)
     process = nights.backupd("host", "test", "web1", "--json", check=False)
     assert (process.returncode, "host key is unknown" in process.stdout or "known_hosts" in process.stdout) == (1, True)
-    backupd(*shlex.split(accepting))  # the command that it names, as it stands there
+    backupd(*shlex.split(accepting))  # the printed command, typed unchanged
     nights.backupd("host", "test", "web1")
     nights.backupd("host", "remove", "web1")
     (nights.top / "known_hosts").unlink()
@@ -263,7 +263,7 @@ def test_keys_are_set_where_they_are_with_the_comment_behind_them_and_taken_away
 
 
 def test_who_may_only_read_the_folder_keeps_nobody_from_changing_the_configuration(main: Path) -> None:
-    """A flock needs no right to write: a local user could hold one on /etc/btrkeep, which everybody may read."""
+    """A flock needs no right to write: a local user could hold one on /etc/btrkeep, which every user may read."""
     fd = os.open(main.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

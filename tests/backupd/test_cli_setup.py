@@ -1,4 +1,4 @@
-"""`backupd setup`: from a mounted btrfs to the first backup, asked or told, and again from wherever it was interrupted."""
+"""`backupd setup`: from a mounted btrfs to the first backup, with questions or options, and again after every interruption."""
 
 import json
 import re
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 class Site:
-    """Nothing but a configuration that says where keys and state go, so that nothing of this machine is touched."""
+    """Only a configuration with the paths of keys and state, so that nothing of this machine is changed."""
 
     def __init__(self, top: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="setup-", dir=session.folder()))
@@ -81,7 +81,7 @@ def line_in(text: str) -> str:
 
 
 def host_key_of(sshd: Sshd) -> str:
-    """The fingerprint, as the host's own ssh-keygen says it."""
+    """The fingerprint as printed by the host's own ssh-keygen."""
     return work("ssh-keygen", "-lf", sshd.folder / "host_key.pub").stdout.split()[1]
 
 
@@ -116,7 +116,7 @@ def test_run_again_it_changes_nothing_and_makes_no_second_backup(site: Site) -> 
 
 
 def test_a_new_host_is_trusted_and_let_in_step_by_step(site: Site, sshd: Sshd) -> None:
-    """As somebody without a terminal meets it: each call says what is left, the next one goes on."""
+    """Without a terminal: each call prints what remains, the next one continues."""
     output = site.setup(*site.for_pool(), *site.for_web1(sshd), status=1).stdout
     assert host_key_of(sshd) in output
     assert not site.known_hosts.exists(), "it was not confirmed"
@@ -183,9 +183,9 @@ def answer_all(terminal: Terminal, site: Site, sshd: Sshd) -> str:
     terminal.answer("Its address", f"-{sshd.address}")
     terminal.wait_for("is not an address")
     terminal.answer("Its address", sshd.address)
-    terminal.answer("The port of its ssh", "65536")
+    terminal.answer("Its ssh port", "65536")
     terminal.wait_for("is not a port")
-    terminal.answer("The port of its ssh", str(sshd.port))
+    terminal.answer("Its ssh port", str(sshd.port))
     terminal.wait_for(re.escape(f"Its name here [{this_machine()}]"))  # its address is 127.0.0.1
     terminal.answer("Its name here .*: ", "web1")
     terminal.answer("Source paths", "srv")

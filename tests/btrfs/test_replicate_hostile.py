@@ -1,4 +1,4 @@
-"""A second server whose key is stolen, and a first one that was taken over: what they can see and write; and what `check` says."""
+"""A second server whose key is stolen, and a first one that was taken over: what they see and write, and what `check` reports."""
 
 import json
 import platform
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.btrfs
 
 
 def test_a_key_that_has_a_name_and_hosts_gets_no_others(two: TwoPools) -> None:
-    """It keeps only what it has itself from expiring, and knows nothing of other hosts."""
+    """It only protects its own backups from expiry, and does not see other hosts."""
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.first.host("db1", two.source)
     two.first.backupd("run", "db1", "--now", "2026-03-01T22:00:00Z")
@@ -80,7 +80,7 @@ def test_a_key_of_some_hosts_takes_away_nothing_that_a_replica_has_of_others(nig
 
 
 def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
-    """Level and text of what `check` says of replicas."""
+    """Level and text of the findings of `check` about replicas."""
     answer = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
     return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
 
@@ -137,7 +137,7 @@ def test_a_server_that_was_taken_over_writes_nothing_but_what_is_thrown_away(two
         assert [path.name for path in tmp_path.iterdir()] == ["victim"], attack
         new = {path for path in everything(two.second.pool) - before if not path.startswith(".btrkeep/")}
         assert new <= {"hosts/web1", "hosts/web1/notes.json"}, attack
-        if notes.exists():  # nothing came, so it is nobody's copy
+        if notes.exists():  # nothing arrived, so it is not a copy
             assert json.loads(notes.read_text())["backups"] == {}, attack
             assert "replica" not in json.loads(notes.read_text()), attack
 
@@ -220,7 +220,7 @@ def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrf
     two.over_ssh(f"exec {shlex.quote(sys.executable)} -m tests.beds.hostile_pool endless x")
     (failed,) = two.fetch(status=1)[0]["failed"]
     assert failed["host"] == "web1"
-    assert "which exceeds the limit" in failed["error"]
+    assert "more than the limit of" in failed["error"]
     assert everything(two.second.pool) == before
     assert (shown(copy), work("sha256sum", copy / "backup.json").stdout) == was
 

@@ -1,4 +1,4 @@
-"""A folder of this machine is given nothing of a backup that would give power here, unless somebody asks for it."""
+"""A restore to a folder of this machine omits everything that gives privileges here, unless requested."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 
 def hostile(nights: Nights, **more: object) -> Path:
-    """A host with all that gives power, and with what looks like it and gives none."""
+    """A host with everything that gives privileges, and with harmless entries that look similar."""
     srv = nights.source / "srv"
     for name, mode in (("setuid", 0o4755), ("setgid", 0o2755), ("both", 0o6711), ("plain", 0o755), ("capable", 0o755)):
         write(srv / name, name, mode)
@@ -95,7 +95,7 @@ def test_all_takes_the_bits_from_what_an_earlier_restore_has_given_them(nights: 
     output = restore(nights, "web1", srv, "--to", out, status=1)["stderr"]
     assert "setuid: differs: mode" in output
     restore(nights, "web1", srv, "--to", out, "--overwrite=all")
-    assert powers(out) == {"block", "character"}  # what is there and was not asked for stays as it is
+    assert powers(out) == {"block", "character"}  # existing entries that were not requested stay unchanged
 
 
 def test_to_its_own_place_a_host_gets_all_that_was_its_own(nights: Nights, sshd: ssh.Sshd) -> None:
@@ -115,7 +115,7 @@ def test_a_tar_holds_all_of_it_for_who_extracts_it_with_modes(nights: Nights, tm
     restore(nights, "web1", srv, "--tar", tar)
     work("tar", "-C", tmp_path, "--xattrs", "--xattrs-include=*", "-xpf", tar)
     assert powers(tmp_path / str(srv)[1:]) == DANGEROUS
-    assert "is for --to" in restore(nights, "web1", srv, "--tar", tmp_path / "other", "--privileged", status=2)["stderr"]
+    assert "is only for --to" in restore(nights, "web1", srv, "--tar", tmp_path / "other", "--privileged", status=2)["stderr"]
 
 
 def modes(path: Path) -> tuple[int, int, int]:
@@ -135,19 +135,19 @@ def test_the_folder_that_is_made_stays_roots_alone_whatever_the_root_of_the_host
     for _ in range(2):
         restore(nights, "web1", "/", "--to", out, *overwrite)
         assert modes(out) == (0o700, 0, 0)
-    assert modes(out / str(srv)[1:])[0] == 0o777  # within it is as it was
+    assert modes(out / str(srv)[1:])[0] == 0o777  # its content is unchanged
     restore(nights, "web1", "/", "--to", tmp_path / "whole", "--privileged")
     assert modes(tmp_path / "whole") == modes(data)
 
 
 def seen_by_others(folder: Path) -> list[str]:
-    """What somebody without any rights finds in a folder."""
+    """The content of a folder that an unprivileged user can find."""
     words = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "find", folder, "-mindepth", "1")
     return work(*words, check=False).stdout.splitlines()
 
 
 def test_nobody_else_can_open_anything_while_it_is_restored(nights: Nights, public_folder: Path) -> None:
-    """Somebody without any rights tries every name again and again, in a folder that everybody can enter."""
+    """An unprivileged user tries every name again and again, in a folder that all users can enter."""
     hostile(nights)
     out, tried = public_folder / "out", 0
 

@@ -74,7 +74,7 @@ def of_host(folder: Path, line: str) -> list[str]:
         ('enabled = "yes"', 'enabled = "yes": expected true or false, without quotes'),
         ("optional = 1", "optional = 1: expected true or false, without quotes"),
         ('rsync_path = " "', 'rsync_path = " ": expected a command on one line, such as "sudo rsync"'),
-        ('group = "a/b"', 'group = "a/b": has other characters than letters, digits, . _ and -'),
+        ('group = "a/b"', 'group = "a/b": contains characters other than letters, digits, . _ and -'),
         (
             'before = "/bin/true"',
             'before: expected a list of words, none of them empty, such as ["/usr/local/bin/dump",',
@@ -90,8 +90,8 @@ def of_host(folder: Path, line: str) -> list[str]:
         ('paths = ["etc"]', 'paths: "etc": expected an absolute path such as "/srv/www"'),
         ("paths = [1]", 'paths: 1: expected an absolute path such as "/srv/www"'),
         ('paths = ["/srv/../etc"]', 'paths: "/srv/../etc": ".." is not followed; write the path it leads to'),
-        ('paths = ["/srv\\n"]', 'paths: "/srv\\n": a path has no control characters'),
-        ('paths = ["/srv/*"]', 'paths: "/srv/*": a source path has no wildcards'),
+        ('paths = ["/srv\\n"]', 'paths: "/srv\\n": a path must not contain control characters'),
+        ('paths = ["/srv/*"]', 'paths: "/srv/*": a source path must not contain wildcards'),
         ('paths = ["/etc", "/etc/"]', 'paths: "/etc/": is given twice'),
         ('paths = ["/srv/www", "/srv/"]', 'paths: "/srv/www": lies in "/srv/"; name only one of them'),
         ('paths = ["/srv", "/srv//./www/x"]', 'paths: "/srv//./www/x": lies in "/srv"; name only one of them'),
@@ -158,7 +158,7 @@ def test_a_pools_name_is_a_folders_name_too(tmp_path: Path, pool: str) -> None:
     [
         ('[pool]\nzone = "UTC"', "pool.path: missing"),
         ('[pool]\npath = "srv"', 'pool.path = "srv": expected an absolute path'),
-        ('[pool]\npath = "/"', 'pool.path = "/": expected another path'),
+        ('[pool]\npath = "/"', 'pool.path = "/": expected a path other than'),
         (f'{POOL}state = "../x"', 'pool.state = "../x": expected an absolute path'),
         (f'{POOL}zone = "Europe/Berlni"', 'pool.zone = "Europe/Berlni": unknown time zone; did you mean "Europe/Berlin"?'),
         (f'{POOL}zone = "Europe"', 'pool.zone = "Europe": unknown time zone'),

@@ -226,7 +226,7 @@ def _from_json(value: Any, kind: Any) -> Any:
 def _bytes_of(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a pair, which stands for no byte
+    except UnicodeEncodeError:  # half of a surrogate pair, which encodes no byte
         raise UsageError(
             "a path has a surrogate that encodes no byte", "encode bytes that are not UTF-8 as \\udc80 to \\udcff"
         ) from None
@@ -264,7 +264,7 @@ def normalised_path(path: bytes) -> bytes:
     """Returns an absolute path without a NUL, `.` and `..`, and without redundant slashes. Raises UsageError."""
     parts = [part for part in path.split(b"/") if part]
     if not path.startswith(b"/") or b"\0" in path or len(path) > LONGEST or b"." in parts or b".." in parts:
-        raise UsageError(f"{_shown(_decoded(path))} is not a path of a backup", "a path begins with / and has no . or .. in it")
+        raise UsageError(f"{_shown(_decoded(path))} is not a path of a backup", "a path must begin with / and not contain . or ..")
     return b"/" + b"/".join(parts)
 
 

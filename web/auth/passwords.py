@@ -10,9 +10,9 @@ from btrkeep.errors import UsageError
 SHORTEST, LONGEST = 10, 1024
 """Characters."""
 _HASHER = PasswordHasher(time_cost=3, memory_cost=64 << 10, parallelism=1)  # KiB; a tenth of a second
-# The password of an unknown user is compared with this, so that it takes as long. A test sees to it that it does.
+# The password of an unknown user is compared with this, so that it takes equally long. A test checks that.
 NOBODY = "$argon2id$v=19$m=65536,t=3,p=1$p/476i3Wf2Qx3qQfxrtURg$5S4J3dRcJjeXJm0I4Rn9ZPsVxkDU+H2bRJZVXIplH+Y"
-_AT_ONCE = threading.BoundedSemaphore(2)  # each takes 64 MiB, and strangers can ask for it
+_AT_ONCE = threading.BoundedSemaphore(2)  # each takes 64 MiB, and anyone can trigger it
 
 
 def hashed(password: str) -> str:

@@ -255,7 +255,7 @@ def _texts(arguments: Mapping[str, Any], *names: str) -> list[str]:
     if arguments.keys() != set(names) or not all(isinstance(value, str) for value in arguments.values()):
         raise RequestRefused(f"the arguments are {', '.join(names)}, all of them strings", kind="usage")
     values = [arguments[name] for name in names]
-    # A longer password is wrong or not allowed; the check of passwords reports it.
+    # A longer password is wrong or not allowed; the password check reports it.
     return [
         value[: _LONGEST + 1] if name in ("password", "new") else printable(value[:300])
         for name, value in zip(names, values, strict=True)

@@ -109,7 +109,7 @@ def end() -> None:
         ask("logout", str(word), address=address())
     session.clear()
     g.viewer = g.word = None
-    g.pop("csrf_token", None)  # flask-wtf's: it was made for the session that is gone
+    g.pop("csrf_token", None)  # flask-wtf's token of the old session
 
 
 def address() -> str:

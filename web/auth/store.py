@@ -75,7 +75,7 @@ class Store:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        if not stat.S_ISREG(self.path.lstat().st_mode):  # a pipe would be waited for, for ever
+        if not stat.S_ISREG(self.path.lstat().st_mode):  # opening a pipe would block for ever
             raise OperatorError(f"{self.path} is not a file", "find out which program created it, and remove it")
         with self.writing() as connection:
             [version] = connection.execute("PRAGMA user_version").fetchone()
@@ -113,7 +113,7 @@ class Store:
             yield
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", None)
-            is_text = code is None and isinstance(error, sqlite3.OperationalError)  # Python's own: text that is not UTF-8
+            is_text = code is None and isinstance(error, sqlite3.OperationalError)  # raised by Python: text that is not UTF-8
             if is_text or str(error) == "unsupported file format":
                 code = sqlite3.SQLITE_CORRUPT
             if code is None or code & 0xFF not in _MEANINGS:
@@ -189,7 +189,7 @@ class Store:
 
     def add_session(self, login_session: LoginSession, text: str) -> bool:
         """Adds a session for a login with the password of the hash `text`; returns False if the hash has changed, or if the user
-        does not exist any more.
+        no longer exists.
 
         If the user has too many sessions, deletes those with the oldest use.
         """
@@ -286,7 +286,7 @@ class Store:
         """
         at = _number(now)
         with self.writing() as connection:
-            # Those to come too: a clock was put back.
+            # Future times too: a clock was set back.
             connection.execute("DELETE FROM attempt WHERE at <= ? OR at > ?", (at - window, at))
             both, per_address, everywhere = limits
             asked = [(both, "name = ? AND address = ?", (name, address)), (per_address, "address = ?", (address,))]
@@ -303,10 +303,10 @@ class Store:
         with self.writing() as connection:
             connection.execute("DELETE FROM attempt WHERE name = ? AND address = ?", (name, address))
             connection.execute("DELETE FROM known WHERE at < ?", (_number(now) - known_for,))
-            statement = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # who may have been removed
+            statement = "INSERT OR REPLACE INTO known SELECT name, ?, ? FROM user WHERE name = ?"  # the user may have been removed
             connection.execute(statement, (address, _number(now), name))
 
-    # --- whether there has ever been a user
+    # --- whether a user has ever existed
 
     def begin(self) -> bool:
         """Marks the database as used; returns True if it has never had a user or a token before."""

@@ -45,7 +45,7 @@ def opened(ctx: click.Context) -> Iterator[Store]:
 def become_owner(data: Path) -> None:
     """Changes from root to the owner of the folder, for good; remains root for a folder that only root can change.
 
-    Makes missing default folders for their users. Raises OperatorError if another user could replace the folder meanwhile.
+    Makes missing default folders for their users. Raises OperatorError if another user could replace the folder.
     """
     for usual, name in ((DATA, WEB_USER), (USERS, LOGIN_USER)):
         if data.parent == usual and not os.path.lexists(usual):
@@ -116,7 +116,7 @@ def _make_usual_place(place: Path, name: str) -> None:
 
 def published_of(chosen: GlobalOptions) -> "Published":
     """Returns the published configuration. The dashboard also starts without it, and each page then shows the reason."""
-    from btrkeep.catalogue import Catalogue  # the commands about users do without these
+    from btrkeep.catalogue import Catalogue  # the commands about users do not need these
     from btrkeep.config import Published, published, state_of
 
     try:

@@ -44,7 +44,7 @@ def command(ctx: click.Context, allowed: tuple[str, ...]) -> None:
             if not chosen.login_socket.parent.is_dir():
                 raise UsageError(f"{chosen.login_socket.parent} is not a folder", "name the socket with --login FILE")
             listening, remove = bound(chosen.login_socket.absolute(), allowed or (str(os.geteuid()),) if os.geteuid() else allowed)
-            held.enter_context(suppress(PermissionError))  # it may be another user by then
+            held.enter_context(suppress(PermissionError))  # it may run as another user by then
             held.callback(remove)
         held.callback(listening.close)
         if os.geteuid() == 0:

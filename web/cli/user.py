@@ -254,7 +254,7 @@ def _limits(hosts: Any) -> tuple[str, ...] | None:
     if hosts is None:
         return None
     limits = [parse_hosts(host) for host in hosts] if isinstance(hosts, list) else []
-    # None is the word "all", which as a list of patterns names a host; one pattern with a comma would be two.
+    # None means "all", which in a list of patterns would be a host's name; a pattern with a comma would be two.
     if not limits or any(limit is None or len(limit) != 1 for limit in limits):
         raise ValueError("a pattern of hosts is not a string")
     return tuple(hosts)

@@ -224,7 +224,7 @@ def browse(host: str) -> str | Answer:
     """Shows a folder of a backup, or the details of any other entry."""
     require_visible_host(host)
     which = which_of_request("backup") or "latest"
-    if "quoted" in request.args:  # the form that chooses a backup carries only text
+    if "quoted" in request.args:  # a form can only send text
         return redirect(PageLinks(host, which).browse(data.text_of(path_of_text(request.args["quoted"]))), 303)
     sort = _sort(request.args.get("sort", "name"))
     path = path_of_request()
@@ -285,7 +285,7 @@ def download(host: str) -> Answer:
     kind = request.args.get("as", "file")
     if kind not in downloads.KINDS:
         abort(400, "the format of a download is file, tar or zip")
-    if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from elsewhere leads to the page, and starts nothing
+    if request.headers.get("Sec-Fetch-Site") == "cross-site":  # a link from another site shows the page, but starts nothing
         return redirect(PageLinks(host, which_of_request("backup")).browse(data.text_of(path_of_request())), 303)
     if kind != "file" and request.environ.get("SERVER_PROTOCOL") == "HTTP/1.0":
         return error_pages.page(

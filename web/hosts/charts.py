@@ -26,7 +26,7 @@ from web.log import LogRun
 
 _HEIGHT = 190
 _WIDEST, _THINNEST = 12.0, 1.5
-_MARGIN = 0.015  # of the time, on both sides: half of the widest bar
+_MARGIN = 0.015  # share of the time, on both sides: half of the widest bar
 _COLOURS = {"failed": "red", "suspect": "purple", "complete": "green"}
 
 

@@ -58,7 +58,7 @@ class HostRow:
     group: str | None
     """Its group; null: none."""
     address: str | None
-    """How ssh reaches it; null: it is this machine."""
+    """Its ssh address; null: it is this machine."""
     enabled: bool
     """Whether it is backed up."""
     optional: bool

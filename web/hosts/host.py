@@ -60,7 +60,7 @@ class HostSettings:
     quota: int | None
     """Bytes; null: no limit."""
     attempts: int
-    """How often a broken transfer is tried in one run."""
+    """How many times a failed transfer is attempted in one run."""
     deadline: float
     """Seconds after which a run is stopped."""
     one_file_system: bool
@@ -281,6 +281,6 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
     if row.state == "late":
         return f"It is late: {ago}, and a backup is due every {format_duration(config.every)}."
     if row.state == UNKNOWN:
-        return f"It was due when no runs were recorded, because the catalogue was lost since, so one may have failed; {ago}."
+        return f"A backup was due at a time whose runs are unknown, because the catalogue was lost; it may have failed; {ago}."
     end = "" if config.enabled else ", and it is not enabled, so nothing is due"
     return f"{ago[0].upper()}{ago[1:]}{end}."

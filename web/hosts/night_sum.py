@@ -12,8 +12,8 @@ from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.units import counted
 from web.hosts.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
-_ALL_NAMES, _SOME_NAMES = 8, 5  # so few are all named; of more the first ones
-_PAUSE = timedelta(minutes=15)  # between two hosts of a night there is one now and then
+_ALL_NAMES, _SOME_NAMES = 8, 5  # up to so many are all listed; of more, only the first ones
+_PAUSE = timedelta(minutes=15)  # shorter pauses between two hosts of a night are normal
 _PARTS = (*OUTCOMES[: OUTCOMES.index("none")], "waiting", "missed")
 """The outcomes of a host in a night: those of OUTCOMES, and without a run: waiting for its turn, or missed."""
 _UNWELL = ("failed", "suspect", "partial", "missed")
@@ -181,7 +181,7 @@ def _has_a_night(facts: NightFacts, runs: Sequence[HostRuns], begin: datetime, w
     closed = last_chance(begin, window, facts.zone)
     if any(run.started < closed for run in runs):
         return True
-    # Of a time that the catalogue cannot know, a host counts only when it is known that it was there.
+    # For a time outside of the catalogue's records, a host counts only if it certainly existed.
     hosts = facts.hosts if _is_known(facts, begin, closed) else facts.hosts.keys() & facts.began.keys()
     return any(_existed(facts, name, closed) for name in hosts)
 

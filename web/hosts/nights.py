@@ -58,7 +58,7 @@ def boundaries(window: Window | None, zone: ZoneInfo, now: datetime, count: int 
 
 def _begin(window: Window, zone: ZoneInfo, moment: datetime) -> datetime:
     begin = period_start(DAY, window, zone, moment)
-    assert begin is not None  # a day is a whole number of days
+    assert begin is not None  # the step of one day always fits
     return begin
 
 

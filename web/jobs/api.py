@@ -158,7 +158,7 @@ def tasks(asked: ApiRequest) -> Tasks:
     limit, before = asked.given.limit, asked.given.before
     answer = root_service().ask("jobs", limit=limit, **({"before": before} if before else {}))
     mine = [job_fields for job_fields in answer if asked.viewer.may_see(job_fields["host"])]
-    # An answer ends also when its bytes do, so its length does not tell.
+    # An answer is also cut at a limit of bytes, so its length proves nothing.
     has_more = bool(answer) and bool(root_service().ask("jobs", limit=1, before=answer[-1]["job"]))
     return Tasks(tuple(from_json(Task, job_fields) for job_fields in mine), answer[-1]["job"] if has_more else None)
 

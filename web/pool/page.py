@@ -219,7 +219,7 @@ def revalidated(data: bytes, kind: str) -> Response:
     answer = Response(data, mimetype=kind)
     answer.headers["Cache-Control"] = "private, no-cache"
     answer.set_etag(blake2b(data, digest_size=12).hexdigest())
-    answer.make_conditional(request)  # in place
+    answer.make_conditional(request)  # changes the answer itself
     return answer
 
 

@@ -158,7 +158,7 @@ def _files(folder: Path) -> dict[str, tuple[int, int, int]]:
             if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
                 stamps[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
-    except FileNotFoundError:  # the folder comes with the first night; a file may go while we look
+    except FileNotFoundError:  # the folder is created in the first night; a file may be deleted while it is read
         return stamps
     return stamps
 
@@ -170,7 +170,7 @@ _STATES = 64 << 20
 
 
 class Painter:
-    """Draws the states of a folder. Raises Unreadable for a file that is damaged, or was deleted meanwhile."""
+    """Draws the states of a folder. Raises Unreadable for a file that is damaged, or was just deleted."""
 
     def __init__(self, folder: Path) -> None:
         self.states = RecordedStates(folder)

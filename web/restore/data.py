@@ -23,7 +23,7 @@ OVERWRITE = {
 WHATS = ("new", "overwritten", "kept", "same", "entered", "refused")
 """The possible effects on a name. entered: an existing folder; refused: another file type is in the way."""
 OVER = ("done", "failed")
-_SHOWN = 10  # paths of a command that a page shows
+_SHOWN = 10  # paths of the command shown on a page
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def look(host: str, job: str) -> Page:
     preview_state = data.read_preview(root_service(), job) if require_visible_host(host) else None
     if preview_state is None or preview_state.wish.host != host:
         abort(404, "there is no such preview")
-    if "X-Wait" in request.headers:  # the page, which asks whether it is worth to load it again
+    if "X-Wait" in request.headers:  # sent by the page's script, which checks whether to reload the page
         return "", 204 if preview_state.over else 202
     return _shown(preview_state)
 
@@ -115,7 +115,7 @@ def _problem(folder: str | None) -> str:
     if not folder.startswith("/"):
         return "The folder must begin with /, such as /root/restored"
     if not folder.isprintable() or ".." in folder.split("/") or len(folder) > _LONGEST_FOLDER:
-        return "The folder must have no .. and no invisible characters, and at most 900 characters"
+        return "The folder must not contain .. or invisible characters, and may have at most 900 characters"
     return ""
 
 

@@ -55,7 +55,7 @@ def command(
     asked = DeletionRequest(" ".join(why.split()), force, at_once, login_name())
     with opened(ctx, writes=not dry_run, stand_in=not dry_run) as context:
         fill_stand_in(context)
-        moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
+        moment = context.clock.now().replace(microsecond=0)  # notes.json holds whole seconds
         expiry = ExpiryContext(context.config, context.pool, context.catalogue, moment, expiry_sinks(as_json=as_json))
         for host in wanted:
             require_host(context.pool, host)

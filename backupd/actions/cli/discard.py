@@ -40,7 +40,7 @@ def command(ctx: click.Context, host: str, dry_run: bool, yes: bool, as_json: bo
         unfinished = _require_unfinished(context, host)
     print_wrapped(_lost(unfinished, moment), err=as_json)
     confirmed("it is deleted, and cannot be restored", host, yes, as_json)
-    with locked_host(ctx, host, "discard") as (context, moment):  # the question may have waited for long
+    with locked_host(ctx, host, "discard") as (context, moment):  # the prompt may have been open for long
         discard(context.pool, context.catalogue, unfinished)
         record(context.pool, moment, "discard", host)
     _tell(unfinished, moment, as_json=as_json)

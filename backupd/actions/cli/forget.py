@@ -42,7 +42,7 @@ def command(ctx: click.Context, host: str, undo: bool, dry_run: bool, yes: bool,
         remaining = remaining_backups(context.catalogue, host)
     print_wrapped(f"{host} has {remaining}", err=as_json)
     confirmed("all of them expire", host, yes, as_json)
-    with locked_host(ctx, host, "forget") as (context, moment):  # the question may have waited for long
+    with locked_host(ctx, host, "forget") as (context, moment):  # the prompt may have been open for long
         require_forgettable(context.config, context.pool, host, moment)
         since = forget(context.pool, host, moment, by=login_name())
         grace = policy_of(context.config, host, read_notes(context.pool.host(host))).grace

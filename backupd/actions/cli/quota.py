@@ -90,7 +90,7 @@ def disable_command(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool)
     if not dry_run:
         confirmed("all numbers are lost", config.name, yes, as_json)
         require_writable(pool)
-        require_disableable(pool)  # the question may have waited for long
+        require_disableable(pool)  # the prompt may have been open for long
         qgroups.disable(pool)
     return _tell(read_state(config, pool), as_json, dry_run, changed=True)
 

@@ -85,15 +85,15 @@ def _fill(pool: Pool, catalogue: Catalogue, clock: Clock, problems: list[str]) -
     """Returns the number of backups, the locked hosts, and the restored parts of the history."""
     if clock.tells_nights(rehearsal=pool.rehearsal):
         catalogue.know_since(clock.now())
-    check_seals(pool, catalogue, format_time(clock.now()))  # its rows know the seals that a damaged seals.json has lost
+    check_seals(pool, catalogue, format_time(clock.now()))  # its rows have the seals that a damaged seals.json has lost
     unread: list[tuple[str, str]] = []
     count = catalogue.replace_backups(pool.id, all_rows(pool, problems, unread))
     since_then = reconcile(pool, catalogue, format_time(clock.now()))  # a hold may have been set after its host was read
     problems += [text for text in since_then.problems if text not in problems]
     point_all(pool, format_time(clock.now()))
     for host in hosts_of(pool):
-        recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name backups that are gone
-    for host, name in unread:  # which has no row: `backupd damaged` and the other pools name it
+        recall_looks(pool, catalogue, host, names_of(pool, host), recorded_damage)  # a record may name deleted backups
+    for host, name in unread:  # it has no row: `backupd damaged` and the other pools list it
         if not catalogue.damages(host, name):
             enter_damages(pool, catalogue, [host], [Damage(host, name, WHOLE, 0, 0, "verify", clock.now())])
     history = bring_back(pool, catalogue)

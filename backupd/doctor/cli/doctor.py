@@ -171,7 +171,7 @@ def show_finding(finding: Finding) -> None:
 
 def _wrapped(label: str, text: str) -> str:
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 25)).columns)
-    text = _COMMAND.sub(lambda command: command[0].replace(" ", _KEPT), printable(with_calls(text)))  # is pasted, so never folded
+    text = _COMMAND.sub(lambda command: command[0].replace(" ", _KEPT), printable(with_calls(text)))  # never wrapped
     wrapper = textwrap.TextWrapper(width, f"  {label}", break_long_words=False, break_on_hyphens=False)
     wrapper.subsequent_indent = " " * (2 + len(label))
     lines = wrapper.wrap(text)

@@ -33,7 +33,7 @@ def examine(facts: DoctorFacts, rules: Iterable[DoctorRule] = RULES) -> DoctorRe
 
 
 _log = logging.getLogger(__name__)
-_LONGEST = 3600.0  # to switch quotas off waits for a running commit, which can take long
+_LONGEST = 3600.0  # switching quotas off waits for a running commit, which can take long
 
 
 def rule_named(name: str) -> str:

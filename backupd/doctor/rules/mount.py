@@ -18,7 +18,7 @@ SHORTEST_COMMIT = 10
 DEFAULT_COMMIT = 30
 POWERLESS = ("nosuid", "nodev")
 _ROOT = Path("/")
-_HIGH_LEVEL = 3  # of zstd: above it a core compresses less than a disk writes
+_HIGH_LEVEL = 3  # of zstd: above it, a core compresses more slowly than a disk writes
 
 
 def remount(fs: FilesystemFacts, option: str) -> FixCommand:
@@ -256,7 +256,7 @@ _SAYS_NOTHING = ("iscsi", "fibre channel", "multipath", "virtio", "loop", "nbd",
 def _ssd(facts: DoctorFacts) -> Iterator[Finding]:
     fs, site = facts.filesystem, facts.site
     spread, ssd = fs.option("ssd_spread") is not None, fs.option("ssd") is not None
-    if site.expiring and site.mount_option in ("ssd", "ssd_spread"):  # expiry has switched it, and puts it back
+    if site.expiring and site.mount_option in ("ssd", "ssd_spread"):  # expiry has changed it, and restores it later
         return
     if spread:
         yield diagnosis(

@@ -100,7 +100,7 @@ QUOTA_RULES = (
 )
 
 
-_CHUNK = 64 << 20  # unallocated bytes of a device that are worth a chunk
+_CHUNK = 64 << 20  # unallocated bytes of a device that suffice for a chunk
 MANY_SUBVOLUMES = 100_000
 MANY_OF_A_HOST = 300
 
@@ -142,7 +142,7 @@ _EXPIRY_RISK = "expire deletes backups whose grace period has ended"
 
 
 def _expiry(facts: DoctorFacts, *words: str) -> tuple[str, ...]:
-    """Returns these commands; where nothing expires, what has to be configured before."""
+    """Returns these commands; if nothing expires, what has to be configured first."""
     if facts.site.limits.advice == NO_POLICY:
         return (f"# nothing expires before {shlex.quote(str(facts.site.file))} has a [retention]",)
     return tuple(backupd(facts.site, command) for command in words)
@@ -231,7 +231,7 @@ def _balance(facts: DoctorFacts) -> Iterator[Finding]:
         "warning",
         "a balance is paused",
         "until it is resumed or cancelled, no other balance can run, and no device can be added, removed or replaced",
-        "none; data that it has moved stays moved",
+        "none; data already moved stays in its new place",
         (f"btrfs balance resume {pool}", f"# or: btrfs balance cancel {pool}"),
     )
 

@@ -144,11 +144,11 @@ MANY_BLOCK_GROUPS = 4 << 40
 """Allocated bytes above which a mount without a block group tree takes long: 4,000 block groups, each with a seek or more."""
 _LOST_WITH_A_DEVICE = ("single", "dup", "raid0")
 _PARITY = ("raid5", "raid6")
-_ACCELERATED_BY = {  # flags of x86 and of arm64 with which the kernel's library code has a fast way
+_ACCELERATED_BY = {  # CPU flags of x86 and arm64 for which the kernel has fast code
     "crc32c": {"sse4_2", "crc32"},
     "sha256": {"sha_ni", "avx2", "avx", "ssse3", "sha2"},
 }
-_SLOW = {"crc32c", "sha256", "blake2b"}  # xxhash64 is as fast without help
+_SLOW = {"crc32c", "sha256", "blake2b"}  # xxhash64 is fast without them
 
 
 def _skinny_metadata(facts: DoctorFacts) -> Iterator[Finding]:

@@ -86,9 +86,9 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
         raise UsageError("--skip-grace needs the names of hosts", "`backupd expire HOST --skip-grace`")
     with opened(ctx, writes=not given.dry_run, stand_in=not given.dry_run) as context:
         fill_stand_in(context)
-        require_privileges()  # a dry run reads the deleted subvolumes, too
+        require_privileges()  # a dry run reads the deleted subvolumes too
         forced = Forced.parse(given.force, {*context.config.every_host, *context.catalogue.hosts()})
-        moment = context.clock.now().replace(microsecond=0)  # what notes.json can hold
+        moment = context.clock.now().replace(microsecond=0)  # notes.json holds whole seconds
         for host in hosts:
             require_host_or_folder(context, host)
         config = context.config
@@ -127,7 +127,7 @@ def _expire(context: ExpiryContext, forced: Forced, scope: ExpiryScope, given: E
             record(context.pool, context.now, "expire", None, why=_asked_for(forced, scope, given.limit))
         summary = carry_out(context, forced, scope, given.limit, wait=given.wait)
         keeps = keeps and not context.rows.problem
-        if not context.rows.problem:  # each write would wait for the program that holds the catalogue
+        if not context.rows.problem:  # otherwise each write would wait for the program that holds the catalogue
             check_trust(context.pool, context.catalogue, context.now)
         if keeps and (why := keep_history(context.pool, context.catalogue, context.now)):
             context.sinks.notice(f"could not update the history copy in the pool: {why}")

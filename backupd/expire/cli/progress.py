@@ -26,9 +26,9 @@ from btrkeep.units import counted, format_duration, format_share, format_time, l
 if TYPE_CHECKING:
     from rich.text import Text
 
-_LONGEST_PAUSE = 0.5  # between looks: the seldomer, the more come and go unseen
+_LONGEST_PAUSE = 0.5  # between samples: with longer pauses, more subvolumes appear and vanish uncounted
 _LOOKS_PER_INTERVAL = 10
-_EASE = 20  # looking takes a twentieth of the time at most: a look at 10,000 takes more than 0.1 s
+_EASE = 20  # sampling takes at most a twentieth of the time; a sample of 10,000 subvolumes takes more than 0.1 s
 _UNKNOWN = "unknown"
 _NOTHING = "no deleted subvolume waits for the cleaner"
 _LABEL = 12  # columns

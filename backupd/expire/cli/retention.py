@@ -125,7 +125,7 @@ def _one(asked: _RetentionQuery, host: str) -> int:
     rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
     try:
         seen = read_host_from_pool(context.pool, context.config, host, rows)
-    except FileNotFoundError:  # configured, and never backed up
+    except FileNotFoundError:  # configured, but never backed up
         facts, unreadable = HostBackups(host, (), policy_of(context.config, host, NO_NOTES)), dict[str, str]()
     else:
         facts, unreadable = seen.facts, dict(seen.unreadable)

@@ -117,7 +117,7 @@ def _differences(
             yield difference
 
 
-# --- for programs
+# --- JSON
 
 
 def _print_json(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool) -> None:
@@ -135,7 +135,7 @@ def _head(old: OpenedBackup, new: OpenedBackup, path: bytes) -> dict[str, Any]:
     }
 
 
-# --- for people
+# --- text
 
 
 def _show(old: OpenedBackup, new: OpenedBackup, path: bytes, content: bool, everything: bool) -> None:
@@ -211,7 +211,7 @@ def _field(name: str, before: Entry, after: Entry) -> str:
         "owner": (f"{before.uid}:{before.gid}", f"{after.uid}:{after.gid}"),
         "target": (shown(before.target or b""), shown(after.target or b"")),
     }
-    if name not in values or values[name][0] == values[name][1]:  # two sizes may look the same
+    if name not in values or values[name][0] == values[name][1]:  # two sizes may print the same
         return name
     return f"{name} {values[name][0]} -> {values[name][1]}"
 

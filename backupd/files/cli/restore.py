@@ -41,14 +41,12 @@ from btrkeep.errors import Exit, OperatorError, UsageError, report_error
 from btrkeep.process.progress import Cancellation, Cancelled, signal_status
 from btrkeep.units import counted, format_size
 
-if (
-    TYPE_CHECKING
-):  # each kind of a restore imports its own: to a host needs asyncio and ssh's session, to a folder what writes there
+if TYPE_CHECKING:  # each kind of restore imports only what it needs: asyncio and ssh for a host, the writers for a folder
     from backupd.files.archive import ArchiveResult
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
 
-_ON_HOST = "\0"  # no value of an option can be that
+_ON_HOST = "\0"  # not a possible value of an option
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,7 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
         raise UsageError("name a path", f"`backupd browse {host}` shows its files; / means all of them")
     request = RestoreRequest(name, which, tuple(map(path_given, paths)), where, **options)
     if request.privileged and given.to is None:
-        raise UsageError("--privileged is for --to: a machine and a tar always get them", "leave it out")
+        raise UsageError("--privileged is only for --to: --to-host and --tar always include these", "leave it out")
     config = load_config(ctx)
     watch = _Watch(RestoreProgressPrinter(given.progress_lines))
     try:
@@ -199,7 +197,7 @@ def _one_of(given: RestoreOptions) -> str:
         if to_host.startswith("/") and ":" not in to_host:
             raise UsageError(f"--to-host {to_host} names no machine", "for the host itself, write --to-host after the paths")
         return ORIGINAL if to_host == _ON_HOST else to_host or ":"
-    if to == "":  # an empty variable of a script must not mean the current folder
+    if to == "":  # an empty shell variable must not mean the current folder
         raise UsageError("--to is empty", "name one, such as /root/restored")
     return str(Path(to).absolute()) if to else ""
 

@@ -18,7 +18,7 @@ from btrkeep.config.values import without_credentials
 from btrkeep.errors import OperatorError
 from btrkeep.units import counted, format_duration, format_size, parse_backup_name
 
-if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh's session, and a tar neither: a fourth of a restore's start
+if TYPE_CHECKING:  # only a restore to a host needs asyncio and ssh: a quarter of a restore's start
     from backupd.files.to_folder import LocalRestore
     from backupd.files.to_host import HostRestore
     from btrkeep.decisions.copy_status import (

@@ -31,7 +31,7 @@ from btrkeep.decisions.verification import VerificationState, Verified, Verified
 from btrkeep.process.proc import start_time
 from btrkeep.units import counted, format_duration, format_size, local_day, local_time, printable
 
-_NONE = {False: "no backups yet", True: "there are no backups"}  # by whether the catalogue was lost
+_NONE = {False: "no backups yet", True: "there are no backups"}  # key: whether the catalogue was lost
 _UNREAD: dict[str, Any] = {"begun": None, "read": 0, "compared": 0, "bytes": 0, "whole": None, "damaged": []}
 
 
@@ -143,7 +143,7 @@ class _BackupNotes:
 def _notes(context: PoolContext, host: str) -> Notes:
     try:
         return read_notes(context.pool.host(host))
-    except UnreadableRecord:  # an expiry leaves the host out and says so; here it must not hide the list
+    except UnreadableRecord:  # an expiry skips the host and reports it; here the list must still be shown
         return NO_NOTES
 
 

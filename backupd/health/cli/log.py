@@ -68,7 +68,7 @@ def _actions(pool: Pool, host: str | None) -> list[UserAction]:
     """Returns the actions of users, newest first: from the pool's record and from the notes of the hosts, each once."""
     done = dict.fromkeys(read_actions(pool, host))
     for name in [host] if host else hosts_of(pool):
-        with suppress(UnreadableRecord):  # the log is there to be read when something is wrong
+        with suppress(UnreadableRecord):  # the log must be readable when something is wrong
             done |= dict.fromkeys(action for note in reversed(read_notes(pool.host(name)).actions) if (action := action_of(note)))
     return sorted(done, key=lambda action: action.at, reverse=True)
 
@@ -104,7 +104,7 @@ def _deleted(pool: Pool, runs: Sequence[Run]) -> dict[tuple[str, str | None], Ma
     for host in {run.host for run in runs if run.backup}:
         try:
             notes = read_notes(pool.host(host))
-        except UnreadableRecord:  # the log is there to be read when something is wrong
+        except UnreadableRecord:  # the log must be readable when something is wrong
             continue
         for name, note in notes.backups.items():
             if asked := asked_of(notes, name):

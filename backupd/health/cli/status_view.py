@@ -47,7 +47,7 @@ def show_all(
     for state in dict.fromkeys(group[0].state for group in groups if len(group) > 1):
         print_wrapped(
             f"`backupd status --state {state}` lists each of these hosts"
-        )  # below the table: its cells are folded anywhere
+        )  # below the table, because its cells are wrapped anywhere
     for entry in running:
         click.echo(_running_line(entry))
     states = [f"{count} {state}" for state in (*STATES, COPY) if (count := sum(status.state == state for status in shown))]

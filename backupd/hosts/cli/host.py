@@ -63,8 +63,8 @@ def command() -> None:
     metavar="FILE",
     help="Add the hosts of a list, one on each line: NAME KEY=VALUE... as for `host set`. The other options apply to all of them.",
 )
-@click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org. Without it: this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, if not 22.")
+@click.option("--address", metavar="ADDRESS", help="Its ssh address, such as root@web1.example.org. Without it: this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its ssh port, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path; may be given several times.")
 @click.option("--group", metavar="GROUP", help="The group whose settings the host inherits.")
 @click.option(
@@ -101,7 +101,7 @@ def add_command(
         raise why
     show_findings(prompter, reach_result.findings)
     if not reach_result.good:
-        if reach_result.host_key_known:  # else the command above accepts the key, and tests
+        if reach_result.host_key_known:  # otherwise the command above accepts the key and tests the host
             prompter.say(f"next: do that; then `backupd host test {name}` tests it again")
         return Exit.ATTENTION
     prompter.say(f"next: run `backupd run {name}`, or wait for the next night")
@@ -140,7 +140,7 @@ def _located_in(source: str, files: Files, listed: Mapping[str, ListedHost], err
 
 def _reached(prompter: Prompter, config: Config, host: HostConfig, accept: bool) -> "tuple[ReachResult, OperatorError | None]":
     """Returns how the host was reached, or the error: the host is in the configuration in both cases."""
-    from backupd.hosts.cli.reach import (  # here and below: completing a host's name has no need of what tests hosts
+    from backupd.hosts.cli.reach import (  # here and below: completion of host names does not need it
         ReachResult,
         reach,
     )

@@ -34,11 +34,11 @@ class FirstHostOptions:
     host: str | None
     """Its name."""
     address: str | None
-    """How ssh reaches it."""
+    """Its ssh address."""
     this_machine: bool
     """True if it is this machine."""
     port: int | None
-    """The port of its sshd."""
+    """Its ssh port."""
     paths: tuple[str, ...]
     """The source paths; empty: not given."""
 
@@ -60,9 +60,9 @@ class FirstHostOptions:
     help="When backups may run, such as 22:00-06:00, or none for any time.  [default: none]",
 )
 @click.option("--host", metavar="NAME", help="The first host's name.")
-@click.option("--address", metavar="ADDRESS", help="How ssh reaches it, such as root@web1.example.org.")
+@click.option("--address", metavar="ADDRESS", help="Its ssh address, such as root@web1.example.org.")
 @click.option("--this-machine", is_flag=True, help="The first host is this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of its ssh, if not 22.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its ssh port, if not 22.")
 @click.option("--path", "paths", multiple=True, metavar="PATH", help="A source path of the host; may be given several times.")
 @click.option(
     "--accept-host-key", is_flag=True, help="Trust the host's key without asking, because you have compared its fingerprint."
@@ -164,7 +164,7 @@ def _asked_host(prompter: Prompter, given: FirstHostOptions) -> tuple[str, dict[
         question = "Its address, such as root@web1.example.org" + ("" if port else " (this: this machine)")
         address = asked(prompter, None, question, "" if port else "this", lambda text: _address(text, port))
     if address and port is None and prompter.asks:
-        port = asked(prompter, None, "The port of its ssh", "22", _port)
+        port = asked(prompter, None, "Its ssh port", "22", _port)
     name = asked(prompter, given.host, "Its name here", suggested_name(address), _name)
     paths = given.paths or asked(prompter, None, "Source paths, separated by spaces", "/etc", _paths)
     return name, keys_of(address, port, None, paths)
@@ -215,11 +215,11 @@ def _checked(prompter: Prompter, config: Config, host: HostConfig, result: Reach
 
 
 def _first_backup(ctx: click.Context, prompter: Prompter, config: Config, host: HostConfig) -> int:
-    from backupd.run.cli.run import command as run_command  # asyncio, NumPy and rsync's whole affair
+    from backupd.run.cli.run import command as run_command  # slow: asyncio, NumPy and all of rsync's modules
 
     prompter.heading("The first backup")
     if prompter.asks and not prompter.agrees(f"Back up {host.name} now? The first backup transfers all files.", default=True):
-        prompter.say(f"`backupd run {host.name}` makes it")
+        prompter.say(f"`backupd run {host.name}` makes the first backup")
         return Exit.OK
     status: int = ctx.invoke(run_command, hosts=(host.name,), everything=False, catch_up=False, dry_run=False, as_json=False)
     if status == Exit.OK:

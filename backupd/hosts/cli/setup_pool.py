@@ -80,7 +80,7 @@ def _write_example(config: Path, text: str) -> bool:
                 return False
             config.unlink()
         config.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # It may come to hold passwords, for alarms.
+        # It may later contain passwords, for alarms.
         with os.fdopen(os.open(config, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
@@ -296,7 +296,7 @@ def btrfs_mounts() -> list[Path]:
 def _filesystem(place: Path) -> str | None:
     try:
         return filesystem_uuid(place)
-    except OSError:  # no btrfs, or one that does not answer
+    except OSError:  # not btrfs, or it does not answer
         return None
 
 

@@ -60,7 +60,7 @@ def command(ctx: click.Context, textfile: str | None, as_json: bool) -> int:
         sys.stdout.buffer.write(text)
         sys.stdout.flush()
     else:
-        # As a whole, under a name meanwhile that does not end in .prom, which node_exporter would read; and it is another user.
+        # Written under a temporary name that does not end in .prom, because node_exporter reads those. It runs as another user.
         with whole_file(textfile, mode=0o644) as file:
             file.write(text)
     return 0 if seen.is_catalogue_read and reporting.error is None else Exit.ATTENTION
@@ -200,7 +200,7 @@ def _filesystem(samples: MetricSamples, report: StatusReport) -> None:
 
 
 def _balance(samples: MetricSamples, report: StatusReport) -> None:
-    if not report.fault:  # whose balances they are is known by the filesystem's UUID alone
+    if not report.fault:  # only the filesystem's UUID shows which balances are this pool's
         metric_samples.add_balance_totals(samples.add, report.balance_totals)
     if balance := report.balance:
         if balance.moved and balance.written is not None:

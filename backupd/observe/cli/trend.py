@@ -76,7 +76,7 @@ def command(ctx: click.Context, days: int, svg: Path | None, as_json: bool) -> i
 
 def _points(context: "PoolContext", since: datetime, until: datetime, days: int) -> list[Point]:
     samples = context.catalogue.samples(context.pool.filesystem, since, until + timedelta(seconds=1))
-    if len(samples) <= MOST_POINTS:  # so also the first three, five minutes apart, are a chart
+    if len(samples) <= MOST_POINTS:  # so even the first three, five minutes apart, give a chart
         return [point_of(sample) for sample in samples]
     return points(samples, since, step_for(timedelta(days=days)))
 

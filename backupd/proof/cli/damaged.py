@@ -54,7 +54,7 @@ def _unexplained_errors(context: PoolContext) -> str:
     """Formats the number of errors that no message of the kernel explains."""
     try:
         read_errors = check_read_errors(context, context.clock.now())
-    except OperatorError as error:  # of the catalogue: what it has is shown
+    except OperatorError as error:  # of the catalogue: the readable part is shown
         print_error(error)
         return ""
     except OSError as error:

@@ -101,8 +101,8 @@ def _note_begin(ctx: click.Context, pool: Pool) -> None:
             with opened(ctx) as context:
                 moment = context.clock.now()
                 note_begin(context.catalogue, ScrubBegin(context.catalogue.newest_subvolume(), moment))
-                check_read_errors(context, moment)  # what was counted until now the scrub will find
-    except OperatorError as error:  # a scrub is as good as it was, whatever becomes of the catalogue
+                check_read_errors(context, moment)  # the scrub will find the errors counted so far
+    except OperatorError as error:  # the scrub is valid even without the catalogue
         print_error(error)
     except OSError as error:
         print_error(OperatorError(f"errors of the devices could not be read: {error}", "the scrub finds the damaged files"))

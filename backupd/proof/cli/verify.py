@@ -86,7 +86,7 @@ class VerifyProgress:
         return f"{self._head}: {files}{damaged}; {format_size(done)} read, {format_size(round(done / spent))}/s"
 
 
-_MOST_PATHS = 20  # of what was changed in a backup
+_MOST_PATHS = 20  # changed paths of a backup
 
 
 def _sample(text: str) -> int | float:
@@ -186,7 +186,7 @@ def command(ctx: click.Context, which: tuple[str, ...], **options: Any) -> int:
             if has_backups_in_doubt(context.pool):
                 with own.counting(run.met):
                     run.read_in_doubt()
-            commit(context.pool.path)  # a change by hand that is still in memory is in no transaction yet
+            commit(context.pool.path)  # a manual change that is still in memory is not in a transaction yet
             if (changed := check_seals(context.pool, context.catalogue, format_time(moment))) and not given.as_json:
                 print_wrapped(str(changed))
             _tell_catalogue(context, chosen)
@@ -256,7 +256,7 @@ class _VerifyRun:
             with own.counting(self.met):
                 try:
                     done = work.verify(backup)
-                except OperatorError as error:  # it is being deleted, or gone; or no file of it can be read
+                except OperatorError as error:  # it is being deleted, was deleted, or has no readable file
                     self.progress.clear()
                     print_error(error)
                     self.unreadable += isinstance(error, DataUnreadable)
@@ -274,7 +274,7 @@ class _VerifyRun:
             folder, problem, paths = self.context.pool.host(backup.host), "", list[bytes]()
             is_altered = notes_of(folder).is_altered(backup.name)
             try:
-                if (subvolume := describe(backup.path)) is None:  # deleted meanwhile: reading it reports that
+                if (subvolume := describe(backup.path)) is None:  # just deleted: reading it reports that
                     continue
                 state = check_seal(backup.path, subvolume, seals_of(folder), backup.name).state
                 is_altered = is_altered or state is SealState.ALTERED
@@ -366,7 +366,7 @@ def _fields(backup: Restorable, verification: Verification | None, *, is_altered
     if verification is None:
         return {"host": backup.host, "name": backup.name, "state": str(VerificationState.NEVER)}
     empty = is_empty(ALTERED if is_altered else backup.record.state, backup.record.files)
-    state = verified(verification, None, verification.damages, verification.at, empty=empty).state  # as this look alone has it
+    state = verified(verification, None, verification.damages, verification.at, empty=empty).state  # by this pass alone
     return {"host": backup.host, "name": backup.name, "state": str(state), **verification_fields(verification)}
 
 

@@ -38,9 +38,9 @@ _BORDERS = (
     "double",
     "dashed",
     "dotted",
-)  # neighbours differ, since a colour that comes again has the next
+)  # neighbours differ: a repeated colour is replaced by the next one
 _MARKS = ("circle", "square", "diamond", "up", "down", "plus")
-_LOOK, _HEIGHT = ChartStyle(400, VARIANTS), 230  # in a page three stand side by side, and text stays as large as it is meant
+_LOOK, _HEIGHT = ChartStyle(400, VARIANTS), 230  # three charts fit side by side without scaling their text
 _WIDE, _NARROW = ChartStyle(800, VARIANTS), ChartStyle(360, VARIANTS)
 _ROW = 16
 
@@ -195,7 +195,7 @@ img{width:100%;max-width:18rem;image-rendering:pixelated;border:1px solid var(--
 .numbers td[data-of]::before{content:attr(data-of);color:var(--grey);text-align:left}}
 @media print{:root{color-scheme:light}main{max-width:none}}
 """
-_SHOWN = (  # name, what a chart says below its name, the number of a night, how the axis writes it
+_SHOWN = (  # name, text below the name, number of a night, format of the axis
     ("score", "the lower, the less is in small pieces", lambda night: night.score, "number"),
     ("fragments", "free extents in data block groups", lambda night: night.fragments, "number"),
     ("night_seconds", "writing a night", lambda night: night.night_seconds, "seconds"),

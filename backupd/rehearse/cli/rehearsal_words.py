@@ -46,7 +46,7 @@ LIMITS = (
 )
 
 
-_CHANGE = 0.005  # of a measure; what changes by less counts as alike
+_CHANGE = 0.005  # share of a measure; smaller changes count as equal
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def _observer(wanted: ReplicationOptions, running: RunningRecord, held: ExitStac
         return ProgressSinks(notices_on_stderr, running)
     if wanted.dry_run or not has_live_terminal():
         return ProgressSinks(ReplicationLines(), running)
-    from backupd.replicate.cli.replicate_live import ReplicationDisplay  # only a terminal needs the library that draws
+    from backupd.replicate.cli.replicate_live import ReplicationDisplay  # only a terminal needs rich
 
     display = ReplicationDisplay()
     held.callback(display.close)
@@ -144,8 +144,8 @@ def _lock_and_reconcile(
     """Takes the locks of a replication until `held` ends, and reconciles the catalogue. Raises LockHeld, PoolUnusable."""
     since = format_time(context.clock.now())
     held.enter_context(take_lock(context.pool.locks / f"replicate-{replica.name}", "backupd replicate", since))
-    if damaged:  # what is known of a copy goes with it
-        from backupd.proof.after_crash import read_before_waiting  # it is a tenth of what this program imports
+    if damaged:  # recorded damage is deleted with the copy
+        from backupd.proof.after_crash import read_before_waiting  # a tenth of all imports of this program
 
         read_before_waiting(context, notice, Cancellation())
         held.enter_context(take_lock(context.pool.locks / VERIFY_LOCK, "backupd replicate --damaged", since))
@@ -157,7 +157,10 @@ def _lock_and_reconcile(
 def _require_listed(replica: ReplicaSettings, hosts: tuple[str, ...], listed: Collection[str]) -> None:
     """Raises UsageError if one of the named hosts cannot be fetched, RemoteRefused if none can."""
     if unlisted := next((host for host in hosts if host not in listed), None):
-        raise UsageError(f"{replica.name} does not list a host {unlisted}, or must not fetch it", "`hosts` of the replica chooses")
+        raise UsageError(
+            f"{replica.name} does not list the host {unlisted}, or is not configured to fetch it",
+            "`hosts` of the replica selects the hosts",
+        )
     if not listed:
         hint = "check `hosts` of the replica, --host in that server's authorized_keys, and that it has backups"
         raise RemoteRefused("the other pool lists no host that this replica fetches", hint)

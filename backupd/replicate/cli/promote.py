@@ -62,7 +62,7 @@ def promote_command(ctx: click.Context, hosts: tuple[str, ...], name: str | None
                     discard_received(context.pool, host)
                     folder = context.pool.host(host)
                     notes = read_notes(folder)
-                    if notes.replica:  # first: killed in between, it can be promoted again
+                    if notes.replica:  # first, so that after a kill it can be promoted again
                         drop_common(context.pool, str(notes.replica.get("name")), [host])
                     write_notes(folder, replace(notes, replica=None))
                     record(context.pool, context.clock.now(), "promote", host)
@@ -140,11 +140,11 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
                 raise_limit()
                 for host in chosen:
                     held.enter_context(take_lock(context.pool.host_lock(host), "backupd demote", since))
-            for host in chosen:  # all of them are looked at before the first is changed
+            for host in chosen:  # check all of them before changing the first
                 only_here[host], common[host] = _require_demotable(context, host, remote_hosts.get(host))
             if dry_run:
                 return _print_demoted(chosen, configured, only_here, stay, as_json=as_json, dry_run=True)
-            write_common(context.pool, replica.name, common)  # here and there, before either side expires what the difference is to
+            write_common(context.pool, replica.name, common)  # in both pools, before either expires the next parent
             far.note_common(replica.name, common)
             for host in chosen:
                 folder = context.pool.host(host)

@@ -114,7 +114,7 @@ def command(ctx: click.Context, name: str | None, due: bool, seed_to: Path | Non
                 results.append({copy.kind: copy.name, "error": error.message, "status": error.exit_code})
             except (CatalogueBusy, CatalogueUnusable, UsageError):
                 raise
-            except OperatorError as error:  # the others are fetched all the same
+            except OperatorError as error:  # the others are still fetched
                 failed = report_unreached(
                     context, copy, error, is_away=isinstance(error, RemotePoolMissing), dry_run=wanted.dry_run
                 )
@@ -137,7 +137,7 @@ def _fetch(context: PoolContext, replica: ReplicaSettings, wanted: ReplicationOp
         context.config, context.pool, replica, initial_copy=wanted.initial_copy, is_limited=not wanted.dry_run
     )
     with Connections(command, replica.stall) as connections:
-        from backupd.replicate.cli.fetching import fetch_one  # while the other server imports, too
+        from backupd.replicate.cli.fetching import fetch_one  # in parallel with the other server's imports
 
         return fetch_one(context, replica, wanted, connections.connect)
 
@@ -187,8 +187,8 @@ def receive_only_command(ctx: click.Context, replica: str) -> int:
             "`backupd replicate` on the other server starts it",
         )
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever else prints must not end up among the requests
-    survive_closed_stdout()  # when the other server is gone, that has to be noted
+    os.dup2(2, 1)  # other output must not be mixed into the requests
+    survive_closed_stdout()  # a lost connection has to be recorded
     with opened(ctx) as context:
         (settings,) = chosen_replicas(context, replica)
         if not settings.is_pushed:
@@ -201,7 +201,7 @@ def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
 
     room = read_room(context.pool.path)
     free = max(0, room.available - context.config.pool.min_free.bytes_of(room.total))
-    says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` over there
+    says = {"version": __version__, "now": format_time(datetime.now(UTC)), "free": free}  # for `check --connect` there
     far = RemotePool(OwnStreams(out, 0), lambda: None, says, replica.stall)
 
     @contextmanager
@@ -223,5 +223,5 @@ def _take(context: PoolContext, replica: ReplicaSettings, out: int) -> int:
 
 
 def _tell_end(far: RemotePool, error: str, failed: list[dict[str, Any]]) -> None:
-    with suppress(OperatorError):  # then it is not there any more, and sees as much
+    with suppress(OperatorError):  # the other server has disconnected, so it knows
         far.note_end(error, {failure["host"]: failure["error"] for failure in failed})

@@ -51,7 +51,7 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
         raise UsageError(f"--replica {replica!r} {fault}")
     exit_on_sigterm()
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever else prints must not end up among the answers
+    os.dup2(2, 1)  # other output must not be mixed into the answers
     with ExitStack() as held:
         sender: BackupSender | InitialCopySender
         if initial_copy:
@@ -63,7 +63,7 @@ def command(ctx: click.Context, replica: str | None, hosts: tuple[str, ...], pat
             pool = open_configured(config)
             catalogue = _catalogue(held, config.pool.state, pool.id)
             sender = BackupSender(pool, catalogue, out, replica, hosts, after_common=partial(_tell, config.pool.state, pool))
-        os.set_blocking(out, False)  # who reads no more would keep a backup from expiring for ever
+        os.set_blocking(out, False)  # a client that stops reading would block the expiry of a backup for ever
         try:
             serve(request_lines(0), sender.verbs, out)
         except BrokenPipeError:

@@ -41,7 +41,8 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
     """Sends once; the other server requests the backups that it wants. The window limits when it starts, not when it ends."""
     if wanted.hosts:
         raise UsageError(
-            f"that server chooses which hosts {push.name} receives", "name no hosts; `hosts` in [push] limits those that it sees"
+            f"that server chooses which hosts {push.name} receives",
+            "give no hosts; `hosts` in [push] limits the hosts that it can see",
         )
     if wanted.dry_run:
         if not wanted.as_json:
@@ -67,9 +68,9 @@ def push_to(context: PoolContext, push: PushSettings, wanted: ReplicationOptions
         if not done.is_ended:
             why = printable(last_remote_error(lines))[:1000] or "the connection has ended"
             raise OperatorError(why) if done.is_asked else RemotePoolMissing(why, unreached_hint(lines))
-        if done.error:  # it may name a lock or a process: not of this machine
+        if done.error:  # it may mention a lock or a process of the other server
             done.error = f"message of the other server: {done.error}"
-        done.failed = {host: f"message of the other server: {why}" for host, why in done.failed.items()}  # "here" is there
+        done.failed = {host: f"message of the other server: {why}" for host, why in done.failed.items()}  # "here" means there
         publish_copies(context.pool, context.catalogue)
         before = read_session(context.catalogue, push.name, PUSH)
         note_session(
@@ -186,7 +187,7 @@ def _write(far: RemotePool, folder: Path, host: RemoteHost, newest: RemoteBackup
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "it is a symbolic link", str(folder))
-    (folder / DESCRIPTION).unlink(missing_ok=True)  # of an older backup, whose parts are written over
+    (folder / DESCRIPTION).unlink(missing_ok=True)  # of an older backup, whose parts are overwritten
     announced, pieces = far.fetch(host.name, Fetch(newest, None), STREAM)
     with ProgressLine(is_shown=not as_json) as line:
         parts = write_parts(folder, pieces, part_size, lambda size: line.go_on(lambda: f"{host.name}: {format_size(size)}"))

@@ -17,7 +17,7 @@ from btrkeep.units import counted, format_duration, format_size, printable
 _PAUSE = 0.25
 _LONGEST_HOST = 20
 _PATH = 1
-# How wide the columns are at least, so that nothing jumps when a number grows: host, path, files, bytes, rate, share.
+# Minimum column widths, so that columns do not move when numbers grow: host, path, files, bytes, rate, share.
 _LEAST = (0, 0, 12, 8, 10, 4)
 _FIRST = "first copy"
 
@@ -83,7 +83,7 @@ class NightDisplay(LiveDisplay):
         spent = time.monotonic() - self.tally.begun
         if done < 0.05 or spent < 5:
             return "time left unknown"
-        minutes = spent / done * (self.tally.hosts - done) / 60  # names seen say little of bytes to come: no seconds
+        minutes = spent / done * (self.tally.hosts - done) / 60  # minutes only: a rough estimate
         return "about a minute left" if minutes < 1.5 else f"about {format_duration(round(minutes) * 60)} left"
 
 

@@ -88,7 +88,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     if hosts and given.everything:
         raise UsageError("name hosts or give --all, not both", "`backupd run --help` explains both")
     if given.scheduled and (hosts or given.everything):
-        raise UsageError("--scheduled backs up the hosts that are due: name no host, and leave --all out", "`backupd run --help`")
+        raise UsageError("--scheduled backs up the hosts that are due: give neither hosts nor --all", "`backupd run --help`")
     with ExitStack() as held:
         try:
             is_quiet = given.scheduled and not given.dry_run and not given.as_json
@@ -213,7 +213,7 @@ def _commands(context: PoolContext, entry: PlannedHost) -> list[tuple[str, ...]]
     host = entry.host
     try:
         based = find_base(context.pool, host.name, context.clock.now()) is not None
-    except OperatorError:  # the run would say it; the other hosts have their plan
+    except OperatorError:  # the run itself reports it; the plan of the other hosts is still printed
         based = True
     data = str(context.pool.working(host.name) / "data")
     buckets = buckets_of(context.config, context.pool, host)

@@ -72,5 +72,5 @@ class CopyProcesses:
         except OperatorError:
             self.is_usable = False
             self.stop.set()
-            self._workers.close()  # who deletes or finishes the backup next is alone in it
+            self._workers.close()  # no copying process remains when the backup is deleted or finished
             raise

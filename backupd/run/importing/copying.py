@@ -33,10 +33,10 @@ from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.file_data import data_runs
 from btrkeep.fs.openat import FILE, open_folder
 
-_PIECE = 128 << 10  # bytes; as many zeros, from a multiple of it on, become a hole
-_BLOCK = 4096  # what is changed in place is changed in whole ones, which is what two files can share
+_PIECE = 128 << 10  # bytes; that many zeros, aligned to a multiple, become a hole
+_BLOCK = 4096  # files share data in whole blocks, so changes in place are of whole blocks
 _ZEROS = bytes(_PIECE)
-_MANY = 64  # names that a process gets at a time
+_MANY = 64  # names handed to a process at a time
 _LONGEST_PATH = 32 << 10  # bytes of a folder's path; a longer one does not fit into a message
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -127,7 +127,7 @@ def copy_changed(
             inner.setdefault(above, []).append(name)
 
     def folders() -> Iterator[_Folder]:
-        for path, attributes in links.folders.items():  # each one comes after the one above it
+        for path, attributes in links.folders.items():  # a folder comes after its parent
             _make_folders(target, path, inner.get(path, ()))
             yield _Folder(path, _digest(attributes), names.get(path, []))
 
@@ -220,7 +220,7 @@ class _CopiedByProcesses:
             self._processes.stop.set()
             raise
         finally:
-            if self._processes.is_usable:  # the next copy begins with none of this one
+            if self._processes.is_usable:  # nothing of this copy may remain for the next one
                 self._processes.finish()
         if self._failed:
             raise self._failed
@@ -325,7 +325,7 @@ class _Copier:
         return copied_names
 
     def _name(self, place: "CopyPlace", same: FileMatch, counts: CopiedNames) -> None:
-        if not stat.S_ISREG(os.stat(place.name, dir_fd=place.source, follow_symlinks=False).st_mode):  # to open it may have effects
+        if not stat.S_ISREG(os.stat(place.name, dir_fd=place.source, follow_symlinks=False).st_mode):  # opening may have effects
             counts.names += make_special(place)
             return
         old = os.open(place.name, os.O_RDONLY | FILE, dir_fd=place.source)
@@ -417,7 +417,7 @@ class _Copier:
         shorter.
         """
         size = status.st_size
-        if 0 < size < _PIECE and size <= status.st_blocks * 512:  # as most are
+        if 0 < size < _PIECE and size <= status.st_blocks * 512:  # the usual case
             data = os.pread(old, size, 0)
             if len(data) == size == os.pwrite(new, data, 0):
                 return size

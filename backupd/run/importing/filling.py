@@ -34,8 +34,8 @@ from btrkeep.units import backup_name, bounded, printable
 _CHANGED = (errno.EAGAIN, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 """The error of an attempt during which a name of the tree was deleted or changed."""
 _TICK = 0.2
-_TICKS = 25  # between two looks at the room
-_TOLD = 5  # ticks between two words about the progress
+_TICKS = 25  # between two checks of free space
+_TOLD = 5  # ticks between two reports of the progress
 _Result = TypeVar("_Result")
 _Names = TypeVar("_Names")
 
@@ -102,9 +102,9 @@ async def fill(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume
     target = prepared.path / DATA / tree.path.strip("/")
     of = len(links.changed) if links.is_compared else links.files
     context = replace(context, tick=_Ticker(context.tell, TreeProgress(tree.host, 0, max(1, of)), prepared.path))
-    if target.is_file():  # of a host whose source path it was
+    if target.is_file():  # the source path of a host may be a single file
         target.unlink()
-    target.mkdir(mode=0o755, parents=True, exist_ok=True)  # what stands above it is a folder: see config_of
+    target.mkdir(mode=0o755, parents=True, exist_ok=True)  # every entry above it is a folder: see config_of
     grew, gone = _follows(trees, prepared) and links.is_compared, list[bytes]()
     copy: Callable[..., CopiedNames] = copy_tree
     if base is None:

@@ -137,7 +137,7 @@ def read_rsnapshot(root: Path, names: HostNames) -> OldHistory:
         raise UsageError(f"{root} has no folder such as daily.0", "name rsnapshot's snapshot_root, or its configuration")
     old_trees, skipped = list[OldTree](), dict[str, str]()
     for interval in intervals:
-        fd = os.open(interval, FOLDER)  # one and the same folder, also when it is renamed here
+        fd = os.open(interval, FOLDER)  # by descriptor, so that it stays the same folder if it is renamed
         try:
             stamp = os.fstat(fd)
             started = _stamped(stamp)

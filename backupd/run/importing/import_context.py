@@ -128,9 +128,7 @@ class LookAhead:
             return tree_links
 
         task = asyncio.create_task(asyncio.to_thread(look))
-        task.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # if it is not asked for, its error is not reported
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if it is not needed, its error is not reported
         return cls(tree, task, stop)
 
 

@@ -69,7 +69,7 @@ async def _made(context: ImportContext, trees: OpenTrees, host: HostConfig, disk
         record = import_record(context, tree, working.first_record(prepared, host, tree.started, origin), numbers)
         _, final = await asyncio.to_thread(finalisation.finalise, context.pool, prepared, record, disk, NO_SUMS)
     except BaseException:
-        with suppress(OSError):  # then the next import begins it anew
+        with suppress(OSError):  # the next import starts it again
             discard(prepared.path, prepared.uuid)
         if ahead:
             ahead.stop.set()
@@ -84,7 +84,7 @@ def import_record(context: ImportContext, tree: OldTree, first: Record, numbers:
     return replace(
         first,
         state=COMPLETE,
-        finished=context.clock.now().replace(microsecond=0),  # before that nothing of it was here
+        finished=context.clock.now().replace(microsecond=0),  # it did not exist here before
         attempts=1,
         paths=(PathResult(tree.path, PathOutcome.COMPLETE, exit_code=0, numbers=dict(numbers)),),
         rsync_version=context.rsync.version,

@@ -16,9 +16,9 @@ from btrkeep.errors import UsageError
 
 LARGEST = 1 << 20  # bytes of a file
 _DEEPEST = 8  # files that include each other
-_MOST_FILES = 1000  # read in all: a few that include each other often are many
-_MOST_TEXT = 4 << 20  # characters of all of them: in memory lines and patterns take up to twenty times as much
-_MOST_DIGITS = 6  # of a number of backups
+_MOST_FILES = 1000  # in total: a few files that include each other can be read many times
+_MOST_TEXT = 4 << 20  # characters of all files: in memory, lines and patterns take up to twenty times as much
+_MOST_DIGITS = 6  # in a number of backups
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _statements(conf: Path, depth: int, reader: _Reader) -> Iterator[Sequence[st
     if not depth:
         raise UsageError(f"{conf}: files include each other without end", "name the snapshot_root itself")
     for line in reader.lines(conf):
-        if not line.strip() or line.lstrip().startswith("#") or "\0" in line:  # no path has a NUL in it
+        if not line.strip() or line.lstrip().startswith("#") or "\0" in line:  # a path cannot contain a NUL
             continue
         words = [word.strip() for word in line.split("\t")] if "\t" in line.strip() else line.split()
         key, *values = [word for word in words if word]

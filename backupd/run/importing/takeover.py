@@ -43,7 +43,7 @@ from btrkeep.treescan import changed
 from btrkeep.units import bounded
 
 _ASIDE = ".btrkeep-takeover"
-_EMPTY = 2  # inode number of the folder that a snapshot has where the original has a subvolume
+_EMPTY = 2  # inode of the empty folder that a snapshot has instead of a nested subvolume
 
 
 @dataclass(slots=True)
@@ -66,12 +66,12 @@ async def take_over(context: ImportContext, tree: OldTree) -> ImportedBackup:
             hint = "`backupd import tree` copies a folder of dated snapshots"
             raise OperatorError(f"{tree.folder} is on another filesystem than the pool, so it must be copied", hint)
         disk = held.enter_context(syncing(context.pool.path))
-        if left := describe(context.pool.working(tree.host)):  # by a killed import: see locked_for_import
+        if left := describe(context.pool.working(tree.host)):  # left behind by a killed import: see locked_for_import
             discard(context.pool.working(tree.host), left.uuid)
         staged = context.pool.staged(tree.host)
         try:
             taken_tree = await asyncio.to_thread(_arranged, context, tree, staged)
-            require_going(context)  # here, where the handler of a signal that came meanwhile has run
+            require_going(context)  # here, because the handler of a pending signal has run by now
             prepared = await asyncio.to_thread(_named, context, staged, tree)
         except BaseException:
             if left := describe(staged):
@@ -97,7 +97,7 @@ def _arranged(context: ImportContext, tree: OldTree, staged: Path) -> TakenTree:
     for folder in (context.pool.host(tree.host), staged.parent.parent, staged.parent):
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
-    if left := describe(staged):  # by a run that was killed here
+    if left := describe(staged):  # left behind by a run that was killed at this point
         delete(staged.parent, left.id)
     before = describe(tree.folder)
     snapshot(tree.folder, staged)
@@ -117,7 +117,7 @@ def _move(staged: Path, path: str) -> None:
     if _ASIDE in names:
         raise OperatorError(f"{_ASIDE} exists in it already, and is needed temporarily for its content")
     attributes = {name: os.getxattr(staged, name) for name in os.listxattr(staged)}
-    for attribute in attributes:  # first: what is made below a default ACL has one, too
+    for attribute in attributes:  # first, because new entries inherit a default ACL
         os.removexattr(staged, attribute)
     aside.mkdir(mode=0o700)
     for name in names:
@@ -141,13 +141,13 @@ def _cleaned(context: ImportContext, top: Path) -> TakenTree:
     """
     taken_tree, flagged = TakenTree(), _flagged(top)
     with Tree.of_folder(top) as tree:
-        for walk_entry in walk(tree, b"/", skip=_stands_for_subvolume):  # a user's folders may be deeper than a path is long
+        for walk_entry in walk(tree, b"/", skip=_stands_for_subvolume):  # folders may be nested deeper than the longest path
             if not context.goes_on:
                 raise Cancelled
             entry = walk_entry.entry
             if walk_entry.left:
                 continue
-            if entry.inode in flagged and entry.kind in ("folder", "file"):  # before anything is done in that folder
+            if entry.inode in flagged and entry.kind in ("folder", "file"):  # before anything changes in that folder
                 _clear_flags(walk_entry)
             if _stands_for_subvolume(entry):
                 was = os.fstat(walk_entry.folder)

@@ -1,7 +1,7 @@
 """Changes names in the backup of an import, and never anything outside of it: owners, modes, times and attributes, special files,
 further hard links, and deletions.
 
-The names were found in the old tree before it was copied. The owner of a folder may have replaced it by a symlink meanwhile, which
+The names were found in the old tree before it was copied. The owner of a folder may have replaced it by a symlink since, which
 is then in the copy too. So each folder above a name is opened by its name in the folder above, never through a symlink.
 """
 
@@ -19,7 +19,7 @@ from backupd.repo.leftovers import remove_tree
 from btrkeep.descriptors import ClosingFd
 from btrkeep.fs.openat import FOLDER, open_folder
 
-_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # a name, a symlink too, without what opening a device does
+_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # refers to an entry, even a symlink, without the effects of opening a device
 _ACLS = ("system.posix_acl_access", "system.posix_acl_default")
 
 

@@ -40,7 +40,7 @@ class TreeLinks:
 
     `changed`: what is not a folder and has another inode, with that; `alike`: files of these that are as large and old as before.
     `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
-    the tree itself is b"", and each comes after the one above it. `gone`: names that are not there any more, or are of another
+    the tree itself is b"", and each comes after the one above it. `gone`: names that no longer exist, or are of another
     kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
     many regular files there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by
     how many bytes files and symlinks are more than before. `digests`: of all folders, for the tree after it.
@@ -183,7 +183,7 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
     for folder in walk_again(tree, seen, goes_on):
         try:
             fd = open_folder(copy, folder.path.split(b"/") if folder.path else ())
-        except (FileNotFoundError, NotADirectoryError):  # what stands there instead was found in the folder above
+        except (FileNotFoundError, NotADirectoryError):  # the entry that replaced it was found in the parent folder
             continue
         with ClosingFd(fd):
             now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, IS_FOLDER)
@@ -193,7 +193,7 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
 
 
 def _gone(old: Mapping[bytes, int], now: Mapping[bytes, int]) -> list[bytes]:
-    """Returns the names that do not exist any more, or are a folder in one tree and another type in the other."""
+    """Returns the names that no longer exist, or are a folder in only one of the two trees."""
     return [name for name, was in old.items() if name not in now or (now[name] == IS_FOLDER) != (was == IS_FOLDER)]
 
 

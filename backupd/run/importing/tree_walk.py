@@ -94,7 +94,7 @@ def require_one_numbering(tree: int) -> None:
     """Raises UnprovenTree for an overlay of several subvolumes of btrfs. overlayfs regards them as one filesystem, and shows their
     inode numbers, which each subvolume assigns separately. Layers that are not visible here are not checked.
     """
-    if os.major(os.fstat(tree).st_dev):  # a disk's; folders of overlayfs have a number that belongs to no disk
+    if os.major(os.fstat(tree).st_dev):  # on a disk; folders of overlayfs have a device number without a disk
         return
     number, all_mounts = mount_id(tree), mounts()
     if not (mount := next((mount for mount in all_mounts if mount.id == number), None)) or mount.filesystem != "overlay":
@@ -156,7 +156,7 @@ def _require_inodes(folder: int, path: bytes, entry: "os.DirEntry[bytes]", devic
         if (status.st_dev, status.st_ino) == (device, entry.inode()):
             return
         if status.st_dev == device and status.st_ino == inodes_by_name(folder).get(entry.name):
-            return  # it was exchanged: what copies it notices
+            return  # it was replaced: the copying code reports it
     except FileNotFoundError:
         return
     name, kind = printable(path + b"/" + entry.name if path else entry.name), filesystem_of(folder)
@@ -179,7 +179,7 @@ def filesystem_of(folder: int) -> str:
 
 def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
     """Does the same as `walk_tree` for a tree that was read before. Raises OSError for a folder that is not as it was `seen`: a
-    name was added, removed or became another file, so the results about the tree are not correct any more.
+    name was added, removed or became another file, so the results about the tree are no longer correct.
     """
     with closing(walk_tree(tree, goes_on)) as walked:
         for folder in walked:
@@ -194,7 +194,7 @@ def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> G
 
 COPY_IT = "copy all its trees with one `rsync -aHAX`, on the machine with its disk, to a filesystem such as ext4, and import that"
 _INODE = methodcaller("inode")
-IS_FOLDER = -1  # in the place of an inode number: no program links folders
+IS_FOLDER = -1  # instead of an inode number: folders are never hard-linked
 
 
 def inodes_by_name(folder: int) -> dict[bytes, int]:
@@ -206,6 +206,6 @@ def inodes_by_name(folder: int) -> dict[bytes, int]:
 def attributes_of(folder: int, status: os.stat_result) -> Attributes:
     """Returns the attributes of an open folder with that status, including ACLs."""
     names = list[str]()
-    with suppress(OSError):  # a filesystem without them
+    with suppress(OSError):  # the filesystem has no attributes
         names = sorted(os.listxattr(folder))
     return status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, [(name, os.getxattr(folder, name)) for name in names]

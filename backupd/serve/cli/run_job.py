@@ -48,7 +48,7 @@ def command(ctx: click.Context, name: str) -> int:
         words = ("--config", str(Path(chosen["config"]).absolute())) if chosen["config"] else ("--pool", chosen["pool"])
     show_times_in(config.pool.zone)
     require_answer(config.pool.state)
-    outlive_hung_state(ctx, config)  # the job and its log are there
+    outlive_hung_state(ctx, config)  # the state folder has the job and its log
     request = claim_request(folder, job_id)
     clock = Clock(parse_time(request.now) if request.now else None)
     jobs = JobStore(config.pool.state)

@@ -26,7 +26,7 @@ from btrkeep.serving.server import Server, allowed_users, bound, handed_over
 from btrkeep.units import printable
 
 _IDLE = 60.0
-_LONGEST = 900.0  # seconds after which it ends although it is asked again and again: systemd starts another, of today's version
+_LONGEST = 900.0  # seconds after which it ends even if it is busy: systemd then starts the installed version
 log = logging.getLogger("backupd.serve")
 
 
@@ -92,7 +92,7 @@ def command(ctx: click.Context, **options: Any) -> int:
     """
     given, chosen = ServeOptions(**options), ctx.find_root().obj
     file = Path(chosen["config"]).absolute() if chosen["config"] else None
-    # Resolved once, here: from now on no symlink on the way there is followed.
+    # Resolved once: symlinks on the path are not followed afterwards.
     to = _resolved(given.restore_to) if given.restore_to else None
     places = tuple(place for folder in given.restore_below if (place := _resolved(folder)))
     login, path = (place.absolute() if place else None for place in (given.login, given.path))
@@ -112,7 +112,7 @@ def command(ctx: click.Context, **options: Any) -> int:
             listening, remove = bound(path, given.allowed)
             held.callback(remove)
         held.callback(listening.close)
-        os.chdir("/")  # a folder of the pool would keep it busy
+        os.chdir("/")  # a working directory in the pool would keep it from being unmounted
         may_ask = allowed_users(given.allowed)
 
         def answered(connection: socket.socket) -> None:

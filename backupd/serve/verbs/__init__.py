@@ -103,7 +103,7 @@ _VERBS: Mapping[str, Verb] = {
             **_HOST,
             **_PATH,
             "before": Argument(given.which),
-            "after": Argument(given.which, ""),  # the newest complete one
+            "after": Argument(given.which, ""),  # the newest complete backup
             "content": Argument(given.flag, False),
             "limit": Argument(given.number(1, 5000), 1000),
             "since": Argument(given.optional(given.path), None),

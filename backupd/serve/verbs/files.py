@@ -115,10 +115,10 @@ def versions(call: Call) -> dict[str, Any]:
         wanted = [backup for backup in every if not call["since"] or backup.name >= call["since"]]
         whole = len(wanted)
         history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))
-        # A symlink may have another target of 4,000 bytes in each backup. Two backups always fit.
+        # A symlink may have a different target of 4,000 bytes in each backup. Two backups always fit.
         while len(history.backups) > 2 and (size := encoded_bytes(history_answer(call["host"], history))) > LIST_BYTES:
             wanted = wanted[: max(2, len(history.backups) * LIST_BYTES * 9 // 10 // size)]
-            history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))  # the time of the first may be over
+            history = history_of(wanted, call["path"], call["content"], pulse=_Pulse(call))  # the first call's time may be up
         history = replace(history, stopped=history.stopped or len(wanted) < whole)
     if not history.versions and not history.stopped and not call["since"]:
         with opened(call, NEWEST) as [(backup, tree)]:
@@ -240,5 +240,5 @@ def _archive(call: Call, tree: Tree, entry: Entry, backup: Restorable) -> None:
     try:
         write_archive(tree, [entry.path], kind, out)
     except OSError:
-        out.flush()  # the end of a tar by which programs notice that it is cut off
+        out.flush()  # the end mark by which programs detect a truncated tar
         raise

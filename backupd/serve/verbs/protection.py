@@ -35,7 +35,7 @@ def _locked(call: Call, purpose: str) -> Iterator[tuple[PoolContext, datetime]]:
             try:
                 with writing(context.pool):
                     yield context, now
-            except UsageError as error:  # of a name that no backup has
+            except UsageError as error:  # there is no backup of that name
                 raise RequestRefused(error.message, error.hint, "missing", is_public=True) from None
 
 

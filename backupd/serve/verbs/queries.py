@@ -16,7 +16,7 @@ from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import format_time, printable
 
 _LONGEST = {"doctor": 120.0, "plan": 300.0, "extents": 60.0}  # seconds
-_ATTENTION = 1  # exit status of a doctor who found something
+_ATTENTION = 1  # exit status of `doctor` with findings
 
 
 def doctor(call: Call) -> Any:
@@ -50,7 +50,7 @@ def retention(call: Call) -> list[dict[str, Any]]:
         rows = {row.name: row.state for row in context.catalogue.backups(host) if row.name}
         try:
             facts = read_host_from_pool(context.pool, context.config, host, rows).facts
-        except FileNotFoundError:  # configured, and never backed up
+        except FileNotFoundError:  # configured, but never backed up
             facts = HostBackups(host, (), policy_of(context.config, host, NO_NOTES))
         return list(objects(explain(facts, facts.policy, context.config.pool.zone, now)))
 
@@ -82,6 +82,6 @@ def _refused(kind: str, ended: ProgramEnd) -> RequestRefused:
     """Raises the error in the program's own words."""
     error = ended.error
     message = error.message.splitlines()[0] if error and error.message else f"exit status {ended.returncode}"
-    # The words were ours, so wrong usage is a configuration that cannot be used.
+    # We chose the arguments, so wrong usage means an unusable configuration.
     code = "unusable" if ended.returncode in (Exit.USAGE, Exit.UNUSABLE) else "failed"
     return RequestRefused(printable(f"{kind}: {message}"), printable(error.hint) if error else "", code)

@@ -24,7 +24,7 @@ from btrkeep.units import counted, local_time
 _PATIENCE = 15.0
 """Seconds; afterwards the caller asks for the job, which continues."""
 _LOOK = 0.1
-_FAILED = ("failed", "skipped")  # outcomes of runs that brought nothing
+_FAILED = ("failed", "skipped")  # outcomes of runs without a backup
 _MOST_RUNS = 2000
 """Maximum number of runs of a host that are read: more within a day are too many in any case."""
 
@@ -37,7 +37,7 @@ def run(call: Call) -> dict[str, Any]:
     if "ro" in mount_options(call.service.pool().path):
         raise PoolUnusable("the pool is read-only", "check the kernel's messages (dmesg), then mount it read-write")
     if call.peer.uid != ROOT or call.viewer.session:
-        require_free(call.service, host, call.who)  # who is at work says more than how long it takes until the next time
+        require_free(call.service, host, call.who)  # the name of the running job is more useful than the time until the next run
         _require_distance(call, host)
     job = begin(call.service, "run", host, call.who, {"host": host})
     return {"unit": job.unit, "job": job.id}

@@ -45,14 +45,14 @@ from btrkeep.process.progress import Cancellation, Cancelled, Status
 from btrkeep.process.threads import running_threads
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
-_ATTEMPTS = 3  # at a tree that changes during the import
+_ATTEMPTS = 3  # for a tree that changes during the import
 _AGAIN = "run the same command again. If a program changes files there, stop it, or make the history read-only during the import"
 _DIFFERS = (
     "if a file there was changed in place after its first tree was imported, the backup has its old content. To import the "
     "present tree, run `backupd delete --now-without-grace {}`, then this command again"
 )
-_THREADS = 2  # of a host: a tree is made while the next one is looked at
-_PROCESSES = 2  # of a host, that copy files: more would make a disk seek
+_THREADS = 2  # of a host: a tree is imported while the next one is read
+_PROCESSES = 2  # of a host, to copy files: more would make a rotating disk seek
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class ImportOptions:
     help="Which backups are compared with their trees by content, by `rsync --dry-run --checksum`.",
 )
 @click.option(
-    "-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="The number of hosts at the same time."
+    "-j", "--jobs", type=click.IntRange(1, 64), default=2, show_default=True, help="How many hosts to import at the same time."
 )
 @json_option
 @pass_context
@@ -250,7 +250,7 @@ class _Import:
                     free.append(mine)
 
         await asyncio.gather(*(in_its_place(host, trees) for host, trees in todo.items()))
-        executor.shutdown()  # the loop's own end would need one more thread
+        executor.shutdown()  # the loop's own shutdown would need another thread
         if self._unusable:
             raise self._unusable
 

@@ -23,7 +23,7 @@ from btrkeep.errors import UsageError
 from btrkeep.process.progress import Cancellation
 from btrkeep.units import backup_name, counted, format_size, format_time, printable
 
-if TYPE_CHECKING:  # it takes 50 ms, and only a terminal needs it
+if TYPE_CHECKING:  # importing it takes 50 ms, and only a terminal needs it
     from rich.table import Table
 
 _WIDEST_BAR, _BESIDE = 30, 64
