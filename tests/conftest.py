@@ -30,7 +30,7 @@ from tests.beds.badssh import FAKESSH
 
 HERE = Path(__file__).resolve().parent
 
-# The machine is busy with the other tests: how long one example takes says nothing.
+# The machine is busy with other tests: the duration of an example proves nothing.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("unit", hypothesis.settings.get_profile("busy"), max_examples=8)
 hypothesis.settings.load_profile("busy")

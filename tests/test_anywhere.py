@@ -44,7 +44,7 @@ def checkout() -> Iterator[Path]:
 def test_tests_pass_in_a_folder_of_roots_with_a_space_in_its_name_under_nohup_and_leave_nothing(
     checkout: Path, tmp_path: Path
 ) -> None:
-    place = checkout.parent / "place"  # where that session keeps its folders
+    place = checkout.parent / "place"  # the folder of that session
     place.mkdir(mode=0o755)
     checkout.parent.chmod(0o711)
     assert work(*without_rights(), "ls", checkout, check=False, cwd=Path("/")).returncode == 2

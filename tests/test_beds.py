@@ -240,7 +240,7 @@ def traces_of(names: list[str], place: Path) -> list[str]:
     return lines + [str(path) for name in names for path in place.glob(name)]
 
 
-# What a worker does otherwise is to be told of the end. Each takes seconds: the two ways are not multiplied with all deeds.
+# Otherwise a worker is informed of the end. Each takes seconds, so the two ways are not combined with all actions.
 SESSIONS = [
     ("leaves a process elsewhere", "-n0"),
     ("is interrupted", "-n1"),

@@ -63,7 +63,7 @@ def test_every_copy_is_as_the_original_was_and_one_deletion_is_told_from_none_an
 @needs_btrfs
 def test_traced_writes_are_those_that_were_made(images: Images) -> None:
     with images.made("raw", 1 << 30, "noatime") as mounted:
-        btrfs.unmount(mounted.point)  # now nobody but dd writes to the device
+        btrfs.unmount(mounted.point)  # now only dd writes to the device
         with traced(mounted.device, images.folder) as result:
             for block in (5, 50, 500):
                 words = ("bs=64k", f"seek={block}", "count=2", "oflag=direct", "conv=notrunc")

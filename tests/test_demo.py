@@ -110,7 +110,7 @@ def test_after_a_kill_in_the_middle_it_runs_again_and_what_is_kept_can_be_used_a
     see_three_backups(*re.search(r"still runs: (http\S+), user demo, password (\w+)", done.stdout).groups())  # type: ignore[union-attr]
     assert "  runs as   nobody\n" in done.stdout
     own = [line for line in processes_in(place) if "btrkeep-web" in line or r"-m\x00web\x00" in line]
-    pids = [line.split()[0] for line in own if "--users" not in line]  # who may log in is another's to know
+    pids = [line.split()[0] for line in own if "--users" not in line]  # the login service's own folder of users
     assert len(pids) == len(own) - 1
     assert {Path("/proc", pid).stat().st_uid for pid in pids} == {NOBODY}
     demo("--clean", "--in", place)

@@ -26,7 +26,7 @@ def _rules(text: str) -> list[tuple[re.Pattern[str], str]]:
 EVERYWHERE, IN_MESSAGES, IN_DOCSTRINGS = map(
     _rules, re.split(r"\n\[(?:messages|docstrings)\]\n", (TOP / "tests" / "phrases.txt").read_text(encoding="utf-8"))
 )
-# Words that stand for something else: a user, an error's name in JSON.
+# Not prose: a user name, an error code in JSON, templates.
 NAMES = re.compile(r"\buser nobody\b|class=\"[^\"]*\"|nobody-backs-up|\{%.*?%\}|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
 
 

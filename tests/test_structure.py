@@ -251,7 +251,7 @@ def test_the_shell_scripts_are_well_formed() -> None:
 
 
 # Notes beside the project that its readers do not have, folders of one machine, and where packages come from, which is the
-# administrator's affair. The plus signs stand for nothing: they keep the words out of this file.
+# administrator's choice. The plus signs only keep the words out of this file.
 FORBIDDEN = [
     re.compile(pattern.replace("+", ""))
     for pattern in (

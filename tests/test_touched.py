@@ -82,7 +82,7 @@ def test_a_changed_bed_touches_who_imports_or_starts_it_and_who_asks_for_its_fix
 
 def test_a_push_of_several_commits_has_the_turns_of_all_as_far_as_there_is_time() -> None:
     """Else a module that has its turn at a commit in between would wait for another ten, without a word."""
-    assert turns_wanted(40, 1, {"README.rst", "tests/web/conftest.py"}) == (0, 9)  # on which all tests stand: two turns at least
+    assert turns_wanted(40, 1, {"README.rst", "tests/web/conftest.py"}) == (0, 9)  # all tests depend on it: at least two turns
     assert turns_wanted(12, 4, ()) == (2, 1, 0, 9)
     assert sorted(turns_wanted(12, 400, ())) == list(range(TURNS))
     light = {f"tests/test_{number}.py": Record(100, frozenset({"web/app.py"}), number % TURNS) for number in range(200)}

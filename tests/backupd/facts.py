@@ -16,7 +16,7 @@ def ago(hours: float) -> datetime:
 def facts(
     complete: float | None = None, run: float | None = None, outcome: str | None = None, error: str | None = None, **others: object
 ) -> HostFacts:
-    """Facts with the newest complete backup and the last run so many hours ago."""
+    """Facts with the newest complete backup and the last run that many hours ago."""
     answer = {
         "last_complete": None if complete is None else ago(complete),
         "newest_state": "complete" if complete is not None else None,

@@ -79,7 +79,7 @@ def arrived(folder: Path) -> set[bytes]:
 
 
 def script(path: Path, text: str) -> Path:
-    """An executable file, for a remote shell with manners of its own."""
+    """An executable file, for a remote shell that behaves differently."""
     path.write_text(text, encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
@@ -101,7 +101,7 @@ while piece := os.read(remote.stdout.fileno(), 65536):
     passed += len(piece)
     while piece:
         piece = piece[os.write(1, piece):]
-sys.exit(max(remote.wait(), -1) % 256)  # as ssh says it
+sys.exit(max(remote.wait(), -1) % 256)  # as ssh reports it
 """
     )
     return script(path, f'#!/bin/sh\nexec {shlex.join([sys.executable, str(program)])} "$@"\n')

@@ -1,4 +1,4 @@
-"""A look as the catalogue and the pool would give it, for what is made of it alone."""
+"""A status report as from the catalogue and the pool, for tests of code that only uses the report."""
 
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ def config(*hosts: HostConfig, **notify: Any) -> Config:
 
 
 def well(**others: Any) -> PoolFacts:
-    """A pool with which nothing is wrong but what is said."""
+    """A pool without problems, except the given ones."""
     room = Room(100 * GIB, 20 * GIB, 60 * GIB, GIB)
     return PoolFacts(**{"foreign": "", "read_only": False, "missing": (), "errors": {}, "room": room, **others})
 

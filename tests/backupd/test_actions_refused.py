@@ -57,7 +57,7 @@ def test_a_host_is_not_renamed_to_its_own_or_an_impossible_name() -> None:
 
 
 def test_two_hosts_never_become_one(pool: Pool) -> None:
-    """Their backups could not be told apart any more."""
+    """Their backups could no longer be distinguished."""
     (pool.host("web1") / NAME).mkdir(parents=True)
     (pool.host("web2") / NAME).mkdir(parents=True)
     with pytest.raises(OperatorError, match="web2 has backups already"):
@@ -112,7 +112,7 @@ def unfinished(pool: Pool, host: str = "web1", *, for_room: bool = True) -> Unfi
 
 
 class Working:
-    """An unfinished backup in the pool; what the kernel says of it is `subvolume`. `discarded`: whether it was deleted."""
+    """An unfinished backup in the pool; `subvolume`: the kernel's facts about it. `discarded`: whether it was deleted."""
 
     def __init__(self, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.subvolume: Subvolume | None = Subvolume(300, "u", None, read_only=False, generation=50, created=40)
@@ -144,7 +144,7 @@ def test_what_was_stopped_for_want_of_space_is_deleted_so_that_others_have_some(
     "change", ["finished", "gone", "another", "continued", "stopped by hand", "unreadable", "foreign data in it"]
 )
 def test_any_other_unfinished_backup_is_kept(pool: Pool, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    """It is somebody's data, and the next run goes on with it."""
+    """It contains data, and the next run continues it."""
     working = Working(pool, monkeypatch)
     match change:
         case "finished":
@@ -197,7 +197,7 @@ def test_the_unfinished_backup_of_a_host_in_use_is_not_deleted_for_others(
 
 
 class Busy:
-    """The share of time in which processes wait for I/O, look by look; then none does."""
+    """The share of time in which processes wait for I/O, reading by reading; then 0."""
 
     def __init__(self, *shares: float | None) -> None:
         self.shares, self.restarts = list(shares), 0

@@ -1,4 +1,4 @@
-"""Messages say what is wrong, since when, what to do and the command, with names that can be copied."""
+"""Messages have the problem, its start, the remedy and the command, with names that can be copied."""
 
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -97,5 +97,5 @@ def test_each_entry_of_the_table_is_reached() -> None:
 
 
 def test_an_advice_has_the_fields_of_the_api_and_no_other() -> None:
-    """The API and its document have each field. The examples of the manual are none of them."""
+    """The API and its document have each field. The manual's examples do not count."""
     assert [field.name for field in fields(advice(alarm("host web1", "x")))] == ["words", "command", "page"]

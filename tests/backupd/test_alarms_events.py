@@ -1,4 +1,4 @@
-"""What is wrong: alarms from plain facts."""
+"""Finds problems: alarms from plain facts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_host_without_any_backup_is_silent_when_it_was_waited_for_long_enough(
     assert keys(None) == []
     assert keys(None, by_name={key: stored(*key, since=ago(35), told=None)}) == []
     assert keys(None, by_name={key: stored(*key, since=ago(37), told=None)}) == ["silent host web1"]
-    assert keys(None, by_name={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # that was another time
+    assert keys(None, by_name={key: stored(*key, since=ago(73), recovered=ago(1))}) == []  # an earlier, separate alarm
 
 
 CONFIGURED: tuple[tuple[int, HostConfig, dict[str, Any], bool], ...] = (
@@ -238,7 +238,7 @@ def test_the_verdict_names_who_is_not_well_and_why() -> None:
 
 
 def test_damage_that_grows_bit_by_bit_is_told_again_when_there_is_twice_as_much() -> None:
-    """Each night's look may find some more of it: with every grade above the one that was told a message goes out."""
+    """Each night may find more damage: a message is sent for every grade above the one that was sent before."""
     grades = []
     for backups, files in ((1, 1), (1, 2), (1, 3), (3, 3), (10, 60), (10, 100), (10, 110)):
         (alarm,) = find(seen(config(WEB), {"web1": FINE}, damaged={"web1": (backups, files)}), {}, {}).alarms

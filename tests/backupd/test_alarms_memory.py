@@ -1,4 +1,4 @@
-"""What people hear: once when it comes, once when it goes, and no storm of what sways. Stories of alarms, told hour by hour."""
+"""What is sent: one message at the start, one at the end, and no storm if a value fluctuates. Alarms, hour by hour."""
 
 import stat
 from datetime import datetime, timedelta
@@ -50,7 +50,7 @@ def alarm(subject: str = "host a", name: str = "failure", grade: int = 0, is_due
 
 
 def play(pattern: str, step: timedelta = HOUR) -> list[str]:
-    """A look for each letter: `x` it is there, `.` it is not. What was heard at each look: +, - or nothing."""
+    """A check for each letter: `x` the problem exists, `.` it does not. What was sent at each check: +, - or nothing."""
     story = Story()
     for number, letter in enumerate(pattern):
         story.look(NOW + number * step, *([alarm(since=NOW + number * step)] if letter == "x" else []))
@@ -165,7 +165,7 @@ def test_events_that_nobody_asked_for_are_known_and_not_told() -> None:
     assert len(story.look(NOW, alarm(), alarm(name="suspect")).open_alarms) == 2
     assert len(story.heard) == 1
     story.look(NOW + HOUR)
-    assert story.said() == ["+ host a"]  # the recovery was not asked for either
+    assert story.said() == ["+ host a"]  # recoveries were not configured either
     story.look(NOW + 30 * HOUR, alarm(name="suspect"))
     assert story.said() == ["+ host a", "+ host a"]
 
@@ -204,7 +204,7 @@ def test_nothing_is_remembered_for_ever() -> None:
 
 
 def test_an_alarm_that_a_wrong_clock_told_of_in_the_future_is_over_when_it_is_over() -> None:
-    """It was seen gone in that night too, so its end was to be told in 2031."""
+    """It was also seen as resolved in that night, so its end was due to be sent in 2031."""
     ahead = NOW + timedelta(days=1800)
     row = StoredAlarm("failure", "host a", "it is bad", 1, ahead, 1, ahead, ahead + HOUR, None)
     fresh = changes(by_key([row], NOW), FoundAlarms(()), EVENT_WORDS, NOW)
@@ -231,7 +231,7 @@ def test_the_digest_is_due_once_a_day_at_its_time_in_the_pools_zone() -> None:
     assert is_due(at, zone, eight, eight + 24 * HOUR)
     assert not is_due(None, zone, None, eight)
     assert is_due(at, zone, eight + 40000 * HOUR, eight)  # sent under a clock that was years ahead
-    summer = datetime(2026, 10, 25, 8, 0, tzinfo=zone)  # that night the clock was put back
+    summer = datetime(2026, 10, 25, 8, 0, tzinfo=zone)  # clocks were set back that night
     assert not is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T06:59:59Z"))
     assert is_due(at, zone, summer - 24 * HOUR, datetime.fromisoformat("2026-10-25T07:00:00Z"))
 

@@ -139,7 +139,7 @@ def test_nothing_of_a_url_gets_out_whatever_is_logged(
     assert [delivery.arrived for delivery in deliveries] == [False] * 4
     out = capfd.readouterr()
     assert "hunter2" not in caplog.text + out.out + out.err + repr(deliveries) + " ".join(map(str, deliveries)) + repr(urls)
-    assert logging.getLogger("apprise").propagate  # as it was
+    assert logging.getLogger("apprise").propagate  # unchanged
 
 
 def test_the_reason_is_not_taken_from_our_own_message() -> None:

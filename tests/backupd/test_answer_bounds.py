@@ -44,7 +44,7 @@ def test_unread_answers_are_bounded_for_each_user_and_in_all_and_are_given_back(
         with unread.taken(ADA, 70), unread.taken(BOB, 30):
             assert is_own(unread, ADA, 11)
             assert not is_own(unread, ADA, 10)
-            with unread.taken(EVE, 1000):  # whoever has none gets one of any size
+            with unread.taken(EVE, 1000):  # a user without unread answers gets one of any size
                 assert not is_own(unread, Viewer("carl", "admin"), 1)
         with suppress(KeyError), unread.taken(ADA, 1000):
             raise KeyError

@@ -47,7 +47,7 @@ def test_a_queue_of_more_than_a_minute_is_taken_for_another_boots() -> None:
     draws=st.lists(st.tuples(st.integers(0, SECOND // 5), st.integers(0, throttle.LONGEST_CHUNK)), min_size=1, max_size=60),
 )
 def test_no_sequence_of_draws_lets_through_more_than_the_rate_and_the_burst(rate: int, draws: list[tuple[int, int]]) -> None:
-    """One relay that sleeps as it is told, beside any idling of its own: counted in bytes and seconds, not in arrival times."""
+    """A relay that sleeps as instructed, in addition to its own idle time: counted in bytes and seconds, not in arrival times."""
     clock, arrival, passed = NOW, 0, 0
     for idle, size in draws:
         clock += idle

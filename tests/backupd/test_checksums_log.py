@@ -1,4 +1,4 @@
-"""The log of `checksums`: many records are not written anew for a few more."""
+"""The log of `checksums`: many records are not rewritten for a few new ones."""
 
 from collections.abc import Mapping
 from hashlib import sha256

@@ -53,11 +53,11 @@ def test_those_before_a_dropped_one_are_held_by_an_open_file(looks: Looks) -> No
     assert queue.moving() == 2
     looks.look(queue, (1, 2, 3, 4))
     assert queue.moving() == 4
-    looks.look(queue, (1, 2, 4))  # 3 is gone, so 1 and 2 are held; 4 came with it
+    looks.look(queue, (1, 2, 4))  # 3 was dropped, so 1 and 2 are held; 4 is new
     assert queue.moving() == 1
     looks.look(queue, (1, 2, 4, 5))
     assert queue.moving() == 2
-    looks.look(queue, (2, 4, 5))  # one that was held is gone after all
+    looks.look(queue, (2, 4, 5))  # a held one was dropped after all
     assert queue.moving() == 2
 
 

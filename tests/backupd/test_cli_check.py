@@ -291,7 +291,7 @@ def test_a_host_without_rsync_is_an_error(nights: Nights, sshd: ssh.Sshd) -> Non
 
 
 def test_a_host_with_rrsync_and_without_its_interpreter_hears_what_is_missing(nights: Nights, sshd: ssh.Sshd) -> None:
-    """As on a Debian with rsync and without python3, which rsync only suggests: what is not found there is not rsync."""
+    """As on a Debian with rsync and without python3, which rsync only suggests: the missing program is not rsync."""
     rrsync = sshd.folder / "rrsync"
     rrsync.write_text("#!/usr/bin/no-such-python3\n")
     rrsync.chmod(0o755)

@@ -268,7 +268,7 @@ def test_of_some_at_once_each_is_written(main: Path) -> None:
     lock = main.with_name(".main.lock")
     with subprocess.Popen(["flock", lock, "sh", "-c", "echo; read _"], stdin=-1, stdout=-1, text=True) as somebody:
         assert somebody.stdout
-        somebody.stdout.readline()  # he has it
+        somebody.stdout.readline()  # the other process has the lock
         running = [backupd_start("--config", main, "host", "set", "old", line[2:].replace(" ", "")) for line in lines]
         while not all(_waits(process.pid, lock) for process in running):
             assert [process.poll() for process in running] == [None] * 3
@@ -281,7 +281,7 @@ def test_of_some_at_once_each_is_written(main: Path) -> None:
 
 
 def _waits(pid: int, lock: Path) -> bool:
-    """Whether the process has the file of the lock open, which somebody else holds."""
+    """Whether the process has the file of the lock open, which another process holds."""
     with suppress(OSError):
         return any(lock.samefile(file) for file in Path(f"/proc/{pid}/fd").iterdir() if file.exists())
     return False

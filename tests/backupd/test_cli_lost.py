@@ -1,4 +1,4 @@
-"""A catalogue that was lost is said to be, and what no backup.json can bring back comes from the pool's own copy of it."""
+"""A lost catalogue is reported, and the parts that no backup.json has are restored from the copy in the pool."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ def rows(nights: Nights, query: str) -> list[tuple[Any, ...]]:
 
 
 def history(nights: Nights) -> dict[str, list[tuple[Any, ...]]]:
-    """All that only the catalogue knows, as sqlite3 reads it."""
+    """Everything that only the catalogue has, read with sqlite3."""
     return {table: rows(nights, f"SELECT * FROM {table} ORDER BY 1, 2, 3") for table in HISTORY}
 
 
@@ -112,7 +112,7 @@ def test_what_only_a_lost_catalogue_knew_comes_back_from_the_pool(rehearsed: Exp
     assert answer["history"]["rows"] == {table: len(table_rows) for table, table_rows in before.items()}
     assert (answer["history"]["passed_over"], answer["history"]["trouble"]) == (0, None)
     after = history(rehearsed)
-    assert [row[1:] for row in after.pop("balance")] == [row[1:] for row in before.pop("balance")]  # ids are given anew
+    assert [row[1:] for row in after.pop("balance")] == [row[1:] for row in before.pop("balance")]  # ids are assigned again
     assert [row[1:] for row in after.pop("balance_step")] == [row[1:] for row in before.pop("balance_step")]
     assert after == before
     assert [row["name"] for row in rehearsed.json("list")] == [backup["name"] for backup in backups]
@@ -244,7 +244,7 @@ def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights:
     nights.host("web", nights.source)
     folder = nights.pool / "hosts" / "web"
     folder.mkdir(mode=0o700)
-    work("btrfs", "subvolume", "create", folder / "2026-11-20T220003Z")  # somebody's own
+    work("btrfs", "subvolume", "create", folder / "2026-11-20T220003Z")  # foreign
     (folder / "2026-11-21T220003Z").mkdir()
     (made,) = make_history(nights, "db", every(1, 1, datetime.now(UTC) - timedelta(days=1)), rebuild=False)
     assert nights.json("status")["lost"] is True
@@ -259,7 +259,7 @@ def test_a_folder_with_a_backups_name_that_is_not_ours_is_no_lost_backup(nights:
 
 
 def test_backups_that_cannot_be_read_are_lost_all_the_same(nights: Nights) -> None:
-    """A newer version made them, or the disk gives errors: the pool is none that never had a backup."""
+    """A newer version made them, or the disk has errors: the pool is not empty."""
     nights.host("web", nights.source)
     for name in make_history(nights, "web", every(1, 2, datetime.now(UTC) - timedelta(days=1)), rebuild=False):
         backup = nights.pool / "hosts" / "web" / name
@@ -271,7 +271,7 @@ def test_backups_that_cannot_be_read_are_lost_all_the_same(nights: Nights) -> No
 def test_a_new_catalogue_knows_that_it_does_not_know_what_was_before(nights: Nights) -> None:
     nights.host("web", nights.source)
     make_history(nights, "web", every(1, 3, datetime.now(UTC) - timedelta(days=1)), rebuild=False)
-    nights.run("web")  # as in a night: nobody has looked before
+    nights.run("web")  # as in a night, without an earlier check
     ((spans,),) = rows(nights, "SELECT value FROM about WHERE name = 'history_unknown'")
     ((start, end),) = json.loads(spans)
     assert start == "1970-01-01T00:00:00Z"
@@ -357,7 +357,7 @@ def test_a_full_pool_costs_the_copy_and_not_the_night(btrfs_mount: Path) -> None
     assert "No space left" in output
     assert path.read_bytes() == before
     assert not path.with_name(path.name + ".new").exists()
-    assert (nights.pool / ".btrkeep" / "reserve").stat().st_size > 0  # which is for others
+    assert (nights.pool / ".btrkeep" / "reserve").stat().st_size > 0  # the reserve stays for others
 
 
 def test_a_copy_that_cannot_be_written_is_said_and_fails_no_run(nights: Nights) -> None:

@@ -119,7 +119,7 @@ def test_hosts_of_a_list_are_added_all_or_none_and_changed_by_a_pattern(main: Pa
 
 @pytest.mark.slow
 def test_two_hundred_hosts_in_files_of_their_own(tmp_path: Path) -> None:
-    """Their list is added, changed, removed by a pattern or by names, and completed; what is wrong in it is all named at once."""
+    """Their list is added, changed, removed by a pattern or by names, and completed; all its mistakes are listed at once."""
     main, listed = tmp_path / "main.toml", tmp_path / "hosts.txt"
     main.write_text('[pool]\npath = "/nowhere/pool"\n[group.dmz]\npaths = ["/etc"]\n')
     names = [f"web{number:03}" for number in range(200)]

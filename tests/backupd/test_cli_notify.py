@@ -260,7 +260,7 @@ def test_without_urls_alarms_are_kept_and_told_as_new_once_there_are_some(site: 
     assert 'btrkeep_alarms{event="failure",pool="main"} 2.0' in metrics
     assert 'btrkeep_alarms{event="room",pool="main"} 1.0' in metrics
     site.settings("notify", urls=[], used_limit="100%")
-    notify(site)  # what is over before anybody could hear of it is forgotten
+    notify(site)  # a problem that ended before it was sent is forgotten
     site.settings("notify", urls=urls)
     site.backupd("notify", env=systemd(site, FAILED))
     assert [message["title"] for message in server.json()] == ["btrkeep main: 2 alarms"]

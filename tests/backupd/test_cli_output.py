@@ -1,4 +1,4 @@
-"""What the commands print: JSON, tables, colours, and names that somebody chose to do harm."""
+"""Output of the commands: JSON, tables, colours, and malicious names."""
 
 import contextlib
 import fcntl
@@ -201,7 +201,7 @@ def test_a_reader_that_has_had_enough_ends_a_command_quietly(site: Nights, words
 @pytest.mark.parametrize("words", [["list", "--json"], ["list", "--all"], ["status"], ["log"], ["--help"]], ids=" ".join)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_that_cannot_be_written_is_told_in_one_line(site: Nights, words: list[str], unbuffered: str) -> None:
-    """`backupd list >FILE` on a full disk: whoever reads FILE later must be able to know that it is not whole."""
+    """`backupd list >FILE` on a full disk: a later reader of FILE must be able to see that it is incomplete."""
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         process = backupd_start("--config", site.config, *words, stdout=full, env={"PYTHONUNBUFFERED": unbuffered})
         _, output = process.communicate(timeout=30)
@@ -259,7 +259,7 @@ def test_v_says_more_and_vv_every_program_that_is_started(nights: Nights) -> Non
 
 def test_a_piped_run_prints_one_line_per_event(nights: Nights) -> None:
     (nights.source / "file").write_text("text")
-    nights.tables["retention"] = {"daily": 14}  # else a note says that everything is kept
+    nights.tables["retention"] = {"daily": 14}  # otherwise a note is printed that everything is kept
     nights.host("here", nights.source, address=None)
     nights.host("there", nights.source)
     lines = nights.backupd("run").stdout.splitlines()

@@ -47,7 +47,7 @@ def test_in_a_folder_that_was_removed_nothing_begins(nights: Nights, tmp_path: P
 
 
 def test_an_unknown_host_is_told_with_the_nearest_known_one(nights: Nights) -> None:
-    nights.tables["retention"] = {"daily": 14}  # else a note says that everything is kept
+    nights.tables["retention"] = {"daily": 14}  # otherwise a note is printed that everything is kept
     nights.host("web1-berlin", nights.source)
     for words in (["status"], ["list"], ["log"], ["run"], ["accept"]):
         name = ["latest"] if words == ["accept"] else []
@@ -80,7 +80,7 @@ def test_a_pool_that_is_not_there_is_unusable_and_nothing_is_made_in_its_place(m
         for command in ("check", "status", "doctor", "run"):
             done = nights.backupd(command, check=False)
             assert "mount the pool" in done.stdout + done.stderr, command
-            assert "init" not in done.stdout + done.stderr, command  # no btrfs is mounted there, so none could be made
+            assert "init" not in done.stdout + done.stderr, command  # no btrfs is mounted there, so no pool can be created
     finally:
         work("mount", device, mount)
     nights.backupd("status")
@@ -210,7 +210,7 @@ def as_nobody(*words: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 def in_public(nights: Nights) -> Path:
-    """The configuration in a folder that everybody can reach, as /etc/btrkeep is; the session takes it away."""
+    """The configuration in a folder that all users can enter, like /etc/btrkeep; the session deletes it."""
     folder = Path(tempfile.mkdtemp(prefix="public-", dir=session.folder()))
     folder.chmod(0o755)
     copy = folder / "main.toml"

@@ -1,4 +1,4 @@
-"""`accept`, `log` and `rebuild`: what is said of backups after they were made, and where it is kept."""
+"""`accept`, `log` and `rebuild`: facts about backups that were recorded later, and where they are stored."""
 
 import json
 import os
@@ -210,5 +210,5 @@ def test_a_run_that_was_killed_is_told_as_killed(nights: Nights, backupd_running
     process.wait()
     assert nights.json("log")[0]["outcome"] == "killed"
     nights.settings("ssh", command=shlex.quote(str(FAKESSH)))
-    nights.run("web")  # ends what was left of it, too
+    nights.run("web")  # also ends leftover processes
     assert [run["outcome"] for run in nights.json("log")] == ["complete", "killed"]

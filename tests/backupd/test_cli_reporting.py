@@ -1,4 +1,4 @@
-"""What reports a fault does not depend on what is at fault: broken configuration, catalogue, state folder, pool. Whole commands."""
+"""Faults are reported without the faulty part: broken configuration, catalogue, state folder, pool. Whole commands."""
 
 import hashlib
 import json

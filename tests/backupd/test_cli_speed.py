@@ -53,7 +53,7 @@ def test_the_list_of_all_is_whole_and_streamed(large: Path, hosts: int) -> None:
     assert process.stdout is not None
     first = process.stdout.read(1000)
     assert first.startswith(b"[{")
-    assert process.poll() is None  # it has more to say than a pipe holds, and has not waited with it
+    assert process.poll() is None  # its output exceeds a pipe, and was written without waiting for the end
     rest = process.stdout.read()
     process.stdout.close()
     assert process.wait() == 0
@@ -66,7 +66,7 @@ def test_the_retention_of_all_hosts_is_explained_in_time(large: Path, hosts: int
     config.write_text(f"{large.read_text()}\n[retention]\ndaily = 14\nweekly = 13\nmonthly = 12\n")
     explain = ("retention", "explain", "--now", catalogue_commands.NOW, *more)
     taken: list[float] = []
-    while not taken or min(taken) >= 5:  # twice what was agreed
+    while not taken or min(taken) >= 5:  # twice the goal
         assert len(taken) < 3, taken
         before = _seconds_of_children()
         done = work(sys.executable, "-m", "backupd", "--config", config, *explain, cwd=TOP, env={"NO_COLOR": "1"})

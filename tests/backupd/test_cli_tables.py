@@ -156,7 +156,7 @@ def test_a_cell_without_a_format_of_its_own_obeys_no_escape_of_a_host() -> None:
 def test_a_moment_is_the_same_text_in_one_document_and_in_a_stream(capsys: pytest.CaptureFixture[str]) -> None:
     stream_json(objects(COLUMNS, HOSTS))
     assert json.loads(capsys.readouterr().out)[0]["at"] == NIGHT
-    stream_json([{"at": LATE, "path": "caf\udce9"}])  # which the fast encoder refuses
+    stream_json([{"at": LATE, "path": "caf\udce9"}])  # the fast encoder refuses it
     assert json.loads(capsys.readouterr().out)[0]["at"] == NIGHT
 
 

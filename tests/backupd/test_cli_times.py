@@ -88,7 +88,7 @@ TAKES_A_BACKUP = {
 }
 """The commands that take a backup of a host."""
 NOT_ONE = {"versions"}
-"""It takes HOST@latest only, for it is about all backups."""
+"""It accepts only HOST@latest, because it is about all backups."""
 
 
 def test_the_table_has_every_command_that_takes_a_backup() -> None:

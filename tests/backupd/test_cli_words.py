@@ -1,4 +1,4 @@
-"""Help, and what the command line says to words that it does not understand. No pool is needed here."""
+"""Help, and errors of the command line for invalid arguments. No pool is needed here."""
 
 import json
 import re

@@ -22,7 +22,7 @@ INPLACE = ("always", "large", "never")
 WITH_RRSYNC = pytest.mark.skipif(not shutil.which("rrsync"), reason="left out: through rrsync (it is not installed)")
 
 
-# What is never asked for
+# Options that are never used
 
 NEVER = re.findall(r"``(-[\w-]+)``", str(command.__doc__).split("Never:")[1])
 NEVER_SHORT = {name[1:] for name in NEVER if not name.startswith("--")} | {"F", "s", "z"}
@@ -93,7 +93,7 @@ def test_sparse_is_for_an_empty_subvolume_and_in_place_for_a_snapshot(host: Host
 @pytest.mark.parametrize("inplace", INPLACE)
 @pytest.mark.parametrize("based", [False, True])
 def test_the_other_side_is_asked_for_no_compression_and_no_hidden_arguments(tmp_path: Path, inplace: str, based: bool) -> None:
-    """What arrives over there: rsync's own bundle of short options."""
+    """The arguments on the remote side: rsync's own bundle of short options."""
     shell = tmp_path / "ssh"
     shell.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\nexec {shlex.quote(str(FAKESSH))} "$@"\n', encoding="utf-8")
     shell.chmod(0o755)
@@ -396,7 +396,7 @@ def test_a_generous_configuration_of_ssh_changes_nothing_of_ours(tmp_path: Path)
     generous, without = made_of(str(tmp_path / "config")), made_of("none")
     changed = {name for name in {*generous, *without} if generous.get(name) != without.get(name)}
     assert changed <= {"localforward", "remoteforward", "dynamicforward", "localcommand"}
-    assert (generous["clearallforwardings"], generous["permitlocalcommand"]) == ("yes", "no")  # so these four are without effect
+    assert (generous["clearallforwardings"], generous["permitlocalcommand"]) == ("yes", "no")  # so these four have no effect
 
 
 def test_a_host_gets_nothing_but_rsync_whatever_ssh_is_configured_to_forward(sshd: Sshd, tmp_path: Path) -> None:

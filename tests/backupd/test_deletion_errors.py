@@ -83,7 +83,7 @@ def test_a_backup_whose_metadata_cannot_be_read_is_kept_for_its_deletion_makes_t
 
 
 def test_a_backup_that_is_being_restored_is_deleted_another_time(expiry: Expiry) -> None:
-    """It is no problem: it counts as busy, and the next expiry deletes it."""
+    """This is not a problem: it counts as busy, and the next expiry deletes it."""
     with lock_for_reading(expiry.backup.path):
         assert not expiry.delete()
     assert (expiry.deleted, expiry.deleter.deleted, expiry.deleter.busy) == ([], {}, 1)
@@ -119,7 +119,7 @@ def test_a_broken_pool_ends_the_expiry_instead_of_being_named_once_for_each_back
 def test_marks_that_the_disk_lost_replace_no_notes_and_end_the_expiry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ) -> None:
-    """With empty notes after a power cut it would be unknown what is held. After the second sync all have their new names."""
+    """With empty notes after a power cut the holds would be unknown. After the second sync all have their new names."""
     folders = [tmp_path / name for name in ("web1", "web2")]
     for folder in folders:
         folder.mkdir()

@@ -22,7 +22,7 @@ ROWS = [("web1", click.style("failed", fg="red"), "2026-11-20T22:00:03Z", "1.25 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes standard output a terminal of so many columns, as far as a table can see."""
+    """Makes standard output look like a terminal of that many columns to a table."""
 
     def of(columns: int | None) -> None:
         monkeypatch.setattr("sys.stdout", type("Out", (io.StringIO,), {"isatty": lambda _: columns is not None})())

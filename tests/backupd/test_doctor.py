@@ -195,7 +195,7 @@ FOUND: list[tuple[str, str, DoctorFacts]] = [
     ("clock", "warning", site(clock_doubt="the clock went backwards")),
 ]  # fmt: skip
 
-# What comes near to it, and is well.
+# Similar cases without a problem.
 WELL_TOO: Mapping[str, DoctorFacts] = {
     "a scrub of 35 days ago": scrubbed(finished=NOW - timedelta(days=35)),
     "an old scrub, and one that runs": scrubbed(finished=OLD, running=True),
@@ -327,7 +327,7 @@ def test_what_rules_say_of_themselves_is_true() -> None:
 
 
 def test_every_finding_has_a_reason_a_risk_and_commands_that_a_shell_understands() -> None:
-    without = {"loop", "healing"}  # nothing is to be done about where the pool lies
+    without = {"loop", "healing"}  # the location of the pool has no remedy
     for finding in all_findings():
         assert finding.remedy.why
         assert finding.remedy.risk
@@ -470,7 +470,7 @@ def test_a_rule_is_a_pure_function(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a rule looked at the world")
 
     checks: list[Callable[[DoctorFacts], Any]] = [rule.check for rule in RULES]
-    with monkeypatch.context() as patched:  # pytest looks at files when a test fails
+    with monkeypatch.context() as patched:  # pytest reads files when a test fails
         for target, name in ((Path, "open"), (Path, "read_text"), (Path, "stat"), (time, "time")):
             patched.setattr(target, name, never)
         rows = [list(check(WELL)) for check in checks]

@@ -1,4 +1,4 @@
-"""How `backupd doctor` reads facts: what a device lies on, when it was scrubbed, what timers and cron start."""
+"""How `backupd doctor` reads facts: layers below a device, scrubs, commands started by timers and cron."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

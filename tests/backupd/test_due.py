@@ -1,4 +1,4 @@
-"""When a host is due: against what GNU date says of the same zones, and as properties that hold at every moment."""
+"""When a host is due: compared with GNU date for the same zones, and as properties that always hold."""
 
 import functools
 from bisect import bisect_right
@@ -200,7 +200,7 @@ def due(last: str | None, every: float = DAY, win: Window | None = NIGHT, now: d
     [
         (None, DAY, NIGHT, True, "2026-11-20T23:10+01:00"),
         ("2026-11-19T23:00+01:00", DAY, NIGHT, True, "2026-11-20T22:00+01:00"),
-        ("2026-11-20T21:59:59+01:00", DAY, NIGHT, True, "2026-11-20T22:00+01:00"),  # by hand this afternoon: that was yesterday's
+        ("2026-11-20T21:59:59+01:00", DAY, NIGHT, True, "2026-11-20T22:00+01:00"),  # manually this afternoon: counts for yesterday
         ("2026-11-20T22:00:00+01:00", DAY, NIGHT, False, "2026-11-21T22:00+01:00"),
         ("2026-11-20T23:09+01:00", DAY, NIGHT, False, "2026-11-21T22:00+01:00"),
         ("2026-11-20T00:00+01:00", DAY, None, False, "2026-11-21T00:00+01:00"),
@@ -208,7 +208,7 @@ def due(last: str | None, every: float = DAY, win: Window | None = NIGHT, now: d
         ("2026-11-20T11:10+01:00", 12 * 3600, None, True, "2026-11-20T23:10+01:00"),
         ("2026-11-20T11:10:01+01:00", 12 * 3600, None, False, "2026-11-20T23:10:01+01:00"),
         ("2026-11-20T23:14:59+01:00", DAY, NIGHT, False, "2026-11-21T22:00+01:00"),  # a clock a little ahead
-        ("2026-11-20T23:15:01+01:00", DAY, NIGHT, True, "2026-11-20T23:10+01:00"),  # a wrong clock's stamp is nobody's backup
+        ("2026-11-20T23:15:01+01:00", DAY, NIGHT, True, "2026-11-20T23:10+01:00"),  # a time from a wrong clock does not count
         ("2030-01-01T00:00+01:00", 12 * 3600, None, True, "2026-11-20T23:10+01:00"),
     ],
 )

@@ -148,7 +148,7 @@ def test_notes_for_which_a_full_pool_has_no_room_end_no_deletions(runner: Expiry
 def test_a_queue_from_which_nothing_is_dropped_ends_the_deletions_and_is_reported(
     runner: ExpiryRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise each night deletes some more that take their space all the same, and nobody hears of it."""
+    """Otherwise each night deletes more backups that still use their space, without a report."""
     waiting = list(range(runner.queue.most))
     monkeypatch.setattr(queue_module, "orphan_items", lambda _path: waiting)
     monkeypatch.setattr(queue_module, "dead_roots", lambda _path: [SimpleNamespace(drop=None) for _ in waiting])
@@ -166,7 +166,7 @@ def test_a_queue_from_which_nothing_is_dropped_ends_the_deletions_and_is_reporte
 
 
 def test_a_large_subvolume_that_is_dropped_for_an_hour_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number of waiting subvolumes stands still, but the kernel notes how far it is."""
+    """The number of waiting subvolumes does not change, but the kernel records its progress."""
     clock, drops = [1000.0], [Drop(5, (1, 1, 0), 0)]
     monkeypatch.setattr(queue_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(queue_module, "dead_roots", lambda _path: [SimpleNamespace(drop=drop) for drop in drops])
@@ -269,7 +269,7 @@ def test_rows_of_deletions_that_a_killed_expiry_made_go_once_these_are_durable(
     runner._begin_row()
     monkeypatch.setattr(runner.queue, "commit", lambda: left.extend(row.name or "" for row in catalogue.states()))
     assert runner._finish_killed() == ["web1"]
-    assert sorted(left) == ["deleted", "moved away", "there"]  # the row goes after the commit
+    assert sorted(left) == ["deleted", "moved away", "there"]  # the row is deleted after the commit
     assert sorted(row.name or "" for row in catalogue.states()) == ["moved away", "there"]
     assert [row.id for row in catalogue.unfinished_expiries()] == [runner.row]
     assert killed != runner.row

@@ -1,4 +1,4 @@
-"""What an expiry reads of a host and writes of it: its backups, deletions and marks, and what is left of a forgotten host."""
+"""What an expiry reads and writes for a host: its backups, deletions and marks, and the rest of a forgotten host."""
 
 import errno
 from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ def test_only_what_is_named_like_a_backup_or_has_a_row_is_read_as_one(tmp_path: 
 def test_a_damaged_backup_is_kept_and_named_unless_an_administrator_asked_to_delete_it(
     monkeypatch: pytest.MonkeyPatch, error: int | None, is_asked: bool, state: str | None, unread: list[str]
 ) -> None:
-    """`error`: 0 is a record that is wrong on a disk that is not, None a backup that is not ours."""
+    """`error`: 0 is an invalid record on a good disk, None a foreign backup."""
 
     def read(_path: Path, _host: str) -> None:
         if error is not None:
@@ -183,7 +183,7 @@ def test_the_rows_of_a_batch_are_deleted_and_what_was_kept_or_put_off_is_expired
     monkeypatch.setattr("backupd.expire.delete_backups.point_latest", lambda _pool, host: pointed.append(host))
     for _ in range(2):
         assert deleter._delete("web1", list("abcd"), on_pool) == ("c", "d")
-        assert deleter.hosts == hosts  # whose notes are looked through for deleted ones
+        assert deleter.hosts == hosts  # their notes are searched for deleted backups
         deletable, hosts = {"a"}, ["web1"]
     assert (deleter._gone, pointed) == ([("web1", "a")], ["web1", "web1"])
     states = {row.name: row.state for row in context.catalogue.states()}
@@ -254,7 +254,7 @@ def test_the_unfinished_backup_of_a_forgotten_host_is_deleted_last_and_after_the
     assert folder.exists() is not goes
     assert context.summary.hosts_gone == (["web1"] if goes else [])
     assert (folder / WORKING).exists() is not goes
-    if has_backup:  # without a row it is a stranger's
+    if has_backup:  # without a row it is foreign
         assert "2026-03-01T220000Z" in context.summary.problems[0]
     else:
         assert context.summary.problems == []
@@ -303,7 +303,7 @@ def test_metadata_of_a_backup_is_read_once_and_again_only_for_what_is_no_longer_
     assert reader.can_be_dropped(own, [own, older]) is first
     everything = reader.can_be_dropped(own, [own])
     assert not everything.result()
-    assert reader.can_be_dropped(own, [own, older]) is everything  # which has read more than is needed
+    assert reader.can_be_dropped(own, [own, older]) is everything  # read more than necessary
     reader.forget()
     assert reader.can_be_dropped(own, [own, older]).result()
     assert read == [("own", 30), ("own", 0), ("own", 30)]

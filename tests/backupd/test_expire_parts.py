@@ -1,4 +1,4 @@
-"""Parts of an expiry that decide without a pool: what is not read before a deletion, what a note asks for, what the result is."""
+"""Decisions of an expiry without a pool: what is not read before a deletion, what a note requests, and the result."""
 
 import errno
 import os
@@ -137,7 +137,7 @@ def drop(root: int, at: int) -> Drop:
         ([drop(5, 1)], {}, None, 5),
         ([], {}, 5, None),
         ([drop(5, 1), drop(6, 1)], {}, None, None),
-        ([drop(5, 1), drop(6, 1)], {}, 6, 6),  # at the first look all would seem to have moved
+        ([drop(5, 1), drop(6, 1)], {}, 6, 6),  # in the first reading all seem to have moved
         ([drop(5, 1), drop(6, 2)], {5: drop(5, 1), 6: drop(6, 1)}, 5, 6),
         ([drop(5, 1), drop(6, 1)], {5: drop(5, 1), 6: drop(6, 1)}, 5, 5),
         ([drop(5, 2), drop(6, 2)], {5: drop(5, 1), 6: drop(6, 1)}, 5, 6),
@@ -415,7 +415,7 @@ def test_while_a_backup_runs_the_mount_option_is_back_and_what_was_read_ahead_is
     steps.clear()
     runner._yield_to_backups(deleter)
     catalogue.start_run("web2", NOON, os.getpid(), start_time(os.getpid()), night=False)
-    runner._yield_to_backups(deleter)  # a moment later it is not looked for again
+    runner._yield_to_backups(deleter)  # a moment later it is not searched again
     assert steps == []
 
 

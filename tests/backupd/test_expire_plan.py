@@ -1,4 +1,4 @@
-"""The plan of an expiry: what is marked, taken back, deleted and waits. Facts in, plan out; no pool."""
+"""The plan of an expiry: which backups are marked, kept again, deleted or wait. Facts in, plan out; no pool."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ THREE_DAYS = Retention(daily=3, min_keep=1, grace=86400)
 
 
 def backup(age: int, state: str = "complete", marked: timedelta | None = None, hold: Hold | None = None) -> Candidate:
-    """One of so many days ago, marked so long ago."""
+    """A backup made that many days ago, and marked that long ago."""
     started = NOW - age * DAY - timedelta(hours=1)
     return Candidate(started.strftime("%Y-%m-%dT%H%M%SZ"), started, state, NOW - marked if marked is not None else None, hold)
 
@@ -174,7 +174,7 @@ def test_only_backups_that_both_the_plan_and_the_look_under_the_lock_delete_are_
 
 
 def host(name: str, going: int, total: int, **wishes: object) -> HostBackups:
-    """A host of which so many of so many would go."""
+    """A host with that many backups, of which a given number would be deleted."""
     policy = Retention(daily=total - going, min_keep=1, grace=86400)
     return facts(*(backup(age) for age in range(total)), host=name, policy=policy, **wishes)  # type: ignore[arg-type]
 
@@ -200,7 +200,7 @@ def test_backups_that_the_catalogue_knows_as_expired_went_past_the_guards_before
     old = [backup(age, marked=2 * DAY) for age in range(3, 30)]
     fresh = [backup(age) for age in range(3)]
     assert not make_plan([facts(*fresh, *old)], ZONE, NOW, Forced()).skipped_hosts
-    unknown = facts(*fresh, *old, rows={})  # notes.json that somebody brought back from elsewhere
+    unknown = facts(*fresh, *old, rows={})  # notes.json was restored from elsewhere
     assert make_plan([unknown], ZONE, NOW, Forced()).skipped_hosts
 
 
@@ -343,4 +343,4 @@ def test_a_plan_limited_to_named_backups_deletes_no_others() -> None:
     assert [(host.delete[0].name, len(host.delete), host.mark, host.revive) for host in left.hosts] == [(name, 1, (), ())]
     assert only(whole, {("db", name)}).hosts == ()
     unruled = make_plan([facts(backup(0), asked(1, at_once=True), policy=Retention())], ZONE, NOW, Forced())
-    assert (unruled.unruled, only(unruled, {("web", asked(1).name)}).unruled) == (("web",), ())  # it is not said that all is kept
+    assert (unruled.unruled, only(unruled, {("web", asked(1).name)}).unruled) == (("web",), ())  # no note that everything is kept

@@ -156,7 +156,7 @@ def grow(folder: Path, chance: random.Random, depth: int = 0) -> None:
 
 
 def by_diff(sides: Sides) -> set[tuple[str, str]]:
-    """What diff says: (path, added|removed|changed|kind)."""
+    """The result of diff: (path, added|removed|changed|kind)."""
     done = work("diff", "-rq", "--no-dereference", *sides, check=False).stdout.splitlines()
     facts = set()
     for line in done:

@@ -15,7 +15,7 @@ from backupd.files.tree import Tree
 READ: dict[str, Callable[[bytes], Any]] = {
     "size": int,
     "mode": lambda text: int(text, 8),
-    "mtime": lambda text: int(text.replace(b".", b"")[:-1]),  # find says tenths of nanoseconds
+    "mtime": lambda text: int(text.replace(b".", b"")[:-1]),  # find prints tenths of nanoseconds
     "name": bytes,
 }
 FIELDS = {"size": "%s", "mode": "%m", "mtime": "%T@", "name": "%f"}

@@ -1,4 +1,4 @@
-"""A path that is not there: what is said of it, and which paths are named that are there."""
+"""A missing path: the message, and the existing paths that it suggests."""
 
 import os
 import sys
@@ -160,7 +160,7 @@ sys.addaudithook(_count)  # there for good, and silent
 
 @pytest.mark.parametrize("missing", ["/zz/y", "/zz"])
 def test_what_is_missing_below_very_many_folders_is_found_in_so_many_steps(data: Path, missing: str) -> None:
-    """Not in the square of them: a host may make folders as deep as a path is long, and anybody who sees it may ask."""
+    """Not quadratic: a host may make folders as deep as the longest path, and every user who sees it may request them."""
     depth, folder = 600, os.open(data, os.O_RDONLY)
     for _ in range(depth):
         os.mkdir("a", dir_fd=folder)

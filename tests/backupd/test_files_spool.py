@@ -1,4 +1,4 @@
-"""What lies in a file and not in memory is what went in; and the headers of a zip are what Python's zipfile and Info-ZIP read."""
+"""Data spooled to a file comes out unchanged; Python's zipfile and Info-ZIP read the headers of a zip."""
 
 import io
 import os
@@ -39,7 +39,7 @@ def test_without_a_place_for_files_names_come_all_the_same(monkeypatch: pytest.M
     for full in ("/nowhere", "/dev/full"):
         with monkeypatch.context() as patch:
             patch.setenv("TMPDIR", "/nowhere")
-            if full == "/dev/full":  # a disk without room: what is written is refused
+            if full == "/dev/full":  # a full disk: writes are refused
                 patch.setattr(spool, "unnamed_file", partial(Path(full).open, "r+b", buffering=0))
             assert list(ordered(iter(names))[1]) == sorted(names)
 
@@ -122,7 +122,7 @@ def test_sizes_and_places_beyond_four_gibibytes_stand_in_the_index_as_zipfile_re
     zip_member = zip_headers.member(FILE, "\u00e4".encode())
     sizes, offset = zip_headers.Sizes(7, 5 << 32, 6 << 32), 9 << 32
     index = zip_headers.record(zip_member, sizes, offset)
-    # A reader that finds the index where the file begins takes what stands before it for cut off, and counts from there.
+    # A reader that finds the index at the start of the file assumes a truncated beginning, and counts from there.
     zip_info = zipfile.ZipFile(io.BytesIO(index + zip_headers.end(1, 0, len(index)))).infolist()[0]
     assert (zip_info.filename, zip_info.CRC, zip_info.compress_size, zip_info.file_size, zip_info.header_offset) == (
         "\u00e4",

@@ -30,7 +30,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder of the server, with something in it that is nobody's business."""
+    """A folder of the server with private content."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_bytes(SECRET)
@@ -100,7 +100,7 @@ _FIELDS = "%P\\0%y\\0%s\\0%b\\0%m\\0%U\\0%G\\0%T@\\0%i\\0%n\\0%l\\0"
 
 
 def found(data: Path) -> dict[bytes, tuple[object, ...]]:
-    """What find says of all below a folder."""
+    """find's output for everything below a folder."""
     output = subprocess.run(["find", ".", "-printf", _FIELDS], cwd=data, capture_output=True, check=True).stdout
     words = iter(output.split(b"\0")[:-1])
     rows: dict[bytes, tuple[object, ...]] = {}
@@ -242,7 +242,7 @@ def test_no_symlink_is_followed(data: Path, outside: Path, link: str, path: byte
         ):
             with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
                 reach(asked)
-        for reach in (tree.open_file, tree.names):  # the last component is none either
+        for reach in (tree.open_file, tree.names):  # nor as the last component
             with pytest.raises(OSError, match=r"Not a directory|symbolic links|not a plain file"):
                 reach(b"/link")
         assert tree.stat(b"/link").kind == "symlink"
@@ -261,7 +261,7 @@ def test_a_backup_whose_own_folders_are_symlinks_is_not_opened(data: Path, outsi
 
 
 def test_a_folder_that_becomes_a_symlink_at_any_moment_leads_nowhere(data: Path, outside: Path) -> None:
-    """A backup is read-only; but were it not, no moment between two looks would help anybody."""
+    """A backup is read-only; but even if it were not, there must be no race between check and use."""
     (data / "etc").mkdir()
     (data / "etc" / "secret").write_bytes(b"the host's own")
     (data / "link").symlink_to(outside)
@@ -308,7 +308,7 @@ def test_fifos_and_devices_are_looked_at_and_never_opened(data: Path) -> None:
     os.mkfifo(data / "fifo")
     os.mknod(data / "zero", 0o020666, os.makedev(1, 5))
     os.mknod(data / "tape", 0o020666, os.makedev(9, 0))  # to open it may wind it back
-    stop = threading.Timer(20, lambda: os.close(os.open(data / "fifo", os.O_RDWR)))  # who waits for a writer gets one
+    stop = threading.Timer(20, lambda: os.close(os.open(data / "fifo", os.O_RDWR)))  # a reader that waits for a writer gets one
     stop.start()
     try:
         with watched(data / "fifo", data / "zero", data / "tape") as opens, Tree(data.parent) as tree:

@@ -1,4 +1,4 @@
-"""An entry in JSON and for people, whatever a host has called it and whenever it says that it was written."""
+"""An entry in JSON and as text, with any name and any time that a host may give it."""
 
 import json
 import os

@@ -184,10 +184,10 @@ def test_after_a_boot_36_hours_and_the_time_since_boot_are_allowed(passed: timed
 
 
 def test_a_clock_that_went_ahead_waits_and_is_believed_when_it_has_stayed_so_for_a_night() -> None:
-    """Somebody set it right by hand, after days behind."""
+    """It was corrected manually, after days behind."""
     past, result = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, DAY + HOUR))
     assert result.wait
-    for later in (timedelta(seconds=1), HOUR, 19 * HOUR):  # an expiry in between does not make the night begin anew
+    for later in (timedelta(seconds=1), HOUR, 19 * HOUR):  # an expiry in between does not restart the night
         past, result = expiry(past, fact(NOON + 30 * DAY + later, DAY + HOUR + later))
         assert result.wait, later
     past, result = expiry(past, fact(NOON + 31 * DAY, 2 * DAY + HOUR))
@@ -326,7 +326,7 @@ def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> t
 def test_the_boot_clock_is_believed_more_than_a_run_that_a_wrong_clock_stamped() -> None:
     """The clock was years ahead for a night between two expiries of one boot."""
     assert verdict(NOON + DAY, 2 * DAY, newest=NOON + 2000 * DAY) == ClockVerdict()
-    assert verdict(NOON + 2 * HOUR, HOUR, "two", newest=NOON + 2000 * DAY).stop  # nobody knows which of the two was right
+    assert verdict(NOON + 2 * HOUR, HOUR, "two", newest=NOON + 2000 * DAY).stop  # it is unknown which of the two was right
 
 
 @given(
@@ -336,7 +336,7 @@ def test_the_boot_clock_is_believed_more_than_a_run_that_a_wrong_clock_stamped()
 def test_one_expiry_under_a_clock_that_was_ahead_holds_up_no_other(
     mornings: list[tuple[timedelta, bool, bool]], ahead: timedelta
 ) -> None:
-    """Every morning the machine may have been started anew, and the clock may be ahead, but not twice in a row."""
+    """Every morning the machine may have been restarted, and the clock may be ahead, but not twice in a row."""
     past, right, up, boot, was_ahead = ClockPast(fact(NOON, boot="0")), NOON, DAY, 0, False
     for passed, boots, wrong in mornings:
         right, up, boot = right + passed, passed if boots else up + passed, boot + boots
@@ -377,7 +377,7 @@ def test_a_clock_that_goes_like_the_boot_clock_is_never_held_up(passed: timedelt
 def test_a_clock_is_synchronised_as_long_as_the_kernel_knows_its_error(
     monkeypatch: pytest.MonkeyPatch, error: int, answer: int, is_synchronised: bool | None
 ) -> None:
-    """As timedated has it. The state that adjtimex returns says something else: 5 also where no leap second is known."""
+    """As in timedated. The state that adjtimex returns means something else: it is 5 also without a known leap second."""
 
     def adjtimex(words: Any) -> int:
         words._obj[3] = error

@@ -182,7 +182,7 @@ def copied(copy: Callable[..., object], source: Path, target: Path, links: TreeL
 def test_a_folder_that_changed_after_the_look_is_refused_for_the_next_tree_is_compared_with_the_look(
     tmp_path: Path, deed: str, same: FileMatch
 ) -> None:
-    """The next tree has what this one had. What is not copied here would never be: its folder is as it was looked at."""
+    """The next tree has the same files. A file that is not copied here never would be, because its folder is unchanged."""
     first, target = tmp_path / "1", tmp_path / "target"
     (first / "d").mkdir(parents=True)
     (first / "a").write_text("old")
@@ -274,7 +274,7 @@ def test_a_file_that_is_written_to_while_it_is_copied_is_refused(
 def test_a_folder_has_the_attributes_that_were_looked_at_or_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """They change while its files are copied. The next tree, whose folder is as it was, would have them, too."""
+    """They change while its files are copied. The next tree, whose folder is unchanged, would have them too."""
     before, source, target = (tmp_path / name for name in ("before", "source", "target"))
     for folder in (before, source, target):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""The files of an initial copy on a carried disk: what was cut off goes on, and nothing else than what was written is received."""
+"""The files of an initial copy on a carried disk: an interrupted copy is continued, and only written data is received."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_whatever_an_earlier_attempt_left_the_parts_are_the_stream(tmp_path: Pat
 
 
 def test_parts_that_are_whole_are_not_written_again(tmp_path: Path) -> None:
-    """Terabytes on a slow disk: what is there is only read."""
+    """Terabytes on a slow disk: existing parts are only read."""
     write_parts(tmp_path, pieces(), PART, lambda _: None)
     for path in tmp_path.glob("*.part"):
         os.utime(path, (1, 1))
@@ -124,7 +124,7 @@ def test_a_folder_with_other_files_or_another_pool_is_not_used(tmp_path: Path, i
     with pytest.raises(InitialCopyDamaged, match="has other files"):
         begin_initial_copy(tmp_path / "photos", POOL)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["holiday"]
-    begin_initial_copy(initial_copy, POOL)  # goes on
+    begin_initial_copy(initial_copy, POOL)  # continues
     with pytest.raises(InitialCopyDamaged, match="of another pool"):
         begin_initial_copy(initial_copy, "another")
 

@@ -1,4 +1,4 @@
-"""Which limit what a host brought exceeds, and whether what was stopped is continued."""
+"""Which limit the new data of a host exceeds, and whether a stopped backup is continued."""
 
 import asyncio
 from dataclasses import replace
@@ -78,7 +78,7 @@ def test_the_words_name_the_number_the_limit_and_what_to_do() -> None:
 
 
 def test_a_tree_is_read_again_early_only_when_what_was_written_may_be_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written bounds what is new from above, so below the limit there is nothing to look for."""
+    """Written bytes are an upper bound of new ones, so below the limit nothing needs to be searched."""
     commits, readings = list[Path](), list[int]()
 
     def read(_fd: int, _since: int) -> SubvolumeGrowth:

@@ -16,7 +16,7 @@ NOBODY = 4_000_000_000
     [
         (None, None, 0, "root"),
         (None, "alice", 0, "alice"),
-        (0, "alice", 0, "root (sudo: alice)"),  # where no login has set the id, a user may set it to that of anybody
+        (0, "alice", 0, "root (sudo: alice)"),  # without a login, a user may set the id to any user's
         (DAEMON, "alice", 0, "daemon (sudo: alice)"),
         (DAEMON, "daemon", 0, "daemon"),
         (DAEMON, "root", 0, "daemon"),  # `su`, and then `sudo`

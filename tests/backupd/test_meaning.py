@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def over_ssh(sshd: Sshd, source: Path, tmp_path: Path) -> Callable[..., Pulled]:
-    """`over_ssh(address=..., key=...)` pulls the source from the real server, but for what is said."""
+    """`over_ssh(address=..., key=...)` pulls the source from the real server, except for the given changes."""
 
     def pull_from(key: Path | None = None, known_hosts: Path | None = None, **changes: object) -> Pulled:
         host = replace(HostConfig("web1", address=sshd.address, port=sshd.port, paths=(str(source),)), **changes)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def test_a_host_key_that_is_unknown_or_another_is_the_hosts_configuration(
 
 
 def test_a_host_that_is_not_there_may_be_there_later(over_ssh: Callable[..., Pulled]) -> None:
-    with socket.socket() as taken:  # bound but not listening: refused, and nobody else gets the port meanwhile
+    with socket.socket() as taken:  # bound but not listening: refused, and no other process can take the port
         taken.bind(("127.0.0.1", 0))
         refused = over_ssh(port=taken.getsockname()[1])
     assert of(refused) == Meaning(ExitKind.RETRY, ExitCause.REFUSED, unreachable=True)

@@ -1,4 +1,4 @@
-"""The numbers for Prometheus: read by Prometheus' own tool and parser, compared with btrfs and with what status says."""
+"""The numbers for Prometheus: read by Prometheus' own tool and parser, compared with btrfs and with `status`."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is 
 
 
 class Copied(dict[str, str | None]):
-    """A catalogue that knows of a replica which has fetched two hosts, one of which is gone there."""
+    """A catalogue with a replica that has fetched two hosts, one of which was removed there."""
 
     def get_fact(self, name: str) -> str | None:
         return self.get(name)

@@ -104,7 +104,7 @@ def fetched() -> dict[str, str]:
     return of_office | gauge("replica_max_age_seconds", "172800x900", replica="office")
 
 
-# What goes on, when one looks, and whether the alert is there then. No alert is looked at twice at the same time.
+# What happens, when the alert is checked, and whether it is active then. No alert is checked twice at the same time.
 CASES = (
     ("BtrkeepHostSilent", success("false"), "3d1h", True),
     ("BtrkeepHostSilent", success("false"), "2d23h", False),

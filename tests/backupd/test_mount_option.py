@@ -1,4 +1,4 @@
-"""The mount option of an expiry when the kernel refuses: what was there is put back, or named with what to do next."""
+"""The mount option of an expiry when the kernel refuses: the old one is restored, or reported with a remedy."""
 
 import errno
 import json
@@ -61,7 +61,7 @@ def record(pool: Pool, was: str = "ssd", ours: str = "nossd", boot: str | None =
 def test_what_was_there_is_written_down_before_it_is_switched_and_is_back_afterwards(
     kernel: Kernel, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill in between must not leave the pool with an option that nobody chose."""
+    """A kill in between must not leave the pool with another option than configured."""
     option = Option(pool)
     recorded: list[str] = []
     switch = kernel.set

@@ -108,7 +108,7 @@ def test_mounts_that_a_hostile_host_made_up_are_not_compared_for_hours() -> None
     [
         (["9 1 /dev/a / ext4", "20 9 /dev/b /srv/db ext4"], []),
         (["9 1 /dev/a / ext4", "20 9 /dev/b /srv/db ext4", "21 9 /dev/c /srv xfs"], [("/srv/db", "/srv")]),
-        (["9 1 /dev/a / ext4", "21 9 /dev/c /srv xfs", "22 21 /dev/b /srv/db ext4"], []),  # the other order: it lies on that
+        (["9 1 /dev/a / ext4", "21 9 /dev/c /srv xfs", "22 21 /dev/b /srv/db ext4"], []),  # the other order: it is mounted on that
         (["9 1 /dev/a / ext4", "20 9 /dev/b /srv ext4", "21 20 /dev/c /srv xfs"], [("/srv", "/srv")]),
         (["9 1 /dev/a / ext4", "20 9 /dev/b /srv ext4", "21 20 /dev/b /srv ext4"], []),  # mounted twice at one place
         (["9 1 /dev/a / ext4", "20 9 /dev/b /srv/db ext4", "21 9 /dev/c /srv xfs", "22 21 /dev/b /srv/db ext4"], []),

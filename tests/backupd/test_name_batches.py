@@ -1,4 +1,4 @@
-"""The names of a tree, handed out in batches, beside what `find` says."""
+"""The names of a tree in batches, compared with `find`."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""No writer of notes.json makes it larger than what is read again, whatever another pool sends."""
+"""No writer makes notes.json too large to be read again, whatever another pool sends."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_notes_too_large_to_be_read_again_are_not_written(tmp_path: Path) -> Non
 def test_holds_of_another_pool_can_be_refused_or_limited(
     tmp_path: Path, settings: dict[str, Any], until: str | None, expected: Hold | None
 ) -> None:
-    """Whoever controls the first server could fill the second with backups that are never deleted."""
+    """An attacker on the first server could fill the second with backups that are never deleted."""
     here = pool(tmp_path)
     take_notes(here, "web1", "n1", sent("mine", until), replace(OFFICE, **settings), NOW)
     assert hold_of(read_notes(here.host("web1")), "n1") == expected

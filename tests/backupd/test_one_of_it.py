@@ -1,4 +1,4 @@
-"""What is said of one thing and of several."""
+"""Singular and plural in messages."""
 
 from collections import Counter
 

@@ -16,7 +16,7 @@ from backupd.rsync.restore_command import parse_item
 from tests.backupd.pulls import arrived, pull
 from tests.beds import work
 
-# Names that look like what rsync prints itself, and names that it has to escape.
+# Names that look like rsync's own output, and names that it has to escape.
 AWKWARD = (
     b"plain", b"new\nline", b"return\r", b"no utf-8 \xff\x80", b"\\#012", b"\\#999", b"\\#134#012", b"back\\slash", b"a|b|c",
     b"*deleting  |0|x", b">f+++++++++|5|y", b"Number of files: 7", b" blanks ", b"\x1b[2J",

@@ -45,7 +45,7 @@ THREE = config(HostConfig("a"), HostConfig("b"), HostConfig("c", enabled=False))
 def test_due_hosts_run_and_the_others_are_skipped_with_a_reason() -> None:
     planned = plan(THREE, {"a": facts(complete=1, run=1), "b": facts(complete=30, run=30)}, NOW)
     assert taken(planned) == ["b"]
-    assert {entry.host.name for entry in planned} == {"a", "b"}  # who is switched off is not even listed
+    assert {entry.host.name for entry in planned} == {"a", "b"}  # a disabled host is not even listed
     assert all(entry.reason for entry in planned)
 
 
@@ -76,7 +76,7 @@ def test_a_timer_tries_a_host_that_failed_again_after_five_hours_and_not_each_ti
     """It starts each quarter of an hour: a host that is down would be connected to a hundred times a day."""
     by_name = {"a": facts(complete=30, run=run, outcome=outcome), "b": facts(complete=30, run=30)}
     assert taken(plan(THREE, by_name, NOW, scheduled=True)) == (["b"] if waits else ["b", "a"])
-    assert taken(plan(THREE, by_name, NOW)) == ["b", "a"]  # of an administrator who starts it, it is tried
+    assert taken(plan(THREE, by_name, NOW)) == ["b", "a"]  # started by an administrator, it is attempted
 
 
 def test_a_host_that_is_backed_up_often_is_tried_again_after_a_quarter_of_its_interval() -> None:
@@ -206,7 +206,7 @@ def room(free: int, unallocated: int, metadata_free: int = GIB, total: int = 100
 @pytest.mark.parametrize(
     ("result", "floor", "enough"),
     [
-        (room(3 * GIB, 2 * GIB), "5%", True),  # together just what is asked for
+        (room(3 * GIB, 2 * GIB), "5%", True),  # together exactly the required amount
         (room(3 * GIB, 2 * GIB - 1), "5%", False),
         (room(5 * GIB, 0), "5%", True),
         (room(0, 5 * GIB), "5%", True),

@@ -120,7 +120,7 @@ NOTES = Notes({"held": {"hold": {"at": "x", "until": None, "why": "court"}}, "ma
         ([HELD._replace(held_why="other"), MARKED], {"held", "marked"}, {"held"}),
         ([HELD, MARKED._replace(expired=NOON + timedelta(hours=1))], {"held", "marked"}, {"marked"}),
         ([HELD, MARKED, HELD._replace(name="released")], {"held", "marked", "released"}, {"released"}),
-        ([], {"plain"}, set[str]()),  # of a note without a row another step makes one
+        ([], {"plain"}, set[str]()),  # another step creates the row of a note without one
     ],
 )
 def test_rows_that_disagree_with_the_notes_on_holds_and_marks_are_written_again(
@@ -147,9 +147,9 @@ SUBVOLUME = Subvolume(300, "u", None, read_only=False, generation=50, created=40
         (NAME, "complete", True, False, "complete"),
         (NAME, "suspect", True, True, "altered"),
         (NAME, "complete", False, True, "altered"),
-        (NAME, "complete", False, False, None),  # it is becoming final, or somebody made it writable just now
+        (NAME, "complete", False, False, None),  # it is becoming final, or was just made writable
         (NAME, "partial", True, False, None),
-        (WORKING, "complete", True, False, "partial"),  # whatever its record says
+        (WORKING, "complete", True, False, "partial"),  # regardless of its record
         (WORKING, "partial", False, False, "partial"),
     ],
 )
@@ -174,7 +174,7 @@ HOUR = timedelta(hours=1)
 
 
 def give_pool(monkeypatch: pytest.MonkeyPatch, pool: Pool, rows: Mapping[str, Backup | Exception | None], **names: object) -> None:
-    """Lets web1 have these backups, each with what its record says; `names`: other answers of what reads or changes a btrfs."""
+    """Lets web1 have these backups, each with its record; `names`: replaced functions that read or change a btrfs."""
 
     def row_of(_pool: Pool, _host: str, name: str, _notes: Notes | None = None) -> Backup | None:
         answer = rows[name]
@@ -343,7 +343,7 @@ def test_a_rebuild_names_what_it_does_not_enter_and_counts_only_what_the_disk_do
 def test_of_backups_that_differ_from_their_seal_only_the_changed_one_is_altered(
     pool: Pool, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names say what has happened to each since its row was written with seal 50. A later transaction alone is no change."""
+    """The names describe what happened to each since its row got seal 50. A later transaction alone is not a change."""
     in_pool = {
         "same": (301, 50),
         "moved": (302, 60),

@@ -20,7 +20,7 @@ from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT, Cause, Cause
 from tests.beds import btrfs as beds
 from tests.beds import work
 
-# As the first release writes it. A change of the format may add to this; what is here must be read for ever.
+# As written by the first release. The format may be extended; this must stay readable for ever.
 FORMAT_1 = """\
 {"format": 1, "host": "web1", "uuid": "a0c8e3b5-5a3b-4c58-9f3c-3d1f9d9ad3c1", "state": "complete",
  "started": "2026-11-20T22:00:03Z", "name": "2026-11-20T220003Z", "base": "2026-11-19T220001Z",
@@ -129,7 +129,7 @@ def test_whatever_else_json_may_hold_is_an_unreadable_record(anything: object) -
     st.sampled_from((None, 5, [], {}, "x", [[]], [5])),
 )
 def test_a_field_of_another_kind_is_unreadable_or_does_no_harm(name: str, value: object) -> None:
-    """Whatever is accepted can be summed up and written again: a listing must not stop at one bad record."""
+    """Every accepted record can be summarised and written again: a listing must not stop at one bad record."""
     fields: dict[str, Any] = {**json.loads(FORMAT_1), name: value}
     harmless_or_unreadable(fields)
 
@@ -184,7 +184,7 @@ def test_a_subvolume_without_a_record_has_none_and_what_is_no_file_is_none(tmp_p
     (tmp_path / "backup.json").mkdir()
     assert read(tmp_path) is None
     (tmp_path / "backup.json").rmdir()
-    os.mkfifo(tmp_path / "backup.json")  # which nobody will ever write into
+    os.mkfifo(tmp_path / "backup.json")  # no process ever writes into it
     assert read(tmp_path) is None
     (tmp_path / "backup.json").unlink()
     with socket.socket(socket.AF_UNIX) as present:
@@ -310,7 +310,7 @@ def test_a_field_of_a_path_that_is_of_another_kind_makes_the_record_unreadable(n
 
 
 def test_of_deletions_by_hand_the_newest_500_of_a_host_are_remembered_and_of_others_none(tmp_path: Path) -> None:
-    notes = Notes(deleted={"damaged": {}})  # as somebody's editor may leave it
+    notes = Notes(deleted={"damaged": {}})  # as an editor may leave it
     for number in range(510):
         asked = {"at": "2026-01-01T00:00:00Z", "why": str(number), "asked": {}} | ({"asked": {"last": False}} if number % 2 else {})
         gone = f"2026-01-02T{number // 60:02}:{number % 60:02}:00Z"

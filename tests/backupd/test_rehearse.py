@@ -1,4 +1,4 @@
-"""Rehearsals, the pure part: what is learned of hosts, what fits, what a night changes, which settings are better."""
+"""Rehearsals, the pure part: learning about hosts, what fits, what a night changes, which settings are better."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -111,12 +111,12 @@ def read(digest: bytes, plain: bytes | None = None, bad: int | None = None) -> F
     ("recorded", "file_read", "is_proven"),
     [
         (RecordedSums(b"p", b"d"), read(b"d", b"p"), True),
-        (RecordedSums(b"p", b"other"), read(b"d", b"p"), True),  # what the run recorded takes precedence
+        (RecordedSums(b"p", b"other"), read(b"d", b"p"), True),  # the run's checksum takes precedence
         (RecordedSums(b"other", b"d"), read(b"d", b"p"), False),
         (RecordedSums(b"p", b"d"), read(b"d", None), False),
         (RecordedSums(None, b"d"), read(b"d"), True),
         (RecordedSums(None, b"d"), read(b"e"), False),
-        (RecordedSums(None, b"d"), read(b"d", bad=0), False),  # what cannot be read to its end proves nothing
+        (RecordedSums(None, b"d"), read(b"d", bad=0), False),  # a file that cannot be read completely proves nothing
         (RecordedSums(b"p", None), read(b"d", b"p", bad=5), False),
     ],
 )

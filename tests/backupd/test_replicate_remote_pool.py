@@ -1,4 +1,4 @@
-"""What another pool says of a backup before it comes, read from a real pipe: it may say anything."""
+"""Another pool's description of a backup before its stream, read from a real pipe: it may contain anything."""
 
 import json
 import os
@@ -21,13 +21,13 @@ FETCH = Fetch(RemoteBackup("2026-03-01T220000Z", "1" * 36, "complete"), None)
 
 @contextmanager
 def saying(*objects: dict[str, Any]) -> Iterator[RemotePool]:
-    """A pool that says these when it is asked for a backup."""
+    """A pool that sends these when a backup is requested."""
     reading, writing = os.pipe()
     heard = os.open("/dev/null", os.O_WRONLY)
     content = HELLO + b"".join(map(object_frame, objects)) + object_frame({}, END)
 
     def write() -> None:
-        with suppress(BrokenPipeError):  # who has heard enough listens no more
+        with suppress(BrokenPipeError):  # the reader may stop early
             write_all(writing, content)
 
     writer = threading.Thread(target=write)

@@ -1,4 +1,4 @@
-"""What is done with each name that is restored, where it goes, and the words of rsync and tar: pure, with plain data."""
+"""Decisions for each restored name, its place, and the messages of rsync and tar: pure, with plain data."""
 
 import io
 import os

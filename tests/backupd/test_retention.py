@@ -352,7 +352,7 @@ def test_a_policy_that_is_none_says_what_is_wrong(text: str, output: str) -> Non
     assert "quotes" not in str(caught.value)
 
 
-# --- what somebody asked to be deleted
+# --- deletions on request
 
 
 def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: Any) -> Candidate:
@@ -375,7 +375,7 @@ def test_a_backup_requested_to_be_deleted_at_once_has_no_grace() -> None:
 
 
 def test_a_backup_whose_deletion_was_requested_stands_for_no_period() -> None:
-    """The other one of its day stands for the day, and it makes no suspect one needless."""
+    """The other backup of its day represents the day, and it does not make a suspect one unnecessary."""
     first, second = asked("2026-11-19T04:00Z"), backup("2026-11-19T22:00Z")
     assert reasons(second, first, backup("2026-11-20T22:00Z"), policy=Retention(daily=2, min_keep=1))["19"] == ("daily 2 of 2",)
     newer = asked("2026-11-19T04:00Z"), backup("2026-11-20T22:00Z")
@@ -386,7 +386,7 @@ def test_retention_deletes_the_last_complete_backup_only_on_request_as_the_last(
     assert reasons(asked("2026-11-19T22:00Z"))["19"] == ("daily 1 of 1", "newest complete", "min_keep 1 of 1")
     assert not decisions(asked("2026-11-19T22:00Z", last=True))["19"].keep
     assert not decisions(asked("2026-11-18T22:00Z", "failed"), asked("2026-11-19T22:00Z"))["18"].keep
-    future = backup(NOW + 100 * DAY)  # what a wrong clock stamped is none that stays
+    future = backup(NOW + 100 * DAY)  # a backup with a time from a wrong clock does not count as one that stays
     assert {
         decision.name: decision.keep for decision in decide([asked("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
     } == {

@@ -55,7 +55,7 @@ def complete(backups: Sequence[Candidate]) -> list[Candidate]:
 
 
 def pruned_at(backups: Sequence[Candidate], when: Sequence[bool], policy: Retention, zone: str) -> list[Candidate]:
-    """What is left after prunings that follow some of the backups, the last one among them."""
+    """The remaining backups after expiries that follow some of the backups, including the last one."""
     left: list[Candidate] = []
     for number, candidate in enumerate(backups):
         left.append(candidate)

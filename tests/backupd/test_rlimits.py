@@ -1,4 +1,4 @@
-"""How many hosts a night backs up at once under limits of open files and processes: fewer, and never none for want of files."""
+"""How many hosts a night backs up at once under limits of open files and processes: fewer, but always at least one."""
 
 import errno
 import resource

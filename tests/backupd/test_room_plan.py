@@ -1,4 +1,4 @@
-"""The steps of `doctor --fix room`: what is refused, what is moved, and that no device is removed that has something on it."""
+"""The steps of `doctor --fix room`: what is refused, what is moved, and that only empty devices are removed."""
 
 from dataclasses import replace
 

@@ -99,7 +99,7 @@ def test_hours_are_those_of_the_zones_clock_on_the_day_that_it_changes() -> None
 
 @pytest.fixture(autouse=True)
 def _on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As wide as a pipe, whatever pytest writes to."""
+    """The width of a pipe, regardless of pytest's output."""
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
 
 

@@ -91,7 +91,7 @@ def test_the_host_that_wrote_most_is_the_one() -> None:
 
 @pytest.fixture
 def writer() -> Iterator["subprocess.Popen[str]"]:
-    """A program of a group of its own that writes a mebibyte for each line that it is given, and says so.
+    """A program in its own process group that writes a mebibyte for each input line, and reports it.
 
     To a disk: what is written to memory, where the folders of tests may lie, the kernel does not count.
     """
@@ -117,7 +117,7 @@ def test_what_a_transfer_writes_is_the_kernels_word(writer: "subprocess.Popen[st
         writer.stdout.readline()
         lately = growth.measure(groups, 2.0 * second)
         assert growth.total["web"] >= (second + 1) * MIB
-    assert lately["web"] < growth.total["web"]  # the first look is long ago
+    assert lately["web"] < growth.total["web"]  # the first reading was long ago
     growth.forget("web")
     assert growth.measure({}, 6.0) == growth.total == {}
 

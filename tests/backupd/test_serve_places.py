@@ -49,7 +49,7 @@ def test_previews_are_few_at_a_time_whoever_waits_for_them(jobs: JobStore, pool:
         preview(jobs, pool, f"web{number}", f"user{number}")
     refused_as_busy(jobs, pool, "web9", "bob")
     _require_free(pool, jobs, "restore", "web1", "bob", NOW)
-    _require_free(pool, jobs, "preview", "web9", "bob", NOW + timedelta(minutes=11))  # they were never begun
+    _require_free(pool, jobs, "preview", "web9", "bob", NOW + timedelta(minutes=11))  # they were never started
 
 
 def test_a_host_is_asked_for_one_preview_at_a_time_and_others_go_on(jobs: JobStore, pool: Pool) -> None:
@@ -70,7 +70,7 @@ def test_one_asker_leaves_room_for_the_previews_of_others(jobs: JobStore, pool: 
 def test_a_request_over_its_time_limit_is_ended_with_all_its_processes(jobs: JobStore, tmp_path: Path) -> None:
     pid, within = tmp_path / "pid", 0.5
     script = f"trap '' TERM; sleep 6000 & echo $! > {pid}.new; mv {pid}.new {pid}; echo begun >&2; wait; wait"
-    while not pid.exists():  # a busy machine may not have begun so soon
+    while not pid.exists():  # on a busy machine it may start late
         within *= 2
         endless = job("liar", "carol", verb="preview")
         jobs.put(endless)

@@ -1,4 +1,4 @@
-"""What comes over the socket of the root service may be anything: it answers in one line or not at all, in time, and goes on."""
+"""Any bytes may arrive at the socket of the root service: it answers with one line or none, in time, and continues."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=list(Heal
 
 @pytest.fixture(autouse=True, scope="module")
 def _as_root() -> Iterator[None]:
-    """The requests here name who asks, which only root may."""
+    """The requests here name the user, which only root may do."""
     with asked_by_root():
         yield
 

@@ -1,4 +1,4 @@
-"""Who is told how far a run or an expiry is: lines, --json and the line of `systemctl status`, of the same events."""
+"""Progress of a run or an expiry: lines, --json and the line of `systemctl status`, from the same events."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

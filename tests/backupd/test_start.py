@@ -8,7 +8,7 @@ from backupd.cli import COMMANDS
 from tests.beds import TOP, work
 
 HEAVY = {"numpy", "PIL", "flask", "apprise", "requests", "prometheus_client", "pydantic"}
-RARE = {"serve", "setup", "init", "doctor"}  # which run for long, ask a person, or look at the whole filesystem
+RARE = {"serve", "setup", "init", "doctor"}  # they run long, are interactive, or read the whole filesystem
 
 
 def loaded(*modules: str) -> set[str]:

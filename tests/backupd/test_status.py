@@ -33,7 +33,7 @@ def status(host_facts: HostFacts | None, host: HostConfig = DAILY) -> HostStatus
         (facts(complete=36.1), "late", None),
         (facts(complete=30, run=1, outcome="failed", error="no way"), "failing", "no way"),
         (facts(complete=30, run=1, outcome="partial", error="the window has closed"), "failing", "the window has closed"),
-        (facts(complete=100, run=1, outcome="failed", error="no way"), "failing", "no way"),  # which says more than late
+        (facts(complete=100, run=1, outcome="failed", error="no way"), "failing", "no way"),  # more specific than late
         (facts(complete=1, run=5, outcome="failed", error="no way"), "ok", None),  # it has worked since
         (facts(complete=30, run=1, outcome="skipped", error="not there"), "ok", None),
         (facts(complete=100, run=1, outcome="skipped", error="not there"), "late", None),

@@ -64,7 +64,7 @@ def test_it_does_not_matter_in_which_pieces_a_stream_comes(cuts: list[int]) -> N
 
 @given(cuts=st.lists(st.integers(0, 41000), max_size=6))
 def test_a_parent_that_has_another_mark_here_is_named_by_it_wherever_the_stream_names_it(cuts: list[int]) -> None:
-    """Also the path of the file is the parent's UUID, which is no reason to change it."""
+    """The path of the file is the parent's UUID too, but must not be changed."""
     head, rest = HEADER + subvolume(parent=PARENT), clone(PARENT) + FILES + clone(OURS) + clone(OTHER)
     out = passed(head + rest + END, PARENT, cuts, mark=OTHER)
     mine = clone(PARENT).replace(attribute(20, UUID(PARENT).bytes), attribute(20, UUID(OTHER).bytes))

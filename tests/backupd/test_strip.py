@@ -1,4 +1,4 @@
-"""The strip of days: which letter stands where, held against calendar and against rows drawn by hand."""
+"""The strip of days: the letter of each day, compared with `calendar` and with hand-drawn rows."""
 
 import calendar
 import re
@@ -37,7 +37,7 @@ def shown(*pairs: tuple[str, StripLetter]) -> list[StripBackup]:
 
 
 def letters(lines: list[str]) -> dict[date, str]:
-    """What stands in the strip, by day."""
+    """The letters of the strip, by day."""
     answer = {}
     for line in lines:
         if match := ROW.fullmatch(line):

@@ -70,7 +70,7 @@ def test_one_transfer_takes_its_bytes_divided_by_the_rate(bed: Bed, shell: tuple
 
 @pytest.mark.alone
 def test_ssh_itself_keeps_to_the_rate_and_ends_with_its_rsync(bed: Bed, sshd: Sshd) -> None:
-    """What ssh reads ahead (its window of 2 MiB and the pipe) is no more than a start: the rate holds from then on."""
+    """ssh reads ahead (its window of 2 MiB and the pipe) only at the start: afterwards the rate holds."""
     pull = bed.pull(bed.source(40 * MB), "copy", [bed.bucket(4 * MB)], sshd.ssh(), sshd.address)
     _, below = family(pull)
     [speed] = speeds([pull], 1.5)
@@ -89,9 +89,9 @@ def test_four_at_once_take_as_long_as_their_sum_and_share_evenly(bed: Bed) -> No
 
 @pytest.mark.alone
 def test_when_two_of_four_end_the_others_take_their_share_and_the_total_stays_at_the_budget(bed: Bed) -> None:
-    """From the first byte to the last: in less than a second what lies in sockets, and is read late, counts for as much."""
+    """From the first byte to the last: in less than a second, data that waits in sockets would count as much."""
     sizes = [2 * MB, 2 * MB, 6 * MB, 6 * MB]
-    bucket = bed.bucket(40_000)  # until the slowest of them has begun
+    bucket = bed.bucket(40_000)  # until the slowest has started
     pulls = [bed.pull(bed.source(size), f"copy{index}", [bucket]) for index, size in enumerate(sizes)]
     wait_until(lambda: all(len(receivers(pull.pid)) == 2 for pull in pulls), PATIENCE)  # before, it has read its own libraries
     sides = [receivers(pull.pid) for pull in pulls]
@@ -315,7 +315,7 @@ def test_when_rsync_has_closed_both_ends_a_hanging_remote_shell_is_ended(bed: Be
 
 @pytest.mark.slow
 def test_a_remote_shell_that_ends_by_itself_after_rsync_closed_its_output_keeps_its_status(bed: Bed) -> None:
-    """As at every transfer's end: the receiver is gone, ssh still says goodbye, and rsync waits for its status."""
+    """As at the end of every transfer: the receiver has ended, ssh is still closing, and rsync waits for its status."""
     with relay([bed.bucket(HUGE)], "sh", "-c", "sleep 1.5; exit 7") as peer:
         peer.child()
         peer.out.close()
@@ -343,7 +343,7 @@ def test_a_stopped_holder_of_the_lock_stops_nobody(bed: Bed) -> None:
 
 @pytest.mark.slow
 def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(bed: Bed) -> None:
-    """A full or read-only pool, by way of a limit on the size of files: every write of the bucket fails with EFBIG."""
+    """Like a full or read-only pool, simulated by a limit of file sizes: every write of the bucket fails with EFBIG."""
     bucket, data = bed.bucket(1 * MB), bed.source(1_500_000)
 
     def no_file_may_grow() -> None:
@@ -351,7 +351,7 @@ def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(be
 
     before = bucket.path.read_bytes()
     with relay([bucket], "cat", str(data), preexec_fn=no_file_may_grow) as peer:
-        first, start = peer.out.recv(1 << 20), time.monotonic()  # the relay's own start is not what is limited
+        first, start = peer.out.recv(1 << 20), time.monotonic()  # the relay's own start is not limited
         assert first + peer.read() == data.read_bytes()
     assert 1.2 < time.monotonic() - start < PATIENCE  # at no rate it takes no time
     assert bucket.path.read_bytes() == before
@@ -361,7 +361,7 @@ def test_a_bucket_that_can_no_longer_be_written_leaves_each_relay_at_the_rate(be
 def test_the_relay_is_small_and_starts_at_once(bed: Bed) -> None:
     command = relay_command([bed.bucket(HUGE)], ["true"])
     took: list[float] = []
-    while not took or min(took) >= 0.05:  # 15 ms on a quiet machine; of the processor, since others may have it first
+    while not took or min(took) >= 0.05:  # 15 ms on a quiet machine; processor time, because other processes run too
         assert len(took) < 30, took
         start = _seconds_of_children()
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)

@@ -1,4 +1,4 @@
-"""Folders that a host says it cannot list: looking for them costs no more than it may, and ends when it is told to."""
+"""Folders that a host reports as unreadable: the search for them has a limit, and can be cancelled."""
 
 import os
 from pathlib import Path

@@ -285,7 +285,7 @@ def test_as_many_files_as_are_counted_below_unreadable_folders_exceed_the_limit(
     messages = said(*[UNREADABLE.format(1)] * unread, *[NOT_KEPT.format(1)] * unread)
     below = count_that_exceeds_limit(messages, {"files": files}, limits)
     assert (2 * unread + below) / max(1, files + below) > limit
-    fewer = below - 3  # counting goes over millions of names: no more of them than are needed
+    fewer = below - 3  # counting covers millions of names, so it stops as early as possible
     assert fewer < 0 or (2 * unread + fewer) / max(1, files + fewer) <= limit
 
 

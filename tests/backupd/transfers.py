@@ -44,7 +44,7 @@ def descendants(root: int) -> list[int]:
 
 
 def command_line(pid: int) -> list[str]:
-    """A process's words; none when it has ended."""
+    """The arguments of a process; empty after its end."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
@@ -182,7 +182,7 @@ class Peer:
         return b"".join(iter(lambda: self.out.recv(1 << 20), b""))
 
     def child(self) -> int:
-        """The remote shell's process id, as soon as it is what the relay was told to start."""
+        """The remote shell's process id, once it runs the command given to the relay."""
         numbers = list[int]()
 
         def is_started() -> bool:

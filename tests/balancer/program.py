@@ -1,4 +1,4 @@
-"""Our command as a process of its own, and what is seen of a filesystem without any code of ours."""
+"""Our command as a process, and a filesystem read without our code."""
 
 import math
 import subprocess

@@ -107,7 +107,7 @@ def test_what_was_set_aside_is_not_chosen_again() -> None:
 
 
 def test_data_has_to_fit_somewhere() -> None:
-    """Two block groups: what is free in the other one and unallocated is all the room that there is."""
+    """Two block groups: the only free space is in the other one and unallocated."""
     two = groups((GIB, 600 * MIB, 300.0), (GIB, 800 * MIB, 300.0))
     assert order(two) == [0, 1]
     assert order(two, unallocated=0) == []

@@ -1,4 +1,4 @@
-"""Help, completion, and what the command line says to words that it does not understand. No btrfs is needed here."""
+"""Help, completion, and errors of the command line for invalid arguments. No btrfs is needed here."""
 
 import re
 import sys

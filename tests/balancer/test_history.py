@@ -45,7 +45,7 @@ def balance(finished: datetime | None, moved: int, updated: datetime = NOW) -> B
     )  # fmt: skip
 
 
-# --- which looks are shown
+# --- which samples are shown
 
 
 moments = st.lists(st.integers(0, 10**6), min_size=1, max_size=200, unique=True).map(
@@ -62,7 +62,7 @@ def test_the_first_and_the_last_look_are_shown_and_no_more_than_fit(taken: list[
     if len(taken) <= count:
         assert len(numbers) == len(taken)
     slot = (taken[-1] - taken[0]) / (count - 1)
-    if len(taken) > count:  # what is left out has a look that is shown soon after it
+    if len(taken) > count:  # an omitted sample has a shown one soon after it
         assert all(min(taken[at] - moment for at in numbers if taken[at] >= moment) <= slot for moment in taken)
 
 
@@ -108,7 +108,7 @@ def test_a_balance_without_an_end_counts_where_it_was_heard_of_last() -> None:
     assert (sums([balance(None, 7), balance(NOW, 5)]).moved, sums([]).count) == (12, 0)
 
 
-# --- how it looks
+# --- layout
 
 
 def half_a_year(state: Path, filesystem: str) -> None:
@@ -239,7 +239,7 @@ def test_the_numbers_of_a_line_are_those_of_the_row(nights: Nights) -> None:
         (taken[:10], ["34.0", "TiB"], ["30.0", "TiB"], ["250,000", "400"]) for taken, _ in reversed(rows)
     ]
     assert [line[-2] for line in cells_by_line] == [f"{score:,.0f}" for _, score in reversed(rows)]
-    assert cells_by_line[2][7:9] == ["15.0", "GiB"]  # MOVED, of the balance that ended before the last look
+    assert cells_by_line[2][7:9] == ["15.0", "GiB"]  # MOVED, of the balance that ended before the last sample
     text = " ".join(lines[-5:])
     assert f"{rows[2][1]:,.0f} to {rows[0][1]:,.0f}" in text
 

@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 def sizes(**count: int) -> Array:
-    """`sizes(k12=4096)`: so many bytes in free extents of 2**12 and more."""
+    """`sizes(k12=4096)`: that many bytes in free extents of 2**12 and more."""
     histogram = np.zeros(SIZES, np.int64)
     for name, size in count.items():
         histogram[int(name[1:])] = size

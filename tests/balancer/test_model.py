@@ -31,7 +31,7 @@ def steps(count: int, model: Model = OTHER, seed: int = 1, noise: float = 0.0) -
 
 
 def worst(model: Model, measured_balances: list[MeasuredBalance]) -> float:
-    """The largest relative error of what is said of metadata and seconds."""
+    """The largest relative error of the estimates of metadata and seconds."""
     off = []
     for step in measured_balances:
         estimate = model.estimate(Cost(step.extents, step.references, step.moved, 0))
@@ -74,7 +74,7 @@ def test_one_step_does_not_turn_everything_over() -> None:
 
 @pytest.mark.parametrize("times", [20, 0])
 def test_a_few_steps_that_were_measured_wrong_change_little(times: int) -> None:
-    """Others wrote meanwhile; or what was written was counted with the next step."""
+    """Other programs wrote during the step, or its writes were counted with the next step."""
     measured_balances = steps(40, noise=0.05)
     wrong = [
         MeasuredBalance(

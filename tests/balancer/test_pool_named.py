@@ -1,4 +1,4 @@
-"""A pool's name stands for its mount point, and its [balance] for options that are not given."""
+"""A pool's name is replaced by its mount point, and missing options by its [balance]."""
 
 import json
 from datetime import UTC, datetime

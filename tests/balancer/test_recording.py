@@ -156,7 +156,7 @@ def test_a_recorded_score_is_what_python_btrfs_counts(nights: Nights) -> None:
     usage = work("btrfs", "filesystem", "usage", "-b", nights.source).stdout
     match = re.search(r"Device unallocated:\s+(\d+)", usage)
     assert match
-    assert row.pop("unallocated") == pytest.approx(int(match[1]), rel=0.02)  # of single data; statfs leaves a little out
+    assert row.pop("unallocated") == pytest.approx(int(match[1]), rel=0.02)  # for single data; statfs omits a little
     assert row.pop("score") == pytest.approx(sum(group.score for group in seen))
     assert [tuple(triple) for triple in json.loads(row.pop("histogram"))] == [
         (row["at_least"], row["extents"], row["bytes"]) for row in histogram(lengths) if row["extents"]

@@ -353,7 +353,7 @@ def shown(width: int, *, colour: bool = True) -> tuple[BalanceDisplay, io.String
 
 
 def picture(sink: BalanceDisplay) -> list[str]:
-    """What stands on the screen now."""
+    """The current content of the screen."""
     text = io.StringIO()
     Console(file=text, width=sink.console.width, highlight=False).print(sink.picture())
     return text.getvalue().splitlines()

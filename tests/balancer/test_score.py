@@ -172,7 +172,7 @@ def test_benefit_is_the_score_for_each_gib_that_moves() -> None:
 
 
 def peak(batches: int) -> int:
-    """Bytes at the most while so many batches of free extents are added up."""
+    """Peak of bytes while that many batches of free extents are added."""
     tally = FreeSpaceTally(u64([0]), u64([1 << 40]))
     each = np.arange(5000, dtype=np.uint64) * 8192
     tracemalloc.start()

@@ -150,7 +150,7 @@ def test_what_became_of_the_last_block_groups_may_end_it(steps: list[StepDone], 
 
 
 def freeing(*freed: int) -> list[StepDone]:
-    """Steps that lower the score each, and free so many GiB."""
+    """Steps that each lower the score, and free that many GiB."""
     return [step(BalanceOutcome.DONE, gained=5.0, freed=number * GIB) for number in freed]
 
 

@@ -1,4 +1,4 @@
-"""What tests lie in: filesystems, ssh servers and programs of their own, and independent looks at what came out.
+"""Environments of tests: their own filesystems, ssh servers and programs, and independent checks of results.
 
 `work` runs a program; `manifest`, `differences`, `exclusive_bytes` look at trees and sharing without any code of ours; `backupd`
 starts our command. The fixtures that need an end (filesystems, sshd, processes) are in tests/conftest.py.

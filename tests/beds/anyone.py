@@ -42,7 +42,7 @@ _found: list[Readable] = []
 
 
 def readable() -> Readable:
-    """The checkout itself where every user can read it; else what is brought to the session's folder, once, until `close`."""
+    """The checkout itself if every user can read it; otherwise a copy in the session's folder, until `close`."""
     if not _found:
         here = Readable(Path(sys.executable), TOP)
         _found.append(here if _is_everybodys(here) else _brought())
@@ -50,7 +50,7 @@ def readable() -> Readable:
 
 
 def close() -> None:
-    """Takes away what was brought."""
+    """Deletes the copy."""
     while _found:
         if (checkout := _found.pop()).top != TOP:
             problems = session.remove(checkout.top.parent)
@@ -75,5 +75,5 @@ def _brought() -> Readable:
     (folder / "python").mkdir()
     work("mount", "--bind", "-o", "ro", sys.prefix, folder / "python")  # nothing that clears away can reach through it
     work("chmod", "-R", "a+rX", place.top)
-    work(sys.executable, "-m", "compileall", "-q", place.top)  # who has no rights cannot keep what it compiled
+    work(sys.executable, "-m", "compileall", "-q", place.top)  # a user without rights cannot store compiled modules
     return place

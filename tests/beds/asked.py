@@ -14,7 +14,7 @@ from btrkeep.serving.server import Peer, peer_of
 
 @contextmanager
 def asked_by_root() -> Iterator[None]:
-    """Only root may ask without a session. Our own user's connections count as root's meanwhile; for root nothing is replaced."""
+    """Only root may ask without a session. Until the end our own user counts as root; for root nothing is replaced."""
 
     def root_of(connection: socket.socket) -> Peer:
         peer = peer_of(connection)

@@ -97,7 +97,7 @@ class NulInName(Outside):
 
 
 class ThroughLink(Sender):
-    """Files below a name that the same list has as a symbolic link to what lies outside (NUMBER levels up)."""
+    """Files below a name that the same list has as a symbolic link to the outside (NUMBER levels up)."""
 
     order = (0, 1, 2)
     folder_too = True
@@ -128,7 +128,7 @@ class LinkOnly(ThroughLink):
 
 @attack
 class LinkAbove(Sender):
-    """The source path itself is a link to what lies outside."""
+    """The source path itself is a link to the outside."""
 
     def above(self) -> Iterable[Listed]:
         *above, last = super().above()
@@ -182,7 +182,7 @@ class Devices(Sender):
 
 @attack
 class Setuid(Sender):
-    """Programs that run as root, for everybody, in folders that everybody may enter."""
+    """Setuid programs for all users, in folders that all users may enter."""
 
     content = b"#!/bin/sh\nid\n"
 
@@ -340,7 +340,7 @@ class FloodOfErrors(Flood):
 
 @attack
 class FloodOfNothing(Flood):
-    """Frames without content, which only say that somebody is there."""
+    """Frames without content, which only keep the connection alive."""
 
     kind = NOOP
 
@@ -387,7 +387,7 @@ class GarbageInList(Sender):
 
 @attack
 class OtherAlgorithms(Sender):
-    """Claims checksums and a compression that nobody asked for: none at all, and what was never heard of."""
+    """Claims checksums and a compression that were not requested: none, and unknown ones."""
 
     flags = Sender.flags | NEGOTIATE
 
@@ -399,7 +399,7 @@ class OtherAlgorithms(Sender):
 
 @attack
 class NotAsked(Honest):
-    """Sends files that nobody asked for, by their numbers."""
+    """Sends files that were not requested, by their numbers."""
 
     def after_list(self) -> None:
         for number in range(1000):
@@ -432,7 +432,7 @@ class WrongChecksum(Honest):
 
 @attack
 class Recorded(Large):
-    """No attack: what is sent is kept in the file $RECORDED, for `replay`."""
+    """Not an attack: records the sent data in the file $RECORDED, for `replay`."""
 
     def run(self) -> None:
         with Path(os.environ["RECORDED"]).open("wb") as file:
@@ -442,7 +442,7 @@ class Recorded(Large):
 
 @attack
 class Replay(Sender):
-    """Sends once more what an earlier night was sent ($RECORDED), whatever is asked for."""
+    """Sends the data of an earlier night again ($RECORDED), regardless of the request."""
 
     def run(self) -> None:
         self.wire.raw(Path(os.environ["RECORDED"]).read_bytes())

@@ -26,7 +26,7 @@ def work_as_ssh(words: list[str]) -> int:
 
 
 def pass_on(words: list[str], count: int) -> subprocess.Popen[bytes]:
-    """Runs the remote side and passes on `count` bytes of what it says."""
+    """Runs the remote side and passes on `count` bytes of its output."""
     remote = subprocess.Popen([FAKESSH, *words], stdout=subprocess.PIPE)
     assert remote.stdout is not None
     while count > 0 and (piece := os.read(remote.stdout.fileno(), min(count, 65536))):

@@ -1,4 +1,4 @@
-"""Filesystems that are worth balancing, what is seen of them without code of ours, and Balancing as a process.
+"""Filesystems that are worth balancing, their state read without our code, and Balancing as a process.
 
 balancing.py PATH [WHEN:SIGNAL:COUNT] [field=value ...] prints each thing that it tells as a line of JSON. With WHEN it sends itself
 a signal at one moment: `before` or `after` the COUNTth ioctl that relocates, at the COUNTth event of a kind (`begins`, `progress`,
@@ -145,7 +145,7 @@ def nothing_is_left(point: Path) -> None:
 
 
 def foreign(point: Path, vaddr: int) -> subprocess.Popen[str]:
-    """Somebody else's balance, which runs."""
+    """A running balance of another program."""
     argv = ["btrfs", "balance", "start", f"-dvrange={vaddr}..{vaddr + 1}", str(point)]
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: exclusive_operation(point) == "balance", pause=0.005)
@@ -153,7 +153,7 @@ def foreign(point: Path, vaddr: int) -> subprocess.Popen[str]:
 
 
 class Seen:
-    """A sink that keeps what it is told, and does `act` when it hears of `event`."""
+    """A sink that records events, and calls `act` at `event`."""
 
     def __init__(self, event: str = "", act: Callable[[], object] = lambda: None) -> None:
         self.told: list[tuple[str, object]] = []
@@ -179,14 +179,14 @@ def start(point: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], status: int = 0) -> list[Event]:
-    """What it said until its end."""
+    """Its output until its end."""
     out, err = process.communicate(timeout=60)
     assert process.returncode == status, out + err
     return [json.loads(line) for line in out.splitlines()]
 
 
 def until(process: subprocess.Popen[str], event: str) -> list[Event]:
-    """What it said until it told of this."""
+    """Its output until this event."""
     assert process.stdout is not None
     output: list[Event] = []
     for line in process.stdout:
@@ -197,7 +197,7 @@ def until(process: subprocess.Popen[str], event: str) -> list[Event]:
 
 
 class Teller:
-    """Prints what it is told, a line of JSON each."""
+    """Prints each event as a line of JSON."""
 
     def _say(self, event: str, **subject: Any) -> None:
         sys.stdout.write(json.dumps({"event": event, **subject}) + "\n")
@@ -270,7 +270,7 @@ def main(path: str, *words: str) -> None:
     balancing = Balancing(Path(path), RunSettings(**given), sinks=[Teller()])
     with balancing.cancellation.listening():
         balancing.run()
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # one that comes now finds everything done
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # a signal now arrives after everything is done
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def make(size: str = "2G", devices: int = 1, mkfs: Sequence[str] = (), options: 
         others = [f"device={loop}" for loop in loops[1:]]
         words = ["-o", ",".join([*others, *filter(None, [options])])] if others or options else []
         work("mount", "-t", "btrfs", *words, loops[0], point)
-    except BaseException:  # a Ctrl-C or the alarm of a time limit too: nobody else knows this folder yet
+    except BaseException:  # including Ctrl-C and the alarm of a time limit: no other code knows this folder yet
         session.remove(bed)
         raise
     return point
@@ -229,7 +229,7 @@ def fill_metadata(point: Path) -> None:
         while True:
             os.posix_fallocate(file.fileno(), file.tell(), 16 * MIB)
             file.seek(16 * MIB, os.SEEK_CUR)
-    os.truncate(point / "ballast", 16 * MIB)  # so that data have room
+    os.truncate(point / "ballast", 16 * MIB)  # to free space for data
     work("btrfs", "filesystem", "sync", point)
     with contextlib.suppress(OSError):
         for number in range(100_000):

@@ -6,7 +6,7 @@ from btrkeep.process.progress import Cancellation
 
 
 class CancelledWhen(Cancellation):
-    """Cancelled as soon as `asked` says so, which is called at each look."""
+    """Cancelled as soon as `asked` returns True; it is called at each check."""
 
     def __init__(self, asked: Callable[[], bool]) -> None:
         super().__init__()

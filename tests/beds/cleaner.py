@@ -15,7 +15,7 @@ from tests.beds.work import work
 
 
 def diverged(point: Path, count: int, files: int = 4000, changes: int = 200) -> list[Path]:
-    """Snapshots of a subvolume of which many small files were written anew before each: their trees share little."""
+    """Snapshots of a subvolume whose many small files were rewritten before each: their trees share little."""
     source = point / f"source-{time.monotonic_ns()}"
     work("btrfs", "subvolume", "create", source)
     for number in range(files):
@@ -52,7 +52,7 @@ def held(paths: list[Path]) -> Iterator[None]:
 
 @contextmanager
 def stopped(point: Path) -> Iterator["RootTree"]:
-    """The cleaner stands in the middle of a tree, as the filesystem is read-only until the end; what lies on the device then."""
+    """The cleaner stops in the middle of a tree, because the filesystem stays read-only; returns the state on the device."""
     deadline = time.monotonic() + 30
     while True:  # the remount commits, which wakes the cleaner, and then makes it stop
         _make_read_only(point)
@@ -116,7 +116,7 @@ def node_keys(point: Path, bytenr: int) -> list[str]:
 
 
 def is_gone(point: Path, seconds: float = 60) -> bool:
-    """Whether nothing is listed as deleted any more, within so many seconds; the cleaner is woken until then."""
+    """Whether no deleted subvolume is left within that many seconds; keeps waking the cleaner."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         work("btrfs", "filesystem", "sync", point)
@@ -127,7 +127,7 @@ def is_gone(point: Path, seconds: float = 60) -> bool:
 
 
 class Still:
-    """Filesystems on which nothing commits, and so nothing wakes the cleaner, unless a test says so.
+    """Filesystems without commits, so that the cleaner is not woken, except by a test.
 
     Before they are unmounted all that was deleted is dropped: an unmount waits for a cleaner that may wait, for room, for a commit.
     """

@@ -72,7 +72,7 @@ def _forking(package: str) -> preloaded.Preloaded:
 
 
 def close() -> None:
-    """Nothing is left running to fork from; the next command begins it anew."""
+    """Ends the process that commands are forked from; the next command starts it again."""
     while _from:
         _from.popitem()[1].close()
 

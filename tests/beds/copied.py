@@ -6,5 +6,5 @@ from btrkeep.catalogue import dashboard_copy, migrate
 
 
 def copied(state: Path) -> None:
-    """Makes the copy of what is committed by now."""
+    """Makes a copy of the committed state."""
     dashboard_copy.renew(state / migrate.FILE, is_urgent=True)

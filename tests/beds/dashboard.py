@@ -159,7 +159,7 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
 
 
 def user_id() -> int:
-    """Whose process it is: nobody's, where we can become that one."""
+    """The user of the process: `nobody` if possible."""
     return os.geteuid() or NOBODY
 
 
@@ -173,7 +173,7 @@ def readable(state: Path, uid: int) -> None:
 
 
 def _people(users: Path, customer: tuple[str, ...]) -> dict[str, str]:
-    """Everybody has the same password, and a token with the same rights."""
+    """All users have the same password, and a token with the same rights."""
     store, now, password, tokens = Store(users), datetime.now(UTC), hashed(PASSWORD), {}
     for name, role, hosts in (
         (OPERATOR, "operator", None),
@@ -205,7 +205,7 @@ def _wait(web: Dashboard, process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def made_site(hosts: int = 120) -> Iterator[Dashboard]:
-    """The dashboard of the made-up site, with text in it that nobody should trust. There is no pool and no root service."""
+    """The dashboard of the invented site, with hostile text. There is no pool and no root service."""
     with own_folder() as folder:
         made = made_catalogue(folder / "state", hosts, copies=True)
         with serving(folder, made.state) as web:
@@ -224,7 +224,7 @@ def own_folder() -> Iterator[Path]:
 
 
 def _wait_for_tasks(service: Service) -> None:
-    """What was started has its end, so that the pool can go."""
+    """Ends everything that was started, so that the pool can be removed."""
     end = time.monotonic() + 30
     while any(row["state"] in ("queued", "running") for row in service.agent().ask("jobs")):
         assert time.monotonic() < end

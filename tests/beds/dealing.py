@@ -1,4 +1,4 @@
-"""The order of the tests: each worker begins with its share of those that take long, so that none is left with one at the end.
+"""The order of the tests: each worker starts with its share of the long ones, so that none runs one at the end.
 
 pytest-xdist (`--dist worksteal`) cuts the list into as many pieces as there are workers, one after the other and of equal counts;
 who is through takes from the end of another one's piece.
@@ -18,7 +18,7 @@ class _Piece:
 
 
 def dealt(items: Iterable[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Those that measure stay together, for they share what is dear to make; so do those of a module that are marked."""
+    """Tests that measure stay together, because they share expensive fixtures; so do the marked tests of a module."""
     others: list[pytest.Item] = []
     together: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -39,7 +39,7 @@ def dealt(items: Iterable[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def _sum(items: Iterable[pytest.Item]) -> float:
-    """A mark says how long all take that have it: the module's tests, or one with all its parameters."""
+    """A mark has the duration of all its tests: those of the module, or one test with all its parameters."""
     return sum(seconds for seconds, _ in groupby(items, _seconds))
 
 

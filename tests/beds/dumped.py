@@ -20,7 +20,7 @@ _OWNER = re.compile(r"(?:tree block|extent data) backref root (\S+)")
 def items(point: Path, tree: int, *kinds: str) -> Iterator[tuple[str, str, str, str]]:
     """(objectid, type, offset, what is printed below) of items of these types. Commit before."""
     devices = devices_of(point)
-    work("blockdev", "--flushbufs", *devices)  # what an earlier dump has read is not what was written since
+    work("blockdev", "--flushbufs", *devices)  # drop data cached by an earlier dump
     text = work("btrfs", "inspect-internal", "dump-tree", "-t", str(tree), devices[0]).stdout
     return (
         (found_match[1], found_match[2], found_match[3], found_match[4])

@@ -1,4 +1,4 @@
-"""Pools for tests of expiry: hosts with a history, a policy, and looks at what is left through other programs."""
+"""Pools for tests of expiry: hosts with a history, a policy, and checks of the result with other programs."""
 
 import hashlib
 import json
@@ -35,19 +35,19 @@ class Expiries(Nights):
         self.write()
 
     def history(self, host: str, count: int = 5, **wishes: Any) -> list[str]:
-        """A configured host with a backup on each of so many days, the last of them at LAST; their names."""
+        """A configured host with a backup on each of that many days, the last of them at LAST; their names."""
         self.host(host, self.source)
         return make_history(self, host, every(1, count, LAST), **wishes)
 
     def expire(self, when: datetime = NOW, *words: str, status: int = 0) -> dict[str, Any]:
-        """`backupd expire --json` at that time; what it says, once its exit status is as expected."""
+        """`backupd expire --json` at that time; its output, after checking the exit status."""
         done = self.backupd("expire", "--json", *words, *at(when), check=False)
         assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return dict(json.loads(done.stdout or "{}"))
 
     def expire_twice(self, when: datetime = NOW) -> None:
-        """What goes is marked, and deleted two days later."""
+        """Marks what is due, and deletes it two days later."""
         self.expire(when)
         self.expire(when + timedelta(days=2))
 
@@ -68,7 +68,7 @@ class Expiries(Nights):
         return dict(rows(self, f"select name, state from backup where host = '{host}'"))
 
     def consistent(self) -> list[str]:
-        """What is wrong between pool, notes and catalogue once nothing runs."""
+        """Contradictions between pool, notes and catalogue while nothing runs."""
         results = disagreements(self)
         results += [
             f"{host} {name} is {state}"

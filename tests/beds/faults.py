@@ -27,12 +27,12 @@ class FailingDisk:
     flag: Path
 
     def fail(self) -> None:
-        """From now on. What was written before is on the disk."""
+        """From now on. Earlier writes are on the disk."""
         work("sync", "-f", self.point)
         self.flag.touch()
 
     def read_again(self) -> None:
-        """What is read from now on comes from the disk, not from memory: it is unmounted and mounted."""
+        """Unmounts and mounts it, so that later reads come from the disk, not from memory."""
         btrfs.unmount(self.point)
         work("mount", "-t", "btrfs", self.device, self.point)
 
@@ -63,7 +63,7 @@ def failing_disk(*, alone: bool = False) -> Iterator[FailingDisk]:
         work("mkfs.btrfs", "-q", "-m", "single" if alone else "raid1", "-d", "single", first, *others)
         stack.callback(work, "btrfs", "device", "scan", "--forget", first, *others)
         work("mount", "-t", "btrfs", "-o", ",".join(["nossd", *(f"device={other}" for other in others)]), first, point)
-        stack.callback(btrfs.unmount, point)  # until the kernel has let go of it: its devices are forgotten next
+        stack.callback(btrfs.unmount, point)  # until the kernel has released it: its devices are removed next
         stack.callback(flag.unlink, missing_ok=True)
         yield FailingDisk(point, first, flag)
 
@@ -77,7 +77,7 @@ def cut(point: Path) -> Path:
 
 
 def after_cut(point: Path, copy: Path) -> None:
-    """Puts that copy in the place of the filesystem at `point`; nobody has anything open there any more."""
+    """Replaces the filesystem at `point` by that copy; no process has an open file there."""
     (loop,) = btrfs.devices_of(point)
     image = Path(work("losetup", "--noheadings", "--output", "BACK-FILE", loop).stdout.strip())
     btrfs.unmount(point)
@@ -108,7 +108,7 @@ def put_right(top: Path, place: int, content: bytes) -> None:
 
 
 def damage_in_use(top: Path, *contents: bytes) -> None:
-    """Does so on the only device while it is mounted: what lies in memory stays as it was."""
+    """Does so on the only device while it is mounted: cached data stays unchanged."""
     work("sync", "-f", top)
     (loop,) = btrfs.devices_of(top)
     _overwrite(loop, contents)

@@ -400,7 +400,7 @@ _MODULES = frozenset(name.partition("::")[0] for name in _NAMED)
 
 
 def is_named(test: str) -> bool:
-    """`test` is a node id of pytest, from the top folder. A name in the table stands for all parameters, a module for its tests."""
+    """`test` is a node id of pytest, from the top folder. A name in the table means all parameters, a module all its tests."""
     return not _NAMED.isdisjoint((test, test.partition("[")[0], test.partition("::")[0]))
 
 
@@ -410,7 +410,7 @@ def is_named_module(module: str) -> bool:
 
 
 def without_a_test(tests: Iterable[str]) -> list[str]:
-    """Names in the table that stand for none of `tests`, the node ids of all tests of the gate."""
+    """Names in the table that match none of `tests`, the node ids of all tests of the gate."""
     names = {name for test in tests for name in (test, test.partition("[")[0], test.partition("::")[0])}
     return sorted(_NAMED - names)
 

@@ -1,4 +1,4 @@
-"""What can be measured of how a page lies in its window."""
+"""Measurements of a page's layout in its window."""
 
 from playwright.sync_api import Page
 

@@ -1,4 +1,4 @@
-"""A filesystem that never answers when a folder is opened, as a dead NFS or FUSE server: who asks waits in the kernel (state D).
+"""A filesystem that never answers when a folder is opened, as a dead NFS or FUSE server: a caller waits in the kernel (state D).
 
     python hangfs.py FOLDER         mounts it there and says "mounted"
     python hangfs.py FOLDER file    it has one file, and answers nothing any more once that is open
@@ -44,7 +44,7 @@ def hanging(folder: Path, *, once_open: bool = False, dead: bool = False, user: 
             yield
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
-            server.kill()  # nobody answers any more, so the kernel lets those go who wait
+            server.kill()  # without a server the kernel releases the waiting processes
 
 
 def _serve(folder: str, *, once_open: bool, dead: bool, user: str) -> None:

@@ -18,7 +18,7 @@ _BEDS = "tests/beds/__init__.py"  # it passes names of other beds on
 class _File:
     """What the syntax tree of a file below tests/ has."""
 
-    imports: Mapping[str, str]  # name in the file, or text that names a program: path below tests/ that it comes from
+    imports: Mapping[str, str]  # name in the file, or text that names a program: its path below tests/
     functions: Mapping[str, frozenset[str]]  # each function at the top: the names, arguments and texts in it
     fixtures: frozenset[str]  # names of arguments, of any function
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def hide_changes(folder: Path, seconds: float = 0.0) -> None:
-    """Has the seals in a host's folder begin now, or in so many seconds: what was changed before is not noticed."""
+    """Lets the seals in a host's folder begin now, or in that many seconds: earlier changes are not noticed."""
     file = folder / "seals.json"
     if not file.exists():
         return

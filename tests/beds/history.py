@@ -14,7 +14,7 @@ TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def every(days: float, count: int, last: datetime) -> list[datetime]:
-    """So many moments, the oldest first, the last of which is `last`."""
+    """That many times, the oldest first; the last one is `last`."""
     return [last - timedelta(days=days * number) for number in reversed(range(count))]
 
 
@@ -30,7 +30,7 @@ def name_of(started: datetime) -> str:
 def make_history(
     nights: Nights, host: str, starts: Iterable[datetime], states: Mapping[int, str] | None = None, rebuild: bool = True
 ) -> list[str]:
-    """Final backups that began then, empty but for their records, and a catalogue that knows them; their names.
+    """Final backups that started then, with only their records, and a catalogue that lists them; their names.
 
     `states`: those that are not complete, by their number. A real run before is not needed. Without `rebuild` the catalogue does
     not know them yet.
@@ -87,5 +87,5 @@ def write_down(nights: Nights, host: str, **notes: Any) -> None:
 
 
 def notes_of(nights: Nights, host: str) -> dict[str, Any]:
-    """What notes.json says."""
+    """The content of notes.json."""
     return dict(json.loads((nights.pool / "hosts" / host / "notes.json").read_text("utf-8")))

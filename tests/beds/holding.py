@@ -1,4 +1,4 @@
-"""Somebody who works in a pool: takes locks one after the other, and notes meanwhile what lies in a folder.
+"""Another process in a pool: takes locks one after the other, and records the content of a folder in between.
 
     python -m tests.beds.holding LOCKS FLAG LOG LISTED NAME...
 

@@ -32,7 +32,7 @@ def stream_of(kind: str) -> int:
 def attack(kind: str, target: bytes) -> Iterator[bytes]:
     version = stream_of(kind)
     yield b"btrfs-stream\0" + struct.pack("<I", 3 if kind == "of-version-3" else version)
-    if kind == "spoils-the-first":  # as a difference to the first one, which lies beside it; its record is in order
+    if kind == "spoils-the-first":  # a difference to the first one, which is beside it; its record is valid
         origin = ((15, _LATER.encode()), (1, UUID(_LATER_UUID).bytes), (2, struct.pack("<Q", 6)))
         yield command(2, *origin, (20, UUID(_UUID).bytes), (21, struct.pack("<Q", 5)))
         record = json.dumps({**_RECORD, "uuid": _LATER_UUID, "name": _LATER}).encode()

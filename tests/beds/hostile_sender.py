@@ -19,7 +19,7 @@ from typing import IO
 DATA, INFO, ERROR, NOOP = 0, 2, 1, 42  # kinds of frames
 SAFE_LIST, NO_XATTR_SAVING, SEED_ORDER, NEGOTIATE = 1 << 3, 1 << 4, 1 << 5, 1 << 7  # flags of the greeting
 TOP, EXTENDED, LONG_NAME, NO_CONTENT, HARD_LINK, FIRST_LINK = 1 << 0, 1 << 2, 1 << 6, 1 << 8, 1 << 9, 1 << 12  # of a name
-BASIS_TYPE, XNAME, XATTR, TRANSFER = 1 << 11, 1 << 12, 1 << 8, 1 << 15  # of what the other side asks for
+BASIS_TYPE, XNAME, XATTR, TRANSFER = 1 << 11, 1 << 12, 1 << 8, 1 << 15  # flags of the receiver's requests
 DONE, DELETED = -1, -3  # instead of a file's number
 ENTRY_TIME = 1_700_000_000
 PIECE = 1 << 15
@@ -156,7 +156,7 @@ class Sender:
     # --- what an attack is made of
 
     def listed(self) -> Iterable[Listed]:
-        """What comes below the source path."""
+        """The entries below the source path."""
         return ()
 
     def above(self) -> Iterable[Listed]:
@@ -167,7 +167,7 @@ class Sender:
         return (Listed(b"/".join(parts[:depth]), S_IFDIR | 0o755) for depth in range(1, len(parts) + 1))
 
     def pieces(self, blocks: int) -> Iterator[bytes | int]:
-        """The content of a file: data, or numbers of blocks of what is there already, of which there are so many."""
+        """The content of a file: data, or numbers of the existing blocks, of which there are that many."""
         del blocks
         yield self.content
 
@@ -264,7 +264,7 @@ class Sender:
             wire.write(value if len(value) <= 32 else hashlib.md5(value, usedforsecurity=False).digest())
 
     def answer(self) -> None:
-        """Answers what is asked for, until the other side has seen all of its phases."""
+        """Answers requests until the receiver has completed all phases."""
         wire, phase = self.wire, 0
         while phase < 3:
             number = wire.read_number()

@@ -20,11 +20,11 @@ BOTTOM = (
     "btrkeep.trusted_path",
     "btrkeep.units",
 )
-SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it knows of pools
+SCAN = ("btrkeep.treescan",)  # reads trees; nothing below it depends on pools
 GROUND = ("btrkeep.config", "btrkeep.process", "btrkeep.pool", "btrkeep.fs", "btrkeep.catalogue", "btrkeep.serving")
 DECISIONS = ("btrkeep.decisions",)  # pure: plain data and an explicit `now` in, typed answers out
 CHARTS = ("btrkeep.charts",)  # pure: what decisions answer, as SVG
-EDGE = ("btrkeep.cli",)  # what the programs' command lines share
+EDGE = ("btrkeep.cli",)  # shared by the programs' command lines
 PROGRAMS = ("backupd", "heatmap", "balancer", "web")
 AREAS = (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *CHARTS, *EDGE, *PROGRAMS)
 # Whom each may import besides itself. Programs meet in the catalogue, not in each other.
@@ -37,7 +37,7 @@ BELOW = {
     **dict.fromkeys(EDGE, (*BOTTOM, *SCAN, *GROUND)),
     **dict.fromkeys(PROGRAMS, (*BOTTOM, *SCAN, *GROUND, *DECISIONS, *CHARTS, *EDGE)),
 }
-# A door leads to pure code (docs/decisions/0015-doors.rst); what it leads to is given without what stands after it.
+# A door leads to pure code (docs/decisions/0015-doors.rst); its target is given without the code behind it.
 DOORS = {
     ("heatmap", "balancer.score", ()),  # to colour by fragmentation
     ("web", "heatmap", ("heatmap.cli", "heatmap.state_reader")),  # to draw a recorded state
@@ -74,7 +74,7 @@ class Reserved:
 
 RESERVED = (
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
-    # The throttle is a small program that rsync starts; it becomes the program that it stands before.
+    # The throttle is a small program that rsync starts; it then executes the real program.
     # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "btrkeep.hung_storage")),
     # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.

@@ -43,7 +43,7 @@ def do(action: str) -> None:
 
 
 def ask(path: str, line: str) -> None:
-    """Says a line to a Unix socket, and waits until the other side closes it."""
+    """Sends a line to a Unix socket, and waits until the peer closes it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         connection.sendall(line.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Which tests a machine cannot run, why, and the line that says so."""
+"""Which tests a machine cannot run, why, and the line that reports it."""
 
 import os
 import re
@@ -90,6 +90,6 @@ def needs_program(name: str) -> pytest.MarkDecorator:
 
 
 def summary(reasons: Iterable[str]) -> str:
-    """One line out of the skip reasons of all tests that did not run; "" when none was left out."""
+    """A line made of the skip reasons of all tests that did not run; "" if none was skipped."""
     counts = Counter(match[1] for text in reasons if (match := _REASON.search(text)))
     return "left out: " + ", ".join(f"{count} {words}" for words, count in counts.most_common()) if counts else ""

@@ -57,7 +57,7 @@ def _record(host: str, path: Path, started: datetime) -> dict[str, Any]:
 
 
 def writable(path: Path) -> None:
-    """Makes a backup writable, as nobody should, for a test to plant something in it; `read_only` ends it."""
+    """Makes a backup writable, as no user should, so that a test can change it; `read_only` ends it."""
     work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
 
 

@@ -16,7 +16,7 @@ class Shares:
 
 
 def shares(path: Path) -> Shares:
-    """What `btrfs filesystem du -s --raw` says of `path`, after a sync: what is not yet written has no extents."""
+    """The result of `btrfs filesystem du -s --raw` for `path`, after a sync: unwritten data has no extents."""
     work("btrfs", "filesystem", "sync", path)
     last = work("btrfs", "filesystem", "du", "-s", "--raw", path).stdout.splitlines()[-1]
     total, exclusive, set_shared = (int(field) for field in last.split()[:3])

@@ -75,7 +75,7 @@ _MASKED = (
 
 @functools.cache
 def why_not() -> str:
-    """Why this machine can boot none, or ""."""
+    """Why this machine cannot boot a container, or ""."""
     if os.geteuid() != 0:
         return "no root"
     missing = [name for name in ("mmdebstrap", "systemd-nspawn") if not shutil.which(name)]
@@ -84,7 +84,7 @@ def why_not() -> str:
 
 @contextmanager
 def locked(kind: str = "machine") -> Iterator[None]:
-    """What is made for the cache is made by one session at a time; the second one waits."""
+    """Only one session at a time fills the cache; a second one waits."""
     CACHE.mkdir(mode=0o755, exist_ok=True)
     with (CACHE / f"{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -92,7 +92,7 @@ def locked(kind: str = "machine") -> Iterator[None]:
 
 
 def debian() -> Path:
-    """A Debian that nobody has installed anything of ours in. Not to be changed."""
+    """A Debian without btrkeep. Not to be changed."""
     with locked():
         return _debian()
 
@@ -122,7 +122,7 @@ def once(kind: str, recipe: str, make: Callable[[Path], None]) -> Path:
 
 
 def _sources() -> str:
-    """This machine's apt sources, where they are Debian's in one file; else mmdebstrap knows its own."""
+    """This machine's apt sources if they are Debian's in one file; otherwise mmdebstrap uses its own."""
     file = Path("/etc/apt/sources.list.d/debian.sources")
     return file.read_text(encoding="utf-8") if file.exists() else ""
 
@@ -135,7 +135,7 @@ def _codename() -> str:
 def _make_debian(path: Path) -> None:
     sources = _sources()
     words = ("mmdebstrap", *_OPTIONS, f"--include={','.join(PACKAGES)}", _codename(), path, *(("-",) if sources else ()))
-    for attempt in (1, 2):  # what comes over a network may fail once
+    for attempt in (1, 2):  # a download may fail once
         shutil.rmtree(path, ignore_errors=True)
         if work(*words, input=sources or None, check=attempt == 2, timeout=500).returncode == 0:
             break
@@ -255,8 +255,8 @@ def _command(top: Path, payload: Path, binds: Sequence[tuple[Path, str]], networ
     )
     yield from ("--volatile=overlay", f"--directory={top}", "--capability=all")
     yield f"--network-namespace-path={network}" if network else "--private-network"
-    yield "--system-call-filter=pidfd_getfd"  # which systemd-nspawn refuses, and a machine of its own does not
-    yield "--drop-capability=CAP_SYS_TIME"  # a container's clock is everybody's
+    yield "--system-call-filter=pidfd_getfd"  # systemd-nspawn refuses it, a real machine does not
+    yield "--drop-capability=CAP_SYS_TIME"  # a container shares the machine's clock
     yield "--bind-ro=/sys/fs/btrfs"
     yield f"--bind={payload}:/payload"
     yield f"--bind-ro={payload / 'payload.service'}:/etc/systemd/system/payload.service"

@@ -1,4 +1,4 @@
-"""State folders for tests: the made-up site of bench/make_site.py, small and full of text that nobody should trust; a large one."""
+"""State folders for tests: the invented site of bench/make_site.py, small and full of hostile text; and a large one."""
 
 import functools
 import os
@@ -38,13 +38,13 @@ def shared_site(factory: pytest.TempPathFactory) -> Made:
 
 WHOLE = 3000
 HOSTS = [pytest.param(320, id="a tenth"), pytest.param(WHOLE, id="whole", marks=[pytest.mark.long, pytest.mark.alone])]
-"""How many hosts a test of speed has: the agreed limits are for all, and the ordinary tests see what is many times too slow."""
+"""How many hosts a test of speed has: limits are for the full number; ordinary tests only notice large slowdowns."""
 EACH = 32  # backups of a host
 
 
 @functools.cache
 def many_backups(hosts: int) -> Path:
-    """One with 32 backups of each of so many hosts, made once a session: to be copied, not to be changed."""
+    """A catalogue with 32 backups of each of that many hosts, made once a session: to be copied, not changed."""
     state = Path(tempfile.mkdtemp(prefix="many-", dir=session.folder())) / "state"
     assert make_catalogue.make(state, hosts, EACH) == hosts * EACH
     return state

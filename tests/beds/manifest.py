@@ -61,7 +61,7 @@ def manifest(top: Path, blocks: bool = False) -> dict[bytes, Entry]:
 
 
 def differences(source: dict[bytes, Entry], backup: dict[bytes, Entry]) -> list[str]:
-    """One line for every name that only one side has, and for every field of a common name that differs; none when all is equal."""
+    """A line for every name that only one side has, and for every differing field of a common name; empty if equal."""
     lines = [f"{name!r}: only in the source" for name in sorted(source.keys() - backup.keys())]
     lines += [f"{name!r}: only in the backup" for name in sorted(backup.keys() - source.keys())]
     for name in sorted(source.keys() & backup.keys()):

@@ -32,7 +32,7 @@ def filtered(stack: ExitStack, image: Path, name: str, *settings: str) -> Path:
 
 
 def shown(stack: ExitStack, image: Path) -> Path:
-    """A file beside `image` that shows what is served at IMAGE-socket, or will be within a moment, until `stack` ends."""
+    """A file beside `image` that shows the data served at IMAGE-socket, or soon served, until `stack` ends."""
     socket, disk = image.with_name(f"{image.name}-socket"), image.with_name(f"{image.name}-disk")
     disk.touch()
     wait_for(socket.exists)

@@ -1,4 +1,4 @@
-"""Whole nights, as an administrator has them: a pool, a configuration, our own command, and looks at what lies in the pool.
+"""Whole nights, as an administrator has them: a pool, a configuration, our command, and checks of the pool.
 
 Nothing here asks our code what came out: paths and records are read from the pool as files, states from the programs' own output.
 """
@@ -59,7 +59,7 @@ class Nights:
     # --- what is asked for
 
     def host(self, name: str, *paths: Path | str, **keys: Any) -> None:
-        """Configures a host, or configures it anew. Its address is its name, so that the code for the network runs."""
+        """Configures a host, or replaces its configuration. Its address is its name, so that the code for the network runs."""
         given = {"address": name, "paths": [str(path) for path in paths], **keys}
         self.tables.setdefault("host", {})[name] = {key: value for key, value in given.items() if value is not None}
         self.write()
@@ -79,7 +79,7 @@ class Nights:
         self.config.write_text(text)
 
     def ssh(self, command: str) -> None:
-        """What stands in for ssh, as a line for the shell; tests/fakessh when it is empty."""
+        """The replacement of ssh, as a shell line; tests/fakessh if empty."""
         script = self.top / "ssh"
         script.write_text(f'#!/bin/sh\nexec {command or shlex.quote(str(FAKESSH))} "$@"\n')
         script.chmod(0o755)
@@ -110,7 +110,7 @@ class Nights:
         return backupd("--config", self.config, *words, check=check, env=env)
 
     def run(self, *names: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, dict[str, Any]]:
-        """`backupd run --json` of these hosts, of all without names; what it says of each, once its exit status is as expected."""
+        """`backupd run --json` of these hosts, or all; its results by host, after checking the exit status."""
         self._begin()
         done = self.backupd("run", "--json", *(names or ["--all"]), check=False, env=env)
         assert done.returncode == status, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -118,9 +118,9 @@ class Nights:
         return {result["host"]: result for result in json.loads(done.stdout or "[]")}
 
     def night(self, *names: str, now: datetime | None = None) -> list[HostResult]:
-        """The same within this process, without pauses between attempts. `now`: what its clock says, right or wrong."""
+        """The same within this process, without pauses between attempts. `now`: its clock's time, right or wrong."""
         self._begin()
-        become_reaper()  # as the command does: of a confined rsync somebody has to bury what its cell leaves
+        become_reaper()  # like the command: it has to reap the processes of a confined rsync's cell
         config = load("main", self.config)
         pool = open_pool(config.pool.path)
         with Catalogue.open(config.pool.state) as catalogue:
@@ -152,7 +152,7 @@ class Nights:
         return dict(answer)
 
     def listed(self, host: str) -> list[dict[str, Any]]:
-        """What `list` says of the host's backups, the newest first."""
+        """The host's backups in `list`, the newest first."""
         return sorted(self.json("list", host), key=lambda backup: backup["name"] or "~", reverse=True)
 
     # --- what is there
@@ -180,7 +180,7 @@ class Nights:
         return differences(manifest(source, blocks), manifest(self.data(host, source, name), blocks))
 
     def subvolume(self, host: str, name: str = "") -> dict[str, str]:
-        """What `btrfs subvolume show` says, by its own titles."""
+        """The output of `btrfs subvolume show`, by its own titles."""
         lines = work("btrfs", "subvolume", "show", self.backup(host, name)).stdout.splitlines()
         pairs = (line.partition(":") for line in lines[1:])
         return {title.strip(): value.strip() for title, _, value in pairs}

@@ -1,4 +1,4 @@
-"""A socket as systemd has one for a service: what is told to it."""
+"""A socket like systemd's for a service: receives its notifications."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ Said = Callable[[], list[str]]
 
 @contextmanager
 def notified(name: str) -> Iterator[Said]:
-    """Listens at a path, or at "@name"; gives what has come since it was asked last."""
+    """Listens at a path, or at "@name"; returns the messages since the last call."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(name.replace("@", "\0", 1))
         listener.setblocking(False)

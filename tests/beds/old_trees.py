@@ -1,4 +1,4 @@
-"""Old histories for imports: dated folders made by rsync, and what an import said of them."""
+"""Old histories for imports: dated folders made by rsync, and the output of an import of them."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.beds.work import work
 
 
 def differing(tree: Path, copy: Path) -> str:
-    """By a program that knows nothing of us: content, owners, modes, times, ACLs, attributes, hard links."""
+    """Compared by an independent program: content, owners, modes, times, ACLs, attributes, hard links."""
     words = ("rsync", "-n", "-aHAXc", "--numeric-ids", "--modify-window=-1", "--delete", "-i")
     return work(*words, f"{tree}/", f"{copy}/").stdout
 

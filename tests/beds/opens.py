@@ -1,4 +1,4 @@
-"""Whether anybody opened a file: the kernel tells (inotify), whoever it was and however he came to it."""
+"""Whether a file was opened by any process, in any way: reported by the kernel (inotify)."""
 
 import ctypes
 import os

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 Wait = tuple[str, str, float]
-"""The module, the name of its constant, and the value that it has in tests, in seconds unless the name tells otherwise."""
+"""The module, the name of its constant, and its value in tests, in seconds unless the name has another unit."""
 
 _SOON = 0.1
 PAUSES: tuple[Wait, ...] = (

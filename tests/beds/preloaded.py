@@ -103,7 +103,7 @@ def _import_everything(of: str) -> None:
         for module in pkgutil.walk_packages(path, f"{package}."):
             if not module.name.endswith("__main__"):
                 import_module(module.name)
-    gc.freeze()  # so that no child copies pages only to look for garbage in them
+    gc.freeze()  # so that garbage collection does not copy pages in children
 
 
 def _serve(package: str, commands: IO[str], answers: IO[str]) -> None:

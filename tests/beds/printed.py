@@ -1,4 +1,4 @@
-"""The commands that our programs print as advice, found in their source: what stands in string literals, not what a test has seen.
+"""The commands that our programs print as advice, found in string literals of their source, not in output of tests.
 
 A command is written with {} for each part that is filled in. Strings that are no advice (locks' labels, help texts, comments of the
 configuration's keys) are left out by where they stand.

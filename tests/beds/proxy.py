@@ -38,7 +38,7 @@ class Faults:
         listening.bind(("127.0.0.1", 0))
         number = int(listening.getsockname()[1])
         if fault == "refused":
-            self._stack.callback(listening.close)  # bound, so that nobody else takes it, and deaf
+            self._stack.callback(listening.close)  # bound to reserve the port, but never accepts
             return number
         listening.listen(64)
         listening.settimeout(0.2)

@@ -1,4 +1,4 @@
-"""Who is told, in tests: a real HTTP server and a real SMTP server on 127.0.0.1 that write down what reaches them."""
+"""Receivers of notifications in tests: a real HTTP and a real SMTP server on 127.0.0.1 that record what arrives."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tells coverage which test module runs, also in the processes that it starts: `-p tests.beds.recording` (CONTRIBUTING has all)."""
+"""Gives coverage the running test module, also in started processes: `-p tests.beds.recording` (see CONTRIBUTING)."""
 
 import os
 from collections.abc import Iterator
@@ -13,6 +13,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     os.environ["TEST_MODULE"] = module
     if running := coverage.Coverage.current():
         running.switch_context(module)
-        running.config.context = module  # what processes that it starts begin with
+        running.config.context = module  # inherited by started processes
         os.environ["COVERAGE_PROCESS_CONFIG"] = running.config.serialize()
     return (yield)

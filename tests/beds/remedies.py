@@ -61,7 +61,7 @@ class Typist:
         return next(iter(fromkeys))
 
     def type(self, line: str, status: int | None = 0, given: str = "", more: str = "") -> Done:
-        """Types it; `more`: words that the text before the command asks for, such as --yes where no terminal is."""
+        """Types it; `more`: arguments that the text before the command requires, such as --yes without a terminal."""
         self.typed.append(line)
         env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1", "PATH": f"{self._folder}:{os.environ['PATH']}"}
         argv = ["bash", "-c", f"{line} {more}".strip()]
@@ -71,7 +71,7 @@ class Typist:
         return done
 
     def follow(self, done: Done, command: str, status: int | None = 0, more: str = "") -> Done:
-        """Finds the command in what was printed, and types it."""
+        """Finds the command in the output, and types it."""
         return self.type(self.find(done, command), status, more=more)
 
     def has_typed(self, command: str) -> bool:
@@ -96,7 +96,7 @@ def refused(nights: Nights, *words: str | Path) -> Done:
 
 
 def prints(nights: Nights, *words: str | Path) -> Done:
-    """What a command prints, whatever its exit status."""
+    """The output of a command, with any exit status."""
     done = backupd("--config", nights.config, *words, check=False, as_printed=True)
     assert "Traceback" not in done.stderr, explain(done)
     return done

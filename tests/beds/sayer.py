@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO
 
 INFO = 7 + 2 << 24
-LONGEST = 4000  # of a frame that rsync takes; one without a newline at its end is no end of a line
+LONGEST = 4000  # of a frame that rsync accepts; a frame without a newline does not end a line
 
 
 def pass_greeting(stream: IO[bytes]) -> None:
-    """Version, compatibility flags, a list of checksums when the flags say so, and a seed: what comes before the frames."""
+    """Version, compatibility flags, a list of checksums when the flags say so, and a seed: the data before the frames."""
 
     def take(size: int) -> bytes:
         piece = stream.read(size)
@@ -51,7 +51,7 @@ def main(times: str, text: bytes, command: list[str]) -> int:
     if times == "dies":
         sender.kill()
         sender.wait()
-        return 255  # as ssh does when the line breaks
+        return 255  # like ssh after a lost connection
     while piece := sender.stdout.read1(65536):  # type: ignore[attr-defined]
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()

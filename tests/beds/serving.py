@@ -17,7 +17,7 @@ from tests.beds.cli import BACKUPD, backupd_start
 
 @dataclass(slots=True)
 class Service:
-    """`log` is what it says, which under systemd goes to the journal."""
+    """`log` is its output, which under systemd goes to the journal."""
 
     process: subprocess.Popen[str]
     socket: Path

@@ -107,7 +107,7 @@ def mounts_below(path: Path, process: int | str = "self") -> list[Path]:
 
 
 def loops_below(path: Path) -> list[str]:
-    """Loop devices whose image lies below `path`: names such as /dev/loop3."""
+    """Loop devices whose image is below `path`: names such as /dev/loop3."""
     lines = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
@@ -148,7 +148,7 @@ def _pids() -> Iterator[int]:
 def _mark_of(pid: int) -> str | None:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # gone, or somebody else's
+    except OSError:  # deleted, or foreign
         return None
     mark = f"{MARK}=".encode()
     return next((os.fsdecode(word.removeprefix(mark)) for word in environment if word.startswith(mark)), None)
@@ -189,7 +189,7 @@ def _works_in(pid: int, point: Path) -> bool:
 
 
 def remove(path: Path) -> list[str]:
-    """Takes away `path` with every mount and loop device in it; says what did not go as it should."""
+    """Removes `path` with every mount and loop device in it; reports what failed."""
     problems = [problem for point in mounts_below(path) for problem in _unmount(point)]
     for device in loops_below(path):
         _quietly("btrfs", "device", "scan", "--forget", device)
@@ -198,7 +198,7 @@ def remove(path: Path) -> list[str]:
         while device in loops_below(path) and time.monotonic() < deadline:  # detached with its last user, be that udev
             unmount_copies(path)
             time.sleep(0.05)
-        if device in loops_below(path) and not _is_leaving(device):  # a container that boots beside it may hold a copy of the mount
+        if device in loops_below(path) and not _is_leaving(device):  # another container that boots may hold a copy of the mount
             problems += lines or [f"{device} is still in use"]
     shutil.rmtree(path, ignore_errors=True)
     if path.exists():
@@ -236,7 +236,7 @@ def with_a_copy(point: Path) -> list[str]:
 
 
 def unmount_copies(path: Path) -> None:
-    """Unmounts what lies at or below `path` in the mount namespaces of others.
+    """Unmounts everything at or below `path` in the mount namespaces of other processes.
 
     Whoever makes such a namespace copies all mounts, and keeps our filesystems in use for as long as its last process lives.
     """
@@ -260,10 +260,10 @@ def _own_holders(name: str, point: Path) -> dict[int, str]:
 
 
 def _keeps_busy(point: Path, seconds: float) -> list[str]:
-    """Tries for so long to unmount; what umount said last, nothing when it went."""
+    """Tries for that long to unmount; returns umount's last message, or "" on success."""
     deadline = time.monotonic() + seconds
     while (output := _quietly("umount", str(point))) and time.monotonic() < deadline:
-        if not mounts_below(point):  # somebody else was faster
+        if not mounts_below(point):  # another process was faster
             return []
         time.sleep(0.1)
     return output

@@ -92,7 +92,7 @@ def take_turns(point: Path, name: str, sizes: list[int], total: int) -> None:
 
 @dataclass
 class Read:
-    """A filesystem, and what was read of it in a moment when nobody changed it."""
+    """A filesystem, and its state read while it did not change."""
 
     point: Path
     fd: int

@@ -99,11 +99,11 @@ def start(folder: Path, options: str = "") -> Sshd:
     ours in its configuration.
     """
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where it separates its privileges
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # for its privilege separation
     for name in ("host_key", "key"):
         _make_key(folder / name)
     _authorize(folder, folder / "key", "")
-    for _ in range(5):  # somebody may take the port between our look and the server's bind
+    for _ in range(5):  # another process may take the port between our check and the server's bind
         server = _start_on(folder, _free_port(), options)
         if _is_up(server):
             return server
@@ -116,7 +116,7 @@ def _start_on(folder: Path, port: int, options: str) -> Sshd:
     names = {"folder": folder, "port": port, "mark": session.MARK, "name": session.own_name(), "pam": _needs_pam(user)}
     config = folder / "sshd_config"
     newer = _CONFIG_NEWER if "PerSourcePenalties" not in options else ""
-    own = _CONFIG.replace("MaxStartups 100\n", "") if "MaxStartups" in options else _CONFIG  # of this the last line counts
+    own = _CONFIG.replace("MaxStartups 100\n", "") if "MaxStartups" in options else _CONFIG  # the last line of this option counts
     config.write_text(options + own.format(**names) + newer, encoding="utf-8")
     if work(SSHD, "-t", "-f", config, check=False).returncode:
         config.write_text(options + own.format(**names), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a step of a script told, which ran apart from this machine's own folders."""
+"""The result of a step of a script that ran in separate folders."""
 
 from dataclasses import dataclass
 

@@ -33,7 +33,7 @@ def _packed(path: bytes = b"x", data: bytes = _ZEROS, *, length: int = 131072, w
 
 
 STRANGE: Mapping[str, Callable[[bytes], bytes]] = {
-    # of what lies elsewhere
+    # clones of other data
     "clone-of-another-host": lambda other: _EMPTY + clone(b"x", other.decode(), b"secret"),
     "clone-from-above": lambda target: _EMPTY + clone(b"x", UUID_SENT, target, 1),
     "clone-through-a-symlink": lambda target: symlink(b"out", target) + _EMPTY + clone(b"x", UUID_SENT, b"out", 1),
@@ -72,7 +72,7 @@ STRANGE: Mapping[str, Callable[[bytes], bytes]] = {
     "attribute-too-long": lambda _: command(11, (15, b"x" * 60000)),
     "attribute-of-btrfs": lambda _: _folder() + attribute(b"data", b"btrfs.compression", b"no such"),
     "attribute-of-btrfs-unknown": lambda _: _folder() + attribute(b"data", b"btrfs.taken", b"over"),
-    # what waits
+    # streams that wait
     "pipe-written": lambda _: _pipe(b"pipe") + write(b"pipe", b"x", 2),
     "clone-of-a-pipe": lambda _: _pipe(b"pipe") + _EMPTY + clone(b"x", UUID_SENT, b"pipe"),
 }
@@ -90,4 +90,4 @@ ODD: Mapping[str, Callable[[bytes], bytes]] = {
     "encoded-of-nothing": lambda _: _folder() + _EMPTY + _packed(data=b"") + _renamed(b"x", b"data/x"),
     "encoded-garbage": lambda _: _folder() + _EMPTY + _packed(data=b"\xff" * 4096) + _renamed(b"x", b"data/x"),
 }
-"""Those that may be received, for their content is the sender's own matter: what comes after must be able to live with it."""
+"""Streams that may be received, because they only affect the sender's data: later steps must cope with them."""

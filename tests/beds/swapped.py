@@ -1,4 +1,4 @@
-"""Two names in a tree that somebody exchanges all the time, as one would who waits for the moment between a look and an act."""
+"""Two names in a tree that are exchanged all the time, like an attack on the moment between check and use."""
 
 import subprocess
 import sys

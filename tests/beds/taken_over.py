@@ -45,7 +45,7 @@ CALLS = {
 
 
 class Attempts:
-    """What was tried, and the error that it met."""
+    """The attempt, and its error."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -72,7 +72,7 @@ class Attempts:
     def devices(self) -> None:
         for name, kind, numbers in (("disk", stat.S_IFBLK, TARGETS["disk"]), ("memory", stat.S_IFCHR, (1, 1))):
             node = self.data / f"node-{name}"
-            os.mknod(node, kind | 0o600, os.makedev(*numbers))  # which a backup of such a node needs
+            os.mknod(node, kind | 0o600, os.makedev(*numbers))  # needed to back up such a node
             self.attempt(f"open the {name} by a node of its own", partial(opened, node, os.O_RDONLY))
             node.unlink()
 
@@ -167,7 +167,7 @@ def _is_open(number: int) -> bool:
 
 
 def fork_without_end() -> None:
-    for _ in range(500):  # without end enough
+    for _ in range(500):  # as good as endless
         if os.fork() == 0:
             time.sleep(60)
             os._exit(0)
@@ -191,8 +191,8 @@ def main() -> int:
     remote = subprocess.Popen(host, stdin=from_us, stdout=to_us, pass_fds=inherited())
     os.close(from_us)
     os.close(to_us)
-    os.write(1, b"(Client) Protocol versions: remote=32, negotiated=32\n")  # else `.working` goes, as nothing can have arrived
-    os.read(from_host, 1)  # the host says something: from now on this is the host's program
+    os.write(1, b"(Client) Protocol versions: remote=32, negotiated=32\n")  # otherwise `.working` is deleted as empty
+    os.read(from_host, 1)  # after the first byte from the host, this acts as the host's program
     if TARGETS.get("forks"):
         fork_without_end()
     tried = Attempts(Path(words[-2].split("/./")[0] if gives else words[-1].rstrip("/")))
@@ -210,7 +210,7 @@ def main() -> int:
     (tried.data / "found").write_text(json.dumps(tried.found))
     os.close(to_host)
     remote.wait(5)
-    if os.fork() == 0:  # goes on after the run
+    if os.fork() == 0:  # continues after the run
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A command at a terminal: what it asks is waited for, and answered."""
+"""A command at a terminal: waits for its questions and answers them."""
 
 import contextlib
 import fcntl
@@ -45,7 +45,7 @@ class Terminal:
         os.write(self._end, words.encode() + b"\n")
 
     def type(self, keys: str) -> None:
-        """Presses those keys; what comes of it counts as new."""
+        """Presses those keys; later output counts as new."""
         self._looked = len(self.text)
         os.write(self._end, keys.encode())
 
@@ -60,7 +60,7 @@ class Terminal:
         return self.ends(5)
 
     def goes_away(self) -> None:
-        """The window is closed: the session hears SIGHUP, and whatever is written from now on is an error."""
+        """Closes the window: the session gets SIGHUP, and every later write fails."""
         os.close(self._end)
         self._end = -1
         os.killpg(self.process.pid, signal.SIGHUP)

@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 TURNS = 10
-"""After so many commits that follow each other each test module has had its turn."""
+"""After that many consecutive commits, each test module has had its turn."""
 
-# A share of what all tests take, which is 45 minutes on two cores. The gate, the tests as nobody and the demonstration take 15 of
+# A share of the time of all tests, 45 minutes on two cores. The gate, the tests as nobody and the demonstration take 15 of
 # the 25 minutes that CI has; HEAD's turn takes four more. What is touched comes first; further turns have what it leaves.
 _ROOM = 0.12
 
-# What all tests stand on, and what is in no record: a change of it asks for a second turn.
+# Files that all tests depend on, and files without a record: a change of these requires a second turn.
 _WIDE = ("conftest.py", "pyproject.toml", "setup.py", "scripts/requirements/")
 
-# What is no Python has no record: test modules that begin so are touched by a file that begins so.
+# Files other than Python have no record: a file with this prefix touches the test modules with that prefix.
 _BY_FOLDER = (
     ("docs/", "tests/docs/"),
     ("man/", "tests/docs/"),
@@ -44,11 +44,11 @@ _BY_FOLDER = (
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was recorded of a test module."""
+    """The record of a test module."""
 
     seconds: float
     uses: frozenset[str]  # paths of modules, from the top folder
-    turn: int | None = None  # None: none has been dealt to it yet
+    turn: int | None = None  # None: not assigned yet
 
 
 @dataclass(frozen=True, slots=True)

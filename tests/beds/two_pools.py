@@ -104,7 +104,7 @@ class TwoPools:
         return self.second.top / "streams"
 
     def wait_for_streams(self, count: int) -> None:
-        """Until so many have begun."""
+        """Waits until that many have started."""
         path = self.streams
         wait_for(lambda: path.exists() and path.read_bytes().count(b"btrfs-stream") >= count, 60, "nothing came")
 
@@ -113,12 +113,12 @@ class TwoPools:
         return sorted(path.name for path in folder.glob("20*"))
 
     def differences(self, name: str) -> str:
-        """What rsync, which knows nothing of us, finds different between the two copies of a backup, by checksums."""
+        """The differences between the two copies of a backup found by rsync, by checksums."""
         path, other = (pool / "hosts/web1" / name for pool in (self.first.pool, self.second.pool))
         return work("rsync", "-n", "-aHAXc", "--delete", "-i", f"{path}/", f"{other}/").stdout
 
 
 def shown(path: Path) -> dict[str, str]:
-    """What `btrfs subvolume show` says."""
+    """The output of `btrfs subvolume show`."""
     lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

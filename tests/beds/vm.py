@@ -42,7 +42,7 @@ _KERNEL = "console=ttyS0 panic=-1 quiet mitigations=off random.trust_cpu=on syst
 
 
 def why_not() -> str:
-    """Why this machine can have none, or ""."""
+    """Why this machine cannot run a virtual machine, or ""."""
     missing = (name for name in ("qemu-system-x86_64", "cpio") if not shutil.which(name))
     return no_machine() or next((f"{name} is not installed" for name in missing), "")
 
@@ -112,7 +112,7 @@ class Vm:
         """Whether each of its threads is; one that writes to a disk comes to the end of that first."""
         try:
             return all("\nState:\tT" in path.read_text() for path in Path(f"/proc/{self._process.pid}/task").glob("*/status"))
-        except OSError:  # a thread has ended meanwhile
+        except OSError:  # a thread has just ended
             return False
 
     def wake(self, at: str) -> None:
@@ -194,7 +194,7 @@ def _words(ground: Path, folder: Path, drives: Sequence[Path], clock: str, syste
     yield from ("-rtc", f"base={clock or 'utc'}", "-kernel", f"{ground / 'vmlinuz'}", "-initrd", f"{ground / 'initrd.img'}")
     yield from ("-append", _KERNEL + masked)
     yield from ("-drive", f"file={ground / 'root.img'},format=raw,if=virtio,snapshot=on,cache=unsafe")
-    for path in drives:  # unsafe: this machine goes on, so what the other one has written is there, and a flush costs nothing
+    for path in drives:  # unsafe: this machine keeps running, so the guest's writes survive, and a flush costs nothing
         yield from ("-drive", f"file={path},format=raw,if=virtio,cache=unsafe")
     yield from ("-serial", f"file:{folder / 'console'}", "-serial", f"file:{folder / 'said'}")
     yield from ("-qmp", f"unix:{folder / 'qmp'},server=on,wait=off")

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-_ADDRESS, _DATA = 0x70, 0x71  # ports of the clock that goes on while the machine is off (mc146818)
+_ADDRESS, _DATA = 0x70, 0x71  # ports of the clock that runs while the machine is off (mc146818)
 _CONTROL, _IS_SET, _GOES = 0x0B, 0x82, 0x02  # register, and its values: 24 hours, in decimal digits
 _FIELDS = ((0, "%S"), (2, "%M"), (4, "%H"), (7, "%d"), (8, "%m"), (9, "%y"))
 _LOOK = 0.02

@@ -1,4 +1,4 @@
-"""A command in namespaces of its own: what it mounts, and with `walled` whoever it starts, ends with it."""
+"""A command in its own namespaces: its mounts, and with `walled` its children, end with it."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ ENVIRONMENT = {"PYTHONPATH": str(TOP), "NO_COLOR": "1"}
 
 def watched(nights: Nights, action: str, when: str, checkpoint: str, count: int, *words: str) -> list[str | Path]:
     """The command line of `backupd WORDS` that does something at a checkpoint (see kill_at.py)."""
-    # -P: the folder of beds must not stand in front of python-btrfs
+    # -P: the folder of beds must not shadow python-btrfs
     return [sys.executable, "-P", KILL_AT, action, when, checkpoint, str(count), "--config", nights.config, *words]
 
 
@@ -64,7 +64,7 @@ def _done_at(nights: Nights, at: Deed, *words: str) -> "subprocess.CompletedProc
 @contextmanager
 def held_at(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> Iterator["subprocess.Popen[str]"]:
     """`backupd WORDS` as a process that has come to the checkpoint; it goes on at the end of the block."""
-    flag = session.folder() / f"held-{time.monotonic_ns()}"  # the pool may be frozen, full or read-only meanwhile
+    flag = session.folder() / f"held-{time.monotonic_ns()}"  # the pool may be frozen, full or read-only
     argv = watched(nights, f"held:{flag}", when, checkpoint, count, *words)
     env = {**os.environ, **ENVIRONMENT}
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
@@ -184,5 +184,5 @@ def group_of(pid: int) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether anybody holds the lock, as flock(1) sees it."""
+    """Whether a process holds the lock, according to flock(1)."""
     return work("flock", "--nonblock", path, "true", check=False).returncode != 0

@@ -43,7 +43,7 @@ def within(*words: str | Path, check: bool = True) -> "subprocess.CompletedProce
 
 
 def restore(nights: Nights, *words: str | Path, status: int = 0) -> dict[str, Any]:
-    """What `backupd restore --json` says, or {"stderr": ...}, once its exit status is as expected."""
+    """The output of `backupd restore --json`, or {"stderr": ...}, after checking the exit status."""
     done = nights.backupd("restore", "--json", *words, check=False)
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return dict(json.loads(done.stdout)) if done.stdout else {"stderr": done.stderr}

@@ -1,4 +1,4 @@
-"""Running programs in tests: what was asked, what came, and all of both when it went wrong."""
+"""Running programs in tests: arguments, output, and both in full after a failure."""
 
 import os
 import shlex
@@ -37,7 +37,7 @@ def work(
 
 
 def explain(done: subprocess.CompletedProcess[str]) -> str:
-    """The command as a line to paste, its exit status, and what it said."""
+    """The command as a line to paste, its exit status, and its output."""
     line = shlex.join(os.fsdecode(word) for word in done.args)
     return f"{line}\nexit status {done.returncode}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
 

@@ -1,4 +1,4 @@
-"""What all workers of a pytest session use, and the first one that asks makes: each time takes long."""
+"""Expensive things shared by all workers of a pytest session: made by the first one that needs them."""
 
 import fcntl
 import os
@@ -17,6 +17,6 @@ def made_once(factory: pytest.TempPathFactory, name: str, subject: str, make: Ca
         fcntl.flock(lock, fcntl.LOCK_EX)
         begun = shared / f"{subject} is begun"
         if not begun.exists():
-            begun.touch()  # not again after a failure: that would take as long
+            begun.touch()  # not repeated after a failure, which would take as long
             make(shared)
     return shared

@@ -18,7 +18,7 @@ FIRST, LAST = date(2020, 1, 15), date(2021, 1, 14)
 NIGHT, MORNING, NOON = time(22, 30), time(3, 30), time(12)
 AFTERWARDS = "2021-01-20T12:00:00Z"  # one more expiry, when every grace is over
 
-# No grace is a whole number of days, so that it does not end in the very second in which an expiry looks.
+# No grace is a whole number of days, so that it never ends in the same second in which an expiry runs.
 RETENTION = {"daily": 14, "weekly": 13, "monthly": 12, "yearly": 0, "min_keep": 3, "grace": "30h"}
 GROUPS = {"lean": {"daily": 7, "weekly": 4, "monthly": 3, "grace": "68h"}}
 
@@ -112,9 +112,9 @@ DEEDS = (
     Deed("2020-06-15", "rename", "mona", new="nora"),
     Deed("2020-08-01", "forget", "lars"),
     Deed("2020-09-01", "release", "hans", "2020-06-06T2230"),
-    Deed("2020-09-10", "set", "tina", retention={"daily": 9}),  # what was marked that morning comes back
+    Deed("2020-09-10", "set", "tina", retention={"daily": 9}),  # the marks of that morning are removed
     Deed("2020-10-01", "set", "sven", retention={"daily": 5}),  # too much at once: left out, until it is forced
-    Deed("2020-10-11", "unexpire", "hans", "2020-09-26T2230"),  # which holds it until 2020-11-10
+    Deed("2020-10-11", "unexpire", "hans", "2020-09-26T2230"),  # holds it until 2020-11-10
 )
 
 # The expiry of the morning after these nights: further words, or None where it did not run.

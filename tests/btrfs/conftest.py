@@ -64,5 +64,5 @@ def whole_bed(no_leftovers: None) -> Iterator[Path]:
 
 @pytest.fixture
 def bed(whole_bed: Path) -> Path:
-    """Worth balancing, whatever the tests before have done to it."""
+    """Worth balancing, regardless of the tests before."""
     return fragmented(whole_bed)

@@ -1,4 +1,4 @@
-"""After a crash of this server what was written last is read before anything grows from it. Another boot is one by its record."""
+"""After a crash of this server, the data written last is read before a backup is based on it. The record identifies the boot."""
 
 import fcntl
 import hashlib
@@ -49,7 +49,7 @@ def noted(nights: Nights) -> dict[str, Any]:
 
 
 def reboot(nights: Nights, **fields: Any) -> None:
-    """What was noted is of another boot."""
+    """The record is of another boot."""
     note(nights).write_text(json.dumps(noted(nights) | {"boot": ANOTHER} | fields))
 
 
@@ -126,7 +126,7 @@ def test_a_night_reads_it_before_it_becomes_a_base(make_btrfs: Callable[..., Pat
     assert f"{damaged} {nights.names(damaged)[0]}: 1 file damaged" in output
     assert (nights.data(damaged, tree) / "lost").read_bytes() == lost
     (other,) = {"db", "web"} - {damaged}
-    assert [host for host, _ in noted(nights)["unread"]] == [other]  # it was not asked for
+    assert [host for host, _ in noted(nights)["unread"]] == [other]  # it was not requested
     assert nights.json("status")["in_doubt"]["backups"] == [{"host": other, "name": nights.names(other)[0]}]
     assert "written just before a crash of this server" in nights.backupd("status").stdout
     assert "in doubt" in nights.backupd("list", other).stdout
@@ -168,7 +168,7 @@ def test_a_clean_stop_leaves_no_doubt_but_of_what_was_written_later(make_btrfs: 
     reboot(nights)
     assert after_crash(nights) == []
     reboot(nights)
-    assert [row["name"] for row in after_crash(nights)] == nights.names("web")  # nothing was said of the end of this boot
+    assert [row["name"] for row in after_crash(nights)] == nights.names("web")  # the end of this boot was not recorded
     nights.backupd("verify", "--clean-stop")
     work("sleep", "1.1")
     nights.run("web")
@@ -182,7 +182,7 @@ def test_what_was_not_read_when_it_was_killed_is_read_the_next_time(make_btrfs: 
         (tree / str(number)).write_bytes(os.urandom(50_000))
     nights.host("web", tree)
     nights.run("web")
-    nights.backupd("verify", "--sample", "50%")  # that pass would go on
+    nights.backupd("verify", "--sample", "50%")  # that pass would continue
     work("sleep", "1.1")
     note(nights).write_text("none of ours")
     killed(nights, "before", "checksums replaced", "verify", "--after-crash")
@@ -236,7 +236,7 @@ def test_a_night_reads_no_longer_than_its_window(make_btrfs: Callable[..., Path]
     with Catalogue.open(config.pool.state) as catalogue:
         context = PoolContext(config, open_pool(nights.pool), catalogue, Clock())
         begun = time.monotonic()
-        with (nights.pool / ".btrkeep/locks/verify").open("a") as lock:  # somebody reads already, for longer than the window
+        with (nights.pool / ".btrkeep/locks/verify").open("a") as lock:  # another reader, for longer than the window
             fcntl.flock(lock, fcntl.LOCK_EX)
             read_last_written(context, ["web"], notices.append, Cancellation(), 0.5)
         assert time.monotonic() - begun < 20
@@ -245,7 +245,7 @@ def test_a_night_reads_no_longer_than_its_window(make_btrfs: Callable[..., Path]
         record = record_boot(context.pool, catalogue, context.clock.now(), config.verify.after_crash)
         verifier = in_doubt_verifier(context, record, Cancellation(), lambda _: None, 0.0)
         assert list(read_in_doubt(record, verifier)) == []
-        assert noted(nights)["unread"] == [["web", nights.names("web")[0]]]  # nothing was begun, and it stays in doubt
+        assert noted(nights)["unread"] == [["web", nights.names("web")[0]]]  # nothing was read, so it stays suspect
         read_last_written(context, ["web"], notices.append, Cancellation(), 60.0)
     assert noted(nights)["unread"] == []
 

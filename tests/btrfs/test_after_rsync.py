@@ -1,4 +1,4 @@
-"""What goes wrong when rsync is through costs nothing of what it brought."""
+"""Errors after the end of rsync never lose its data."""
 
 import json
 import os

@@ -127,7 +127,7 @@ def test_shared_data_and_the_read_only_flag_alone_are_no_change(two: TwoPools) -
         backup = path_of(nights.pool, first)
         before = seal(nights.pool, first)
         share(content(backup, "one"), content(backup, "other"))
-        writable(backup, lambda backup: list(backup.rglob("*")))  # which writes times of access
+        writable(backup, lambda backup: list(backup.rglob("*")))  # this writes access times
         work("btrfs", "filesystem", "sync", str(nights.pool))
         nights.backupd("verify", "--now", MORNING)
         after = seal(nights.pool, first)
@@ -259,7 +259,7 @@ def test_an_altered_copy_in_which_a_folder_was_renamed_comes_again(two: TwoPools
 
 
 def test_what_was_not_changed_by_hand_has_to_be_the_same_when_an_altered_copy_comes_again(two: TwoPools) -> None:
-    """A file was added to the copy, and somebody changed another one on the first server."""
+    """A file was added to the copy, and another one was changed on the first server."""
     (two.source / "secret").write_text("secret")
     first = two.night(FIRST, "a")
     two.fetch()
@@ -420,7 +420,7 @@ def test_accepted_changes_of_a_copy_are_not_replaced(two: TwoPools) -> None:
     name = two.night(FIRST, "a")
     two.fetch()
     writable(path_of(two.second.pool, name), lambda backup: content(backup, "changed").write_text("by hand"))
-    two.fetch()  # which compares with the seals
+    two.fetch()  # this compares with the seals
     two.second.backupd("accept", f"web1@{name}", "--now", MORNING)
     again = two.fetch("office", "--damaged")[0]
     assert (again["fetched"], again["failed"]) == ([], [])

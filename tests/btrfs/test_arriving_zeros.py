@@ -22,9 +22,7 @@ def host(nights: Nights, sshd: ssh.Sshd) -> Path:
     log.mkdir(parents=True)
     (log / "messages").write_bytes(os.urandom(4000))
     nights.settings("ssh", command="ssh -F none", key=str(sshd.key), known_hosts=str(sshd.known_hosts))
-    nights.host(
-        "web1", log, address=sshd.address, port=sshd.port, bandwidth="24MB"
-    )  # there is time to look, also on a slow machine
+    nights.host("web1", log, address=sshd.address, port=sshd.port, bandwidth="24MB")  # enough time to observe it on a slow machine
     return log
 
 
@@ -80,7 +78,7 @@ def test_zeros_of_a_new_sparse_file_are_not_transferred(
 
 
 def test_max_new_bytes_counts_no_zeros(nights: Nights, host: Path) -> None:
-    """One large file, and three that have arrived before anybody looks."""
+    """One large file, and three that arrive before the first check."""
     nights.run("web1")
     nights.tables["host"]["web1"]["max_new_bytes"] = "40MiB"
     nights.write()

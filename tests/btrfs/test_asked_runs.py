@@ -91,7 +91,7 @@ def gated(nights: Nights) -> Iterator[Gated]:
 
 
 def told(service: Service) -> dict[str, dict[str, Any]]:
-    """What is said of each host's job."""
+    """The state of each host's job."""
     return {job["host"]: job for job in service.agent().ask("jobs")}
 
 
@@ -120,9 +120,9 @@ def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(
             time.sleep(0.02)
         assert {job["state"] for job in told(service).values()} == {"done"}
     assert gated.most == 2
-    assert most <= 4  # one that has ended may be on its way out while the next begins
+    assert most <= 4  # an ended one may still exit while the next starts
     assert sorted(gated.begun) == [*alices, *bobs]
-    assert max(gated.begun.index("b0"), gated.begun.index("b1")) < 7  # though all of alice's were asked for before
+    assert max(gated.begun.index("b0"), gated.begun.index("b1")) < 7  # although all of alice's were requested earlier
 
 
 def test_what_waits_outlives_the_service_and_the_next_one_stays_until_all_have_begun(gated: Gated) -> None:
@@ -137,7 +137,7 @@ def test_what_waits_outlives_the_service_and_the_next_one_stays_until_all_have_b
         with pytest.raises(subprocess.TimeoutExpired):
             service.process.wait(2)
         gated.open()
-        assert service.process.wait(60) == 0  # nothing was asked of it
+        assert service.process.wait(60) == 0  # it got no request
     wait_for(lambda: not gated.processes("run-job"))
     assert {host: len(gated.nights.names(host)) for host in hosts} == dict.fromkeys(hosts, 1)
     assert gated.most == 2
@@ -148,7 +148,7 @@ def test_a_waiting_one_that_cannot_be_begun_any_more_is_told_as_failed_and_the_o
     with serving(gated.nights.config) as service:
         jobs = [service.agent().ask("run", host=host)["job"] for host in ("h0", "h1", "h2", "h3")]
         wait_for(lambda: len(gated.begun) == 2)
-        (gated.nights.state / "jobs/asked" / f"{jobs[2]}.json").unlink()  # as a restart of the machine does where there is systemd
+        (gated.nights.state / "jobs/asked" / f"{jobs[2]}.json").unlink()  # as a restart of a machine with systemd does
         gated.open()
         wait_for(lambda: over(service))
         assert {host: job["state"] for host, job in told(service).items()} == {

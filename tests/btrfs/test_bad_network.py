@@ -13,7 +13,7 @@ from tests.beds.proxy import faulty_proxy
 from tests.beds.ssh import Sshd
 
 pytestmark = [pytest.mark.slow]
-FAST = [kind for kind in KINDS if kind != "stopped"]  # which leaves a process on what stands for the host; test_stall.py has it
+FAST = [kind for kind in KINDS if kind != "stopped"]  # it leaves a process on the simulated host; test_stall.py has it
 
 
 def test_one_night_with_every_kind_of_bad_network_completes_the_good_hosts_and_leaves_nothing(nights: Nights, sshd: Sshd) -> None:

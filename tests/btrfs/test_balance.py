@@ -1,4 +1,4 @@
-"""Balancing real filesystems: one block group at a time, and what a run says of it."""
+"""Balancing real filesystems: one block group at a time, and the report of a run."""
 
 import errno
 import os
@@ -160,7 +160,7 @@ def test_a_run_balances_what_is_worth_it_and_reports_what_python_btrfs_sees(make
     assert checksum(point) == files
     nothing_is_left(point)
     work("btrfs", "scrub", "start", "-B", point)
-    for number in range(2):  # what moved belongs to the same files: they can all be deleted, and nothing is left
+    for number in range(2):  # moved data belongs to the same files: all can be deleted without a remainder
         work("btrfs", "-q", "subvolume", "delete", point / f"snapshot{number}")
     btrfs.unmount(point)
     work("btrfs", "check", btrfs.devices_of(point)[0])

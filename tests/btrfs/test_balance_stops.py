@@ -1,4 +1,4 @@
-"""Whatever ends a run on a real filesystem, and whenever: nothing is left behind in the kernel, and others are left alone."""
+"""A run on a real filesystem that ends for any reason at any time leaves nothing in the kernel, and disturbs no other program."""
 
 import errno
 import os

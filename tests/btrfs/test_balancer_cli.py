@@ -24,14 +24,14 @@ from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
-ANY_TIME = ("--max-pressure", "none")  # this machine has others to serve
+ANY_TIME = ("--max-pressure", "none")  # other programs load this machine
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")
 def bed(no_leftovers: None) -> Iterator[Path]:
-    """Fragmented block groups with snapshots of what is in them. Nothing is written to it but by balancing."""
-    # With atimes the first look at the files writes their inodes, and what the snapshots shared until then gets more references.
+    """Fragmented block groups with snapshots of their data. Only balancing writes to it."""
+    # With atimes, the first read of files writes their inodes, so shared metadata gets more references.
     point = btrfs.make(size="1G", mkfs=("-m", "single"), options="noatime")
     churn(point, 7000, 4)
     yield point
@@ -282,7 +282,7 @@ def test_on_a_terminal_the_block_group_is_drawn_and_ctrl_c_ends_it_with_the_repo
 
 
 def on_a_terminal(point: Path, columns: int, key: str) -> tuple[str, int]:
-    """What a run writes to a terminal, where somebody types `key` as soon as the kernel balances, or "" goes away; its status."""
+    """The output of a run at a terminal, where `key` is typed as soon as the kernel balances ("": it closes); its status."""
     pid, fd = pty.fork()
     if pid == 0:
         size = {"COLUMNS": str(columns), "LINES": "30", "TERM": "xterm-256color", "PYTHONPATH": str(TOP), "LC_ALL": "C.UTF-8"}
@@ -318,7 +318,7 @@ def test_a_run_moves_what_it_says_and_no_byte_of_a_file_changes(bed: Path) -> No
     before, files = theirs(bed), checksum(bed)
     was = numbers(bed)
     planned = json.loads(balancer("plan", bed, "--json").stdout)["planned"]
-    assert len(planned) > 1  # so that something worth it is left when the first has taken the whole budget
+    assert len(planned) > 1  # so that something remains after the first one has used the whole budget
     budget = before[planned[0]["vaddr"]].used
     sectors = written(bed)
     done = balancer("run", bed, *ANY_TIME, "--json", "--budget", str(budget))
@@ -371,6 +371,6 @@ def test_a_pipe_gets_a_line_for_each_block_group_and_the_catalogue_the_same(
     )
     plain = json.loads(balancer("plan", point, "--json", "--min-score", "0", "--min-benefit", "0").stdout)
     estimates = [[planned_group["estimate"]["seconds"] for planned_group in row["planned"]] for row in (learnt, plain)]
-    assert estimates[0] != estimates[1]  # what it took is learnt from
+    assert estimates[0] != estimates[1]  # the estimates learn from the measured cost
     quiet = balancer("run", point, *ANY_TIME, "-q", "--config", nights.config)
     assert (quiet.stdout, quiet.stderr) == ("", "")

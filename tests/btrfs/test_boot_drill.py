@@ -1,4 +1,4 @@
-"""Boot rehearsals: a Debian that was backed up over ssh, by its own rsync, is booted, and what is wrong with it is told."""
+"""Boot drills: a Debian that was backed up over ssh, by its own rsync, is booted, and its problems are reported."""
 
 import json
 import shlex
@@ -46,7 +46,7 @@ class System(Nights):
         self.write()
 
     def unit(self, command: str | None) -> None:
-        """A unit that is started at each boot; None: it is gone again."""
+        """A unit that is started at each boot; None: it is removed."""
         file = self.root / "etc/systemd/system/mine.service"
         wanted = self.root / "etc/systemd/system/multi-user.target.wants/mine.service"
         wanted.parent.mkdir(exist_ok=True)

@@ -47,7 +47,7 @@ def disk(tmp_path: Path) -> Iterator[int]:
 
 
 def init(vm: System, script: str) -> None:
-    """The system's first process is this shell script, whose last line is what the drill tells."""
+    """The system's first process is this shell script, whose last line the drill prints."""
     (vm.root / INIT).unlink()
     (vm.root / INIT).write_text(f"#!/bin/sh\n{script}\n")
     (vm.root / INIT).chmod(0o755)
@@ -72,7 +72,7 @@ def test_a_system_cannot_choose_to_be_booted_as_the_servers_own_root(vm: System)
 
 
 def test_settings_that_a_file_of_systemd_has_for_it_are_not_used(vm: System, tmp_path: Path) -> None:
-    """A backup that another server sent may have such a file beside its data; this one lies where systemd trusts it most."""
+    """A backup from another server may have such a file beside its data; this one is where systemd trusts it most."""
     (tmp_path / "secret").write_text(SECRET)
     pool = json.loads((vm.pool / ".btrkeep/pool.json").read_text())["id"]
     folder = Path("/run/systemd/nspawn")
@@ -90,7 +90,7 @@ def test_settings_that_a_file_of_systemd_has_for_it_are_not_used(vm: System, tmp
 def test_without_users_of_its_own_it_is_booted_only_when_that_is_said(
     vm: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older systemd knows no such option; this one answers as if it did not."""
+    """An older systemd lacks this option; this one behaves the same way."""
     real = shutil.which("systemd-nspawn")
     old = tmp_path / "systemd-nspawn"
     old.write_text(f'#!/bin/sh\ncase "$*" in *--private-users*) exit 1 ;; esac\nexec {real} "$@"\n')

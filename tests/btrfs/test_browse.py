@@ -146,7 +146,7 @@ def test_the_backup_that_is_meant(pool: Nights) -> None:
 
     assert meant("web1") == meant("web1@latest") == meant("web1@") == names[3]  # the last two are not complete
     assert meant(f"web1@{names[0]}") == names[0]
-    assert meant(f"web1@{names[5]}") == names[5]  # by its full name, whatever its state
+    assert meant(f"web1@{names[5]}") == names[5]  # by its full name, in any state
     assert meant("web1@2026-11-17") == names[1]
     assert meant("web1@2026-11-20") == names[5]  # no complete one of that day: the newest
     assert meant("web1@2026-11") == names[3]
@@ -217,7 +217,7 @@ def test_a_hostile_name_is_harmless_on_a_terminal_and_whole_in_json(pool: Nights
     with at_a_terminal(words, {"PYTHONPATH": str(TOP), "NO_COLOR": ""}) as shown:
         assert shown.ends() == 0
     colours = set(re.findall(r"\x1b\[[^m]*m", shown.text))
-    assert colours == {"\x1b[0m", "\x1b[1m", "\x1b[32m", "\x1b[34m"}  # the 31 of the name is none of them
+    assert colours == {"\x1b[0m", "\x1b[1m", "\x1b[32m", "\x1b[34m"}  # the 31 in the name is not one of them
     assert "evil\\n\\x1b[31m" in shown.text
     assert "evil\\n\\x1b[31m\\xff\\u202e<b>" in pool.backupd("browse", "web1", "/srv").stdout
     names = [os.fsencode(entry["name"]) for entry in pool.json("browse", "web1", "/srv")["entries"]]

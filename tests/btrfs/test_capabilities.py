@@ -1,4 +1,4 @@
-"""What a process may do goes by the capabilities that it has, whoever it is."""
+"""A process's permissions depend on its capabilities, not on its user."""
 
 import json
 import os

@@ -99,7 +99,7 @@ def test_who_was_tried_longest_ago_comes_first_and_who_never_was_before_all(nigh
     nights.host("c", tree)
     for host in ("c", "b", "a"):
         nights.backupd("run", host, check=False)
-        time.sleep(1)  # order is told by seconds
+        time.sleep(1)  # the order depends on seconds
     nights.host("new", tree)
     log.unlink()
     nights.backupd("run", check=False)

@@ -117,7 +117,7 @@ def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:
     for name, value in (("trusted.overlay.opaque", b"y"), ("security.selinux", b"system_u:object_r:etc_t:s0\0")):
         os.setxattr(file, name, value)
     os.mknod(web.source / "disk", 0o60600, os.makedev(7, 200))
-    (web.source / "disk").chmod(0o666)  # what no umask leaves
+    (web.source / "disk").chmod(0o666)  # a mode that no umask gives
     os.mkfifo(web.source / "pipe")
     (web.source / "pipe").chmod(0o622)
     with socket.socket(socket.AF_UNIX) as made:
@@ -134,7 +134,7 @@ def test_attributes_that_take_all_rights_arrive(web: Nights) -> None:
 
 
 def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
-    """Without bubblewrap; and by default the run goes on and its record says so."""
+    """Without bubblewrap; by default the run continues, and its record has that."""
     folder = web.top / "bin"
     folder.mkdir()
     for name in ("rsync", "bash", "sh", "env", "python3", "btrfs", "dirname", "touch", "sleep"):
@@ -153,7 +153,7 @@ def test_always_runs_nothing_where_it_does_not_work(web: Nights) -> None:
 
 
 def test_an_rsync_with_known_holes_talks_to_hosts_in_its_cell_or_not_at_all(web: Nights) -> None:
-    """Unless the configuration says so: this machine's own files it may read in any case."""
+    """Except as configured; it may always read this machine's own files."""
     folder = web.top / "old"
     folder.mkdir()
     (folder / "rsync").write_text(

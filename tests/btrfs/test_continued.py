@@ -1,4 +1,4 @@
-"""What is left of a run that did not come to its end: what is gone on with, what is compared first, and what begins anew."""
+"""The rest of an interrupted run: what is continued, what is compared first, and what starts again."""
 
 import contextlib
 import json
@@ -32,14 +32,14 @@ def numbers(nights: Nights) -> dict[str, int]:
 
 
 def broken_off(nights: Nights, count: int = 6 * MIB) -> None:
-    """A run whose connection breaks after so many bytes."""
+    """A run whose connection breaks after that many bytes."""
     nights.in_the_middle(count, end="dies")
     assert nights.run("web", status=1)["web"]["outcome"] == "partial"
     nights.ssh("")
 
 
 def killed_in_the_middle(nights: Nights, start: Start, count: int = 6 * MIB) -> None:
-    """A run that is killed, with all that it started, when so many bytes have come."""
+    """A run that is killed, with all its processes, after that many bytes."""
     flag = hold(nights, count)
     process = start("--config", nights.config, "run", "web")
     wait_for(flag.exists)
@@ -80,7 +80,7 @@ def test_what_broke_off_and_was_synced_goes_on_without_another_look_at_what_is_t
 
 
 def test_what_broke_off_before_its_host_got_an_exclusion_is_not_gone_on_with(pair: Nights, tree: Path) -> None:
-    """The backup would have what is excluded, or the other way round lack a path."""
+    """The backup would contain excluded files, or lack a path."""
     broken_off(pair)
     left = subvolumes(pair)["hosts/web/.working"]
     pair.host("web", tree, exclude=["early"])
@@ -155,7 +155,7 @@ def test_what_a_version_that_knows_of_no_mark_went_on_with_is_not_gone_on_with(p
 def test_what_the_host_does_not_give_a_second_time_is_not_in_a_first_copy_that_was_killed_unless_that_failed(
     nights: Nights, public_folder: Path, backupd_running: Start, state: str
 ) -> None:
-    """Nobody knows whether it is whole. As in any first copy, what cannot be read is not there, and is told. One that failed is for
+    """It is unknown whether it is complete. As in any first copy, unreadable files are missing, and reported. A failed one is for
     restoring what there is, and is never a base.
     """
     tree, other = public_folder / "tree", public_folder / "other"

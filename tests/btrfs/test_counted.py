@@ -1,4 +1,4 @@
-"""What a backup says of itself in numbers, compared with what find and the disk say."""
+"""A backup's own numbers, compared with find and the disk."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def test_a_backup_whose_holes_cannot_be_counted_is_complete_with_a_warning(
     def refused(*_: object, **__: object) -> int:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    for run in range(1, runs + 1):  # the first counts them, the second looks for them
+    for run in range(1, runs + 1):  # the first run counts them, the second searches for them
         (nights.source / f"dense-{run}").write_bytes(os.urandom(2 * MIB))
         if run == runs:
             monkeypatch.setattr("backupd.repo.holes.written_bytes", refused)

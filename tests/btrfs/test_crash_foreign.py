@@ -1,4 +1,4 @@
-"""What somebody else put into a host's folder: it is never touched, and where it is in the way that is said of that host."""
+"""Foreign entries in a host's folder: never touched, and reported for that host if they block it."""
 
 import os
 import shutil

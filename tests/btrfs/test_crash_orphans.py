@@ -39,7 +39,7 @@ def lock(nights: Nights) -> Path:
 
 
 def in_the_middle_of_a_run(nights: Nights, start: Start) -> "subprocess.Popen[str]":
-    """A run whose transfer stands still after a third of the data has come."""
+    """A run whose transfer stalls after a third of the data."""
     flag = hold(nights)
     process = start("--config", nights.config, "run", "web")
     wait_for(flag.exists)
@@ -93,7 +93,7 @@ def test_a_confined_receiver_does_not_outlive_its_run(nights: Nights, tree: Path
     first.wait()
     wait_for(lambda: not receivers(nights))
     wait_for(lambda: not is_locked(lock))
-    wait_for(lambda: len(transferring(nights)) <= 1, why="the remote shell goes on")  # what it started over there is another's
+    wait_for(lambda: len(transferring(nights)) <= 1, why="the remote shell goes on")  # its remote process belongs to another host
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
 
@@ -167,7 +167,7 @@ def a_dead_holder(group: int) -> str:
 
 @pytest.fixture
 def bystander() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process of somebody's, in a group of its own."""
+    """A foreign process, in its own group."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         yield process
         assert process.poll() is None, "a process was ended that is not ours"
@@ -184,7 +184,7 @@ def test_a_process_that_was_given_the_number_of_a_dead_receiver_is_left_alone(
 def test_also_when_the_lock_is_held_by_a_third(
     nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:
-    """Somebody's own flock(1) on the file is not a receiver of ours, and neither is who has the number that the text names."""
+    """A foreign flock(1) on the file is not a receiver of ours, nor is a process with the number in the text."""
     lock.write_text(a_dead_holder(bystander.pid))
     with subprocess.Popen(["flock", lock, "sleep", "600"], start_new_session=True) as third:
         wait_for(lambda: is_locked(lock))
@@ -195,7 +195,7 @@ def test_also_when_the_lock_is_held_by_a_third(
 
 
 def test_a_holder_that_has_not_said_yet_what_it_does_is_waited_for(nights: Nights, tree: Path, lock: Path) -> None:
-    """As whoever reconciles, between taking the lock and writing so."""
+    """As in a reconcile, between taking the lock and writing its text."""
     with asyncio.Runner() as runner, subprocess.Popen(["flock", "--no-fork", lock, "cat"], stdin=subprocess.PIPE) as holder:
         wait_for(lambda: is_locked(lock))
         assert holder.stdin

@@ -44,14 +44,14 @@ STEPS = (
     Step("after", "other paths removed"),
     Step("before", "hard links split"),
     Step("before", "inode copied"),
-    Step("after", "inode copied", count=2),  # the copy lies beside `data`, not yet under its name
+    Step("after", "inode copied", count=2),  # the copy is beside `data`, not yet under its name
     Step("after", "hard links split"),
     Step("before", "backup row written"),
     Step("after", "backup row written"),
     Step("before", "process group started"),
     Step("after", "process group started"),  # rsync runs, and the lock does not name it yet
     Step("after", "process group noted"),
-    Step("before", "progress of rsync noted"),  # rsync has said its first word
+    Step("before", "progress of rsync noted"),  # rsync has printed its first line
     Step("after", "rsync ended"),
     Step("after", "rsync ended", count=2),
     Step("before", "holes punched"),
@@ -222,7 +222,7 @@ def test_the_first_backup_of_a_host_may_be_killed_too(crowd: Crowd, step: Step) 
 
 
 def test_a_writable_working_is_continued_whatever_its_backup_json_says(crowd: Crowd) -> None:
-    """Killed after the record that says complete, before read-only: what the source has become since must be in the backup."""
+    """Killed after writing a complete record, before read-only: the backup must have the source's present state."""
     nights, host = crowd.nights, "says-complete"
     source = nights.source / "moving"
     source.mkdir()

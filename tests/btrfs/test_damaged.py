@@ -36,7 +36,7 @@ def scrub(nights: Nights) -> dict[str, Any]:
 
 
 def remove(nights: Nights, backup: str, *files: Path) -> None:
-    """What nobody may do: it takes what is damaged out of the filesystem."""
+    """A forbidden change: it removes the damaged file from the backup."""
     work("btrfs", "property", "set", "-f", nights.pool / "hosts/web" / backup, "ro", "false")
     for file in files:
         file.unlink()
@@ -122,7 +122,7 @@ def test_what_somebody_met_while_a_scrub_ran_stays_after_it(
     met = rows(nights, "select name, path, found_by from damage order by name")
     assert met == [(name, f"{tree}/first", "device") for name in nights.names("web")]
     fact = "update about set value = json_set(value, '$.counters', json('{}')) where name = 'device_errors'"
-    work("sqlite3", nights.state / "catalogue.sqlite", fact)  # as if there had been errors that the log leaves out
+    work("sqlite3", nights.state / "catalogue.sqlite", fact)  # as if the log had omitted errors
     assert status_of(nights.top)["Status"] == "running"
     slow_down(nights.top, "0")
     out, err = running.communicate(timeout=60)
@@ -193,7 +193,7 @@ def test_words_of_several_kernels_are_understood() -> None:
         "BTRFS error (device sdb1): unable to fixup (regular) error at logical 4096 on dev /dev/sdb1",  # 5.10
         "BTRFS error (device sdb1 state EA): scrub: unable to fixup (regular) error at logical 65536 on dev /dev/sdb1 physical 9",
         "BTRFS error (device sdb1): scrub: unable to fixup (regular) error at logical 65536 on dev /dev/sdb1 physical 9",
-        "BTRFS error (device sdc): unable to fixup (regular) error at logical 8192 on dev /dev/sdc",  # somebody else's
+        "BTRFS error (device sdc): unable to fixup (regular) error at logical 8192 on dev /dev/sdc",  # of another filesystem
         "BTRFS warning (device sdb1): header error at logical 4096 on dev /dev/sdb1, physical 1: metadata leaf (level 0) in tree 7",
         "BTRFS error (device sdb1): fixed up error at logical 131072 on dev /dev/sdb1 physical 131072",
     ]
@@ -203,7 +203,7 @@ def test_words_of_several_kernels_are_understood() -> None:
 
 
 def test_a_copy_whose_checksum_was_recorded_is_proven_and_another_is_not(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Of two other copies one is as it was, with another time; the other has its size and time, and another content."""
+    """Of two other copies, one is unchanged but has another time; the other has the same size and time, and other content."""
     nights = Nights(make_btrfs(size="300M"))
     nights.tables["verify"] = {"new_files": "none"}
     content = os.urandom(MIB)
@@ -267,7 +267,7 @@ def test_what_a_scrub_and_the_devices_found_outlives_the_catalogue(make_btrfs: C
     assert json.loads(nights.backupd("damaged", "--json", check=False).stdout) == document
     assert {row["verified"]["state"] for row in nights.listed("web")} == {"damaged"}
     assert "2 files" in nights.backupd("list", "web").stdout
-    nights.backupd("verify", check=False)  # knows of no file how much of it is damaged, and takes no scrub's word back
+    nights.backupd("verify", check=False)  # does not know the damaged length of a file, and keeps a scrub's records
     after = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
     assert [row["places"] for row in after] == [row["places"] for row in document]
 
@@ -298,7 +298,7 @@ def test_a_backup_of_which_nothing_can_be_read_is_damaged_and_hides_no_other_dam
     done = nights.backupd("scrub", "--json", check=False)
     assert "could not be read" not in done.stderr
     answer = json.loads(done.stdout)
-    assert answer["unnamed"] > 0  # whose file it is nobody can know
+    assert answer["unnamed"] > 0  # its file cannot be known
     assert [(damaged_file["path"], damaged_file["backups"]) for damaged_file in answer["damaged"]] == [(f"{tree}/file", [first])]
     done = nights.backupd("verify", check=False)
     assert (done.returncode, f"no file of web@{last} can be read" in done.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""A base that the disk cannot read any more: the host becomes complete again, and the pool's errors are told."""
+"""A base that can no longer be read: the host becomes complete again, and the pool's errors are reported."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def test_a_changed_file_whose_base_cannot_be_read_any_more_is_whole_in_the_next_
 def test_damage_that_the_catalogue_has_forgotten_is_fetched_again_all_the_same(
     make_btrfs: Callable[..., Path], tree: Path, state: str
 ) -> None:
-    """The state folder is lost, or one from before `verify` is put back: the pool knows."""
+    """The state folder is lost, or an older one is restored: the pool has the damage."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (tree / "database").write_bytes(content)
@@ -90,7 +90,7 @@ def test_damage_that_verify_found_in_another_backup_is_known_of_the_base_after_t
 
 @pytest.mark.btrfs
 def test_what_is_damaged_in_the_base_is_fetched_again(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Without that rsync keeps it: its time and size are the host's. What is not damaged stays shared with the base."""
+    """Otherwise rsync keeps it: its time and size are the host's. Undamaged data stays shared with the base."""
     nights = Nights(make_btrfs(size="300M"))
     content, name = os.urandom(MIB), os.fsdecode(b"caf\xe9\nx")
     (tree / name).write_bytes(content)

@@ -84,7 +84,7 @@ def test_a_first_copy_in_the_place_of_damaged_backups_goes_on_after_it_was_cut_o
 ) -> None:
     nights = two_nights(make_btrfs, tree, "share")
     spoil(nights, "share")
-    assert nights.backupd("verify", check=False).returncode == 1  # so the base is known before rsync has begun
+    assert nights.backupd("verify", check=False).returncode == 1  # so the base is known before rsync starts
     (tree / "large").write_bytes(os.urandom(20 << 20))
     nights.host("web", tree, deadline="8s", bandwidth="2M")
     done = nights.run("web", status=1)["web"]
@@ -150,7 +150,7 @@ def test_a_backup_whose_metadata_is_damaged_is_kept_since_its_deletion_would_mak
     nights.backupd("delete", f"other@{nights.names('other')[0]}", "--why", "a test")
     done = nights.backupd("expire", "web", "other", "--skip-grace", check=False)
     assert damaged in done.stdout
-    assert done.returncode == (0 if which == "own" else 1)  # what was given up is named, and fails no run
+    assert done.returncode == (0 if which == "own" else 1)  # abandoned backups are reported, but do not fail a run
     work("btrfs", "filesystem", "sync", nights.top)
     work("btrfs", "subvolume", "sync", nights.top)
     assert nights.names("web") == [damaged, last]
@@ -280,7 +280,7 @@ def test_a_base_whose_record_the_disk_does_not_give_back_is_named(make_btrfs: Ca
     nights.run("web")
     _, before, last = nights.names("web")
     content = (nights.pool / "hosts/web" / last / "backup.json").read_bytes()
-    assert len(content) > 2048  # else it lies in the tree
+    assert len(content) > 2048  # otherwise it is inline in the tree
     damage(nights.top, content)
     assert nights.run("web")["web"]["outcome"] == "complete"
     made = record(nights, nights.names("web")[3])
@@ -300,7 +300,7 @@ def test_an_unfinished_backup_with_damaged_metadata_of_its_own_is_not_deleted(ma
     own = [number for number in of(nights, ".working") if number not in old]
     damage_metadata(nights.top, own[len(own) // 2])
     asked = nights.backupd("discard", "web", check=False)
-    nights.host("web", tree, exclude=["/none"])  # so what was left does not fit
+    nights.host("web", tree, exclude=["/none"])  # so the unfinished backup does not fit
     done = nights.run("web", status=1)["web"]
     work("btrfs", "filesystem", "sync", nights.top, check=False)
     work("timeout", "30", "btrfs", "subvolume", "sync", nights.top, check=False)

@@ -68,7 +68,7 @@ def deduped(nights: Nights, *words: str) -> Any:
 
 
 def looks(nights: Nights) -> dict[str, tuple[Any, dict[str, str]]]:
-    """Of each backup its files, and what `btrfs subvolume show` says but for the generation."""
+    """The files of each backup, and the output of `btrfs subvolume show` without the generation."""
     by_name = {}
     for host in ("web1", "web2"):
         for name in nights.names(host):
@@ -194,7 +194,7 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
 
 
 class Sharing:
-    """A deduper at work on all backups; `meanwhile` is done whenever it says that it waits."""
+    """A deduper that works on all backups; `meanwhile` is called whenever it reports that it waits."""
 
     def __init__(self, nights: Nights, alone: Callable[[], AbstractContextManager[object]], meanwhile: Callable[[], None]) -> None:
         self.pool, self.cancellation = open_pool(nights.pool), Cancellation()
@@ -278,7 +278,7 @@ def night_in_the_middle(nights: Nights, steps: str) -> None:
 
 
 def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
-    """The file was whole when it was read before the wait; at the end that must not be written down over what is newer."""
+    """The file was undamaged before the wait; at the end that must not replace a newer record."""
     (nights.source / "web1/zz").write_bytes((nights.source / "web1/once").read_bytes())
     nights.run("web1")
     backup = nights.backup("web1")
@@ -292,7 +292,7 @@ def test_what_a_verify_finds_while_it_waits_stays_known(nights: Nights) -> None:
         record = checksums.find(key_of(status.st_ino, status.st_ctime_ns, status.st_size))
     assert record
     assert record.damaged
-    assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, text  # it went on
+    assert len(addresses([backup / victim.parent / name for name in ("once", "zz")])) == 1, text  # it continued
 
 
 def test_what_is_only_in_memory_after_a_wait_is_shared_with_nobody(nights: Nights) -> None:
@@ -372,7 +372,7 @@ def test_what_is_only_in_memory_is_shared_with_nobody(nights: Nights) -> None:
 
 
 def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
-    """Of one whose content is wrong there is no digest, though it can be read."""
+    """A readable file with wrong content has no digest."""
     once = nights.backup("web1") / "data" / str(nights.source)[1:] / "web1" / "once"
     status, folder = once.stat(), nights.pool / "hosts" / "web1"
     key = key_of(status.st_ino, status.st_ctime_ns, status.st_size)
@@ -384,7 +384,7 @@ def test_a_file_that_verify_found_damaged_stays_so(nights: Nights) -> None:
 
 
 def test_a_full_pool_gets_room(nights: Nights) -> None:
-    """What was read of the files is not written down then, which would need some."""
+    """The digests of the files are not recorded then, which would need space."""
     with (nights.top / "fill").open("wb") as file, suppress(OSError):
         while True:
             file.write(b"x" * MIB)

@@ -167,7 +167,7 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
     elif why == "base":
         unfinished(pool, host, second)
         words, output = [f"{host}@{second}"], f"`backupd discard {host}`"
-    elif why == "together":  # all or none, over hosts as well
+    elif why == "together":  # all or none, even of several hosts
         other = next(_unused)
         words, output = [f"{host}@{first}", *(f"{other}@{name}" for name in (first, second, third))], "would be left"
     before = fingerprint(pool.pool / "hosts" / host)
@@ -181,7 +181,7 @@ def test_what_has_to_stay_is_refused_and_nothing_is_changed(pool: Expiries, host
 
 
 def spoil(pool: Expiries, host: str, name: str, record: str = "{") -> str:
-    """The record of a backup becomes one that nobody can read; what it was."""
+    """Makes the record of a backup unreadable; returns the old one."""
     path = pool.backup(host, name)
     before = (path / "backup.json").read_text()
     work("btrfs", "property", "set", "-f", "-ts", path, "ro", "false")
@@ -236,7 +236,7 @@ def test_one_that_is_restored_from_is_not_deleted_at_once(pool: Expiries, host: 
     first = pool.names(host)[0]
     fd = os.open(pool.backup(host, first), os.O_RDONLY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH)  # as a restore has it
+        fcntl.flock(fd, fcntl.LOCK_SH)  # as a restore holds it
         assert "is being restored from" in fails(pool, "delete", f"{host}@{first}", "--now-without-grace", *at(now))
         assert pool.marked(host) == []
     finally:

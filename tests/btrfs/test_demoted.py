@@ -1,4 +1,4 @@
-"""A host that was demoted, and is still configured: what is said of it, what a night does, and how long it stays a copy."""
+"""A demoted host that is still configured: its messages, what a night does, and how long it stays a copy."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_it_is_said_to_be_a_copy_at_once(demoted: TwoPools) -> None:
     assert ("replica back", "note", True) in checked(demoted)
     del demoted.first.tables["replica.back"]
     demoted.first.write()
-    assert ("replica back", "warning", True) in checked(demoted)  # nobody fetches it, nobody backs it up
+    assert ("replica back", "warning", True) in checked(demoted)  # it is neither fetched nor backed up
 
 
 def checked(made: TwoPools) -> list[tuple[str, str, bool]]:
@@ -64,7 +64,7 @@ def test_a_night_says_it_and_does_not_fail(demoted: TwoPools) -> None:
         output = " ".join((done.stdout + done.stderr).split())
         assert (done.returncode, "not backed up here: web1 (" in output) == (0, True), output
     assert demoted.first.json("status", *later)["hosts"][0]["state"] == "copy"
-    named = demoted.first.backupd("run", "web1", *later, check=False)  # what somebody asks for and does not get is a failure
+    named = demoted.first.backupd("run", "web1", *later, check=False)  # an explicit request that is not fulfilled is a failure
     assert (named.returncode, "replica back" in " ".join(named.stdout.split())) == (1, True), named.stdout
     assert demoted.first.json("status", *later)["hosts"][0]["state"] == "copy"
     assert not (demoted.first.pool / "hosts/web1/.working").exists()

@@ -1,4 +1,4 @@
-"""Disks that fail in part: what is needed goes on, what cannot be is said in a line, and afterwards all is well by itself."""
+"""Disks that fail in part: everything possible continues, the rest is reported in a line, and recovers by itself afterwards."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def said(nights: Nights, *words: str, env: dict[str, str] | None = None) -> str:
-    """What a command says, whatever its status is: no traceback."""
+    """The output of a command with any status: no traceback."""
     done = nights.backupd(*words, check=False, env=env)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode in (0, 1), done.stderr

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 Make = Callable[..., Path]
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
-# What is right to say of every filesystem of these tests: images in memory, mounted without a word.
+# Findings that are correct for every filesystem of these tests: images in memory, mounted without options.
 ALWAYS = {"atime", "compression", "ssd", "loop", "nosuid"}
 MIB = 1 << 20
 
@@ -45,7 +45,7 @@ def found(point: Path) -> dict[str, Finding]:
 
 
 def further(point: Path) -> set[str]:
-    """Names of what is found beyond what is said of all of them."""
+    """Names of the findings, without those of every filesystem here."""
     return set(found(point)) - ALWAYS
 
 
@@ -369,7 +369,7 @@ def names_of(answer: Any) -> set[str]:
 
 
 def test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to(pool: Nights) -> None:
-    about_here = {"clock", "schedule", "rsync", "ssh-key", "known-hosts"}  # as this machine is
+    about_here = {"clock", "schedule", "rsync", "ssh-key", "known-hosts"}  # facts of this machine
     lines = doctor(pool)
     assert names_of(lines) - about_here == ALWAYS - {"nosuid"}
     before = options_of(pool.top)
@@ -383,7 +383,7 @@ def test_the_command_says_what_is_wrong_and_mends_what_it_is_told_to(pool: Night
 
 
 def works(path: Path) -> tuple[bool, bool]:
-    """Whether somebody without rights becomes root by a setuid program of the folder, and can open a device node of it."""
+    """Whether a user without rights becomes root by a setuid program in the folder, and can open its device node."""
     as_nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     uid = work(*as_nobody, path / "id", "-u").stdout.strip()
     return uid == "0", work(*as_nobody, "head", "-c1", path / "zero", check=False).returncode == 0
@@ -408,7 +408,7 @@ def test_nosuid_and_nodev_are_proposed_with_a_command_that_takes_the_power_from_
     assert works(nights.source) == (False, False)
     assert options_of(nights.top) == options | {"nosuid", "nodev"}
     assert "nosuid" not in found(nights.top)
-    nights.night("web1")  # both are backed up all the same
+    nights.night("web1")  # both are still backed up
     assert differences(before, manifest(nights.backup("web1") / "data" / str(nights.source)[1:])) == []
     shutil.rmtree(nights.source)
     nights.backupd("restore", "web1", nights.source, "--to", nights.top, "--privileged")

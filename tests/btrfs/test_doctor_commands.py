@@ -45,7 +45,7 @@ def finding_of(facts: DoctorFacts, name: str) -> Finding:
 
 
 def follow(point: Path, name: str, look: Look = facts_of, new: str = "") -> None:
-    """Runs what is printed, a line after the other, as somebody would paste it; `new` is what stands in for /dev/NEW."""
+    """Runs the printed lines one after the other, as an administrator would paste them; `new` replaces /dev/NEW."""
     finding = finding_of(look(point), name)
     run(point, finding, new)
     assert all(after.text != finding.text for after in examine(look(point)).findings), finding.remedy.lines
@@ -61,7 +61,7 @@ def run(point: Path, finding: Finding, new: str = "") -> None:
         elif line.startswith("btrfs-balancer "):
             work(sys.executable, "-m", "balancer", *shlex.split(line)[1:], cwd=TOP, timeout=120)
         elif line == f"umount {point}":
-            btrfs.unmount(point)  # and wait until nobody has it mounted elsewhere
+            btrfs.unmount(point)  # wait until it is not mounted anywhere
         else:
             output = line.replace(f"/dev/disk/by-uuid/{uuid}", loops[0])  # no udev makes such links here
             work("bash", "-e", "-c", output.replace("/dev/NEW", new), env=env)
@@ -117,7 +117,7 @@ def fill_sparsely(point: Path) -> None:
     work("btrfs", "filesystem", "sync", point)
 
 
-# --- whatever it is made of: options of the mount, and what is switched on
+# --- any filesystem: mount options and enabled features
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_quotas_simple_quotas_and_the_kernels_reclaim(plain: Path) -> None:
 
 @tried("balance")
 def test_a_paused_balance(make_btrfs: Make) -> None:
-    point = make_btrfs(size="8G")  # nobody writes as much; a full balance wants new block groups beside the old ones
+    point = make_btrfs(size="8G")  # more than is written; a full balance needs new block groups in addition to the old ones
     for number in range(10):
         write(point, f"part{number}", size=200 * MIB)
         work("btrfs", "balance", "start", "--full-balance", "--background", point)
@@ -337,7 +337,7 @@ def test_those_of_a_device_that_died(shape: str, count: int, mkfs: tuple[str, ..
         empty.truncate(500 * MIB)
     follow(point, "missing-device", new=btrfs.attach(image))
     assert profiles(point) == before
-    if shape == "raid5":  # which takes ten seconds to scrub
+    if shape == "raid5":  # scrubbing it takes ten seconds
         return
     work("btrfs", "device", "stats", "--reset", point)
     loops = disks(point)

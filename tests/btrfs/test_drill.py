@@ -1,4 +1,4 @@
-"""Restore drills: what is restored for them is what the backup has, what is wrong with it is found, and nothing of it is left."""
+"""Restore drills: they restore the backup's files, find differences, and leave nothing behind."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def drill(of: Nights, *words: str, status: int = 0, env: dict[str, str] | None =
 
 
 def scratch(of: Nights) -> list[str]:
-    """What lies in the scratch folder, and the subvolumes that btrfs knows in it."""
+    """The content of the scratch folder, and the subvolumes in it."""
     folder = of.pool / ".btrkeep/drill"
     listed = work("btrfs", "subvolume", "list", of.pool).stdout
     return [

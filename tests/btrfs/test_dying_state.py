@@ -41,7 +41,7 @@ def site(nights: Nights) -> Nights:
 
 
 def dying(nights: Nights, server: "subprocess.Popen[bytes]", *words: str) -> tuple[int, str, str]:
-    """Runs `backupd WORDS`, whose state folder stops answering meanwhile: exit status and both texts, by way of files."""
+    """Runs `backupd WORDS`, whose state folder stops answering during it: exit status and both outputs, through files."""
     command = (sys.executable, "-P", str(DYING), str(server.pid), str(QUERY), "--config", str(nights.config), *words)
     with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=ENV)

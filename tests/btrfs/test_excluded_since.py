@@ -1,4 +1,4 @@
-"""What was excluded since the base is not a loss; but only what the base counted is subtracted, so a loss beside it is seen."""
+"""Files excluded since the base are not a loss; only the base's count of them is subtracted, so another loss is noticed."""
 
 from pathlib import Path
 

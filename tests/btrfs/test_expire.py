@@ -1,4 +1,4 @@
-"""Expiry on a real pool: what is marked, what is deleted and when, and what stays whatever happens."""
+"""Expiry on a real pool: what is marked, what is deleted and when, and what always stays."""
 
 import fcntl
 import json
@@ -113,7 +113,7 @@ def test_the_last_complete_backup_stays_whatever_comes_after_it(pool: Expiries) 
     for days in (0, 30, 3000):
         pool.expire_twice(NOW + timedelta(days=days))
     assert names[0] in pool.left("web")
-    assert pool.left("web") == [names[0], *names[4:]]  # of the failed and the suspect ones each the newest
+    assert pool.left("web") == [names[0], *names[4:]]  # the newest failed and the newest suspect one
 
 
 def test_suspect_and_failed_ones_go_when_two_complete_ones_are_newer(pool: Expiries) -> None:
@@ -163,7 +163,7 @@ def test_an_expired_backup_that_was_taken_back_stays(pool: Expiries) -> None:
 
 
 def test_a_row_that_somebody_changed_deletes_nothing_that_the_pool_says_must_stay(pool: Expiries) -> None:
-    """The pool wins: the catalogue says that a suspect backup is complete, so that an older good one looks needless."""
+    """The pool wins: in the catalogue a suspect backup is complete, so that an older good one seems unnecessary."""
     pool.settings("retention", daily=1)
     pool.host("web", pool.source)
     names = make_history(pool, "web", every(1, 3, LAST), {1: "suspect", 2: "failed"})
@@ -178,7 +178,7 @@ def test_a_row_that_somebody_changed_deletes_nothing_that_the_pool_says_must_sta
 
 @contextmanager
 def lock_held(pool: Expiries, name: str) -> Iterator[None]:
-    """Somebody else has that lock."""
+    """Another process holds that lock."""
     with (pool.pool / ".btrkeep" / "locks" / name).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -262,7 +262,7 @@ def test_the_text_for_people_says_what_was_done(pool: Expiries) -> None:
 
 
 def test_the_years_last_day_is_like_any_other(pool: Expiries) -> None:
-    """The names of what is kept follow the golden rule: the first of each of the newest days."""
+    """The names of the kept ones follow the golden rule: the first of each of the newest days."""
     pool.host("web", pool.source)
     moments = sorted([*every(1, 6, LAST), *(moment + timedelta(hours=1) for moment in every(1, 6, LAST))])
     names = make_history(pool, "web", moments)

@@ -1,4 +1,4 @@
-"""An expiry and btrfs-balancer never work on the same pool at once, whoever began first; seen by locks and by btrfs."""
+"""An expiry and btrfs-balancer never work on the same pool at once, in either order; checked by locks and by btrfs."""
 
 import time
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_no_block_group_is_begun_while_an_expiry_deletes(make_btrfs: Callable[..
     point = fragmented(make_btrfs(size="900M", mkfs=("-m", "single")))
     locks = point / ".btrkeep" / "locks"
     locks.mkdir(parents=True)
-    held = take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)  # it has begun since the last look at the other lock
+    held = take_lock(locks / BALANCE_LOCK, "backupd expire", SINCE)  # it was started after the last check of the other lock
     report = balance(point)
     assert (report.reason, report.steps) == (StopReason.BACKUPS, ())
     assert "backupd expire" in report.why

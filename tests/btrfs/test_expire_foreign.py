@@ -1,4 +1,4 @@
-"""What expiry must not touch: what is somebody else's, what nobody can read, what changed between the plan and the act."""
+"""What expiry must not touch: foreign entries, unreadable ones, and changes between plan and deletion."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def look(path: Path) -> object:
 
 @pytest.mark.parametrize("subject", FOREIGN)
 def test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired(pool: Expiries, subject: str) -> None:
-    """The worst case: everything but the thing itself says that a backup of ours lies there, long expired."""
+    """The worst case: everything except the entry itself indicates a backup of ours, long expired."""
     names = pool.history("web", 5)
     FOREIGN[subject](pool, OLDER)
     path = pool.pool / "hosts" / "web" / OLDER
@@ -234,7 +234,7 @@ def test_a_backup_that_somebody_replaces_in_the_last_moment_stays(pool: Expiries
 
 
 def test_a_killed_run_that_was_about_to_delete_what_is_held_afterwards_does_not(pool: Expiries) -> None:
-    """The catalogue says `deleting`, the pool's notes a hold: the pool wins."""
+    """The catalogue has `deleting`, the pool's notes have a hold: the pool wins."""
     names = pool.history("web", 5)
     pool.expire()
     killed(pool, "before", "subvolume deleted", "expire", *at(LATER))

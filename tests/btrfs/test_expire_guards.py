@@ -32,7 +32,7 @@ def test_a_host_of_which_too_much_would_go_is_left_out_until_it_is_named(pool: E
     assert pool.marked("many") == []
     pool.expire(NOW, "--force", "many")
     assert pool.marked("many") == many[:11]
-    pool.expire(LATER)  # what was marked went past the guard once
+    pool.expire(LATER)  # the marked ones have passed the guard already
     assert (pool.left("many"), pool.left("few")) == (many[-3:], few[-3:])
 
 
@@ -106,7 +106,7 @@ def real(shared_btrfs: Path) -> Expiries:
 
 
 def age_the_clock(pool: Expiries, hours: float) -> None:
-    """The last expiry was so long ago by the wall clock, and a moment ago by the machine's own. What was doubted is a day older."""
+    """The last expiry was that long ago by the wall clock, and a moment ago by the boot clock. The doubted time is a day older."""
     with closing(sqlite3.connect(pool.state / "catalogue.sqlite")) as connection, connection:
         ((text,),) = connection.execute("select value from about where name = 'expiry_clock'")
         fields = json.loads(text)

@@ -35,7 +35,7 @@ def pool(make_btrfs: Callable[..., Path]) -> Expiries:
 
 
 def options(pool: Expiries) -> set[str]:
-    """What the kernel says in /proc/self/mountinfo: of the mount, and of the filesystem."""
+    """The options in /proc/self/mountinfo: of the mount, and of the filesystem."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields = line.split()
         if fields[4] == str(pool.top):
@@ -184,7 +184,7 @@ def test_during_a_pause_for_backups_what_was_there_is_back(pool: Expiries) -> No
         with closing(sqlite3.connect(pool.state / "catalogue.sqlite", timeout=30)) as connection, connection:
             values = ("web", "2026-03-20T22:00:00.000000Z", 0, sleeper.pid, started, 0)
             connection.execute(f"insert into run ({columns}) values (?, ?, ?, ?, ?, ?)", values)
-        time.sleep(1.1)  # it looks for backups once a second
+        time.sleep(1.1)  # it checks for backups once a second
     wait_for(lambda: rows(pool, "select paused from expiry where finished is null") == [("backups run",)])
     assert options(pool) == before
     sleeper.kill()

@@ -1,4 +1,4 @@
-"""The cleaner's queue: never more in it than allowed, whoever else deletes; stops, paces, waits."""
+"""The cleaner's queue: never more in it than allowed, even if other programs delete; stops, paces, waits."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def make_others(pool: Expiries, count: int) -> list[Path]:
 
 
 def test_never_more_wait_than_allowed_and_the_others_count(pool: Expiries) -> None:
-    """Five of somebody else's wait all the time, since a file in each is open."""
+    """Five foreign ones wait all the time, because a file in each is open."""
     others = make_others(pool, 5)
     for path in others:
         (path / "file").write_text("x")
@@ -122,7 +122,7 @@ def test_who_waits_for_the_cleaner_waits_for_no_backup_in_which_somebody_stands_
     assert "2 deleted backups cannot be freed" in problem
     assert f"h0 {names[0]} by process {process.pid} (sleep)" in problem
     assert f"h0 {names[1]} by process {os.getpid()}" in problem
-    again = pool.expire(LATER, "--wait")  # nothing is left to do, and nobody is waited for
+    again = pool.expire(LATER, "--wait")  # there is nothing to do, and no wait
     assert (again["deleted"], again["problems"]) == (0, [])
 
 
@@ -264,7 +264,7 @@ def test_a_pace_deletes_a_few_at_a_time_and_everything_in_the_end(pool: Expiries
         done = pool.expire(LATER, "--limit", "12")
     assert done["deleted"] == 12
     assert max(seen) <= 4
-    pool.settings("expiry", pace="10s")  # which everything keeps to
+    pool.settings("expiry", pace="10s")  # all deletions stay within it
     assert pool.expire(LATER)["deleted"] == 108
     assert not (pool.pool / ".btrkeep" / "pace-probe").exists()
 

@@ -60,7 +60,7 @@ class Late:
         stack.callback(btrfs.unmount, point)
 
     def say(self, word: bytes) -> None:
-        """`p`: the disk stands still; `r`: it goes on."""
+        """`p`: the disk pauses; `r`: it continues."""
         with closing(socket.socket(socket.AF_UNIX)) as control:
             control.connect(str(self._control))
             control.sendall(word)
@@ -140,7 +140,7 @@ def test_one_that_the_kernel_ends_for_want_of_memory_meanwhile_has_deleted_nothi
 
 
 def test_one_with_as_little_memory_as_fits_deletes_all(late: Late) -> None:
-    """What is read of the metadata is the kernel's, and goes when there is no room for it."""
+    """Metadata that was read is in the kernel's cache, and is dropped when memory is short."""
     with cgroups.limited("memory", 40 << 20) as group:
         status, out, err = ended(late.looking(group), 250)
     assert status == 0, err

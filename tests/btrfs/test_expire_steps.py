@@ -1,4 +1,4 @@
-"""An expiry that is killed at any of its steps, and the next one: what was due is gone, all else is there, nothing half done.
+"""An expiry that is killed at any of its steps, and the next one: everything due is deleted, the rest exists, nothing is half done.
 
 One pool for all: each step has a host of its own, which is the only one that is configured while its turn lasts, so that
 everything of the others is kept. Turns follow each other in time, since no clock may go back, in whatever order the tests run.
@@ -65,7 +65,7 @@ GIVEN_UP = tuple(
     for when in ("before", "after")
 )
 TURNS = count()
-"""In the order in which this process comes to them: a step that was another worker's may come after one that stands below it."""
+"""In the order in which this process runs them: a step of another worker may follow one that is listed below it."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A pool that is fetched from knows for how long nobody has fetched: a disk that stays away raises its alarm here."""
+"""A source pool records when it was last fetched from: a disk that stays away raises its alarm here."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def copies(two: TwoPools, days: float) -> list[dict[str, Any]]:
 
 
 def fetched_on(two: TwoPools, days: float) -> str:
-    """The day, in status so many days later: the time of a rehearsal goes on."""
+    """The day, in the status of that many days later: the clock of a rehearsal advances."""
     return str(copies(two, days)[0]["fetched_at"])[:10]
 
 
@@ -46,7 +46,7 @@ def alarms(two: TwoPools, days: float) -> list[str]:
 
 
 def test_it_is_late_when_nobody_has_fetched_for_longer_than_max_age(two: TwoPools) -> None:
-    two.fetch()  # from the folder: the side that answers knows no configuration
+    two.fetch()  # from the folder: the sender has no configuration
     two.first.backupd("sample")
     assert [(copy["replica"], copy["kind"], copy["state"], copy["hosts"]) for copy in copies(two, 9)] == [
         ("office", "fetched_by", "ok", 1)
@@ -91,7 +91,7 @@ def test_a_demotion_does_not_count(two: TwoPools) -> None:
 
 
 def test_the_other_servers_clock_is_not_believed(nights: Nights) -> None:
-    """Whoever has the key could keep the alarm from coming for years."""
+    """An owner of the key could suppress the alarm for years."""
     nights.tables["fetched_by.office"] = {}
     nights.write()
     asked = {"verb": "common", "replica": "office", "hosts": {}, "fetch": {"now": "2020-01-01T00:00:00Z"}}

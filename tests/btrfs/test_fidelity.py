@@ -1,4 +1,4 @@
-"""What comes back is what was there: everything a tree can hold, after two nights, on every way into the pool."""
+"""A restore equals the original: everything a tree can contain, after two nights, on every way into the pool."""
 
 import os
 import stat
@@ -76,7 +76,7 @@ def test_source_and_backup_are_identical_after_a_first_and_a_second_night(
     second = nights.run("web")["web"]
     assert (second["outcome"], second["warnings"]) == ("complete", [])
     assert nights.differences("web", tree) == []
-    assert nights.differences("web", tree, kept) != []  # the first is as it was
+    assert nights.differences("web", tree, kept) != []  # the first one is unchanged
 
     third = nights.run("web")["web"]
     assert nights.differences("web", tree) == []

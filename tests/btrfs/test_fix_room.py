@@ -199,7 +199,7 @@ def test_after_a_restart_under_another_name_it_empties_and_removes_the_device_th
     if named:  # the disks have changed places: the recorded name is that of the pool's own one
         record = pool.state / RECORD
         record.write_text(record.read_text().replace(loop, devices[0]))
-    else:  # somebody attached the file by another path, so that the kernel knows it by that
+    else:  # the file was attached by another path, which the kernel reports
         btrfs.unmount(pool.point)
         work("losetup", "--detach", loop)
         work("btrfs", "device", "scan", "--forget", loop, check=False)
@@ -226,7 +226,7 @@ def test_a_file_that_the_pool_still_uses_is_never_deleted(full: Callable[..., Fu
     assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
     record = read_record(pool.state)
     assert record is not None
-    write_record(pool.state, replace(record, added=("of no device",), is_returning=True))  # a record that lies
+    write_record(pool.state, replace(record, added=("of no device",), is_returning=True))  # a wrong record
     refused = pool.doctor("--fix", "room")
     assert (refused.returncode, "is not deleted" in refused.stderr) == (1, True), refused.stdout + refused.stderr
     assert (pool.state / "temporary-device-1").exists()

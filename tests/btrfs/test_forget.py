@@ -1,4 +1,4 @@
-"""`forget`: who may be given up, what is written down, and how it is taken back. What follows from it is expire's."""
+"""`forget`: which hosts are accepted, what is recorded, and how it is undone. `expire` does the rest."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def fails(pool: Nights, *words: str, status: int) -> tuple[str, str]:
 
 
 def typed(pool: Nights, text: str, *words: str) -> tuple[int, str]:
-    """What the command says to somebody who types `text` at a terminal, and its exit status."""
+    """The output of the command at a terminal where `text` is typed, and its exit status."""
     ours, theirs = pty.openpty()
     argv = [*BACKUPD, "--config", str(pool.config), *words]
     env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
@@ -65,7 +65,7 @@ def test_a_host_that_left_is_forgotten_in_its_notes_and_its_backups_stay_for_now
     assert (tried["dry_run"], tried["forgotten"], tried["backups"]) == (True, None, names)
     assert not (pool.pool / "hosts" / host / "notes.json").exists()
     lines = pool.backupd("forget", host, "--yes").stdout.splitlines()
-    assert lines[0] == f"{host} has 3 backups, {names[0]} to {names[-1]}"  # of what size nobody knows
+    assert lines[0] == f"{host} has 3 backups, {names[0]} to {names[-1]}"  # of unknown size
     assert "`backupd expire` marks its backups and deletes them 1d later" in lines[1]
     assert lines[2] == f"until then `backupd forget {host} --undo` undoes that"
     written = notes_of(pool, host)
@@ -133,7 +133,7 @@ def test_held_backups_are_named_and_stand_in_the_way(pool: Nights, host: str) ->
     assert hint == f"`backupd release {host} {second}` ends a hold"
     assert "forgotten" not in notes_of(pool, host)
     notes = notes_of(pool, host)["backups"]
-    notes[third]["hold"]["until"] = SOON  # one that has ended is in nobody's way
+    notes[third]["hold"]["until"] = SOON  # an ended hold does not matter
     write_down(pool, host, backups=notes)
     pool.backupd("release", host, second)
     pool.backupd("forget", host, "--yes")

@@ -34,7 +34,7 @@ def nights(make_btrfs: Callable[..., Path], tmp_path: Path) -> Nights:
 
 
 def summed(backup: Path) -> set[str]:
-    """What is in SHA256SUMS, by sha256sum's own reading, which compares each."""
+    """The content of SHA256SUMS, read and compared by sha256sum."""
     if not (backup / "SHA256SUMS").exists():
         return set()
     process = work("sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS", cwd=backup)
@@ -178,7 +178,7 @@ def test_a_file_that_cannot_be_read_costs_its_own_sum_alone(
 def test_sums_for_which_there_is_no_room_are_left_out_and_those_of_the_base_do_not_stay(
     fetched: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of the base are of other content: `verify` would call what is right damaged."""
+    """The base's checksums are of other content: `verify` would report correct files as damaged."""
     opened = os.open
 
     def opens(path: Any, flags: int, *more: Any, **named: Any) -> int:

@@ -133,7 +133,7 @@ def test_without_a_reserve_what_is_marked_is_deleted_although_nothing_more_can_b
     full.expire(NOW)  # takes the reserve
     before = full.left("web")
     fill(full.top, into=full.backup("db", full.left("db")[-1]))
-    full.settings("retention", daily=2)  # so that there is something to mark too
+    full.settings("retention", daily=2)  # so that some are to be marked too
     done = full.backupd("expire", *at(LATER), check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr  # the cleaner may have been quick
     assert "Traceback" not in done.stderr

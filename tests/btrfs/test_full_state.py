@@ -1,4 +1,4 @@
-"""A state folder that is full, or cannot be written: the catalogue is a copy of what the pool says, so it costs no backup."""
+"""A state folder that is full, or cannot be written: the catalogue is only a copy of the pool's records, so no backup is lost."""
 
 import json
 import os
@@ -150,7 +150,7 @@ def test_what_another_user_puts_where_catalogues_are_in_memory_ends_no_run(night
     mine, others = (Path(f"/dev/shm/btrkeep-catalogue-4194305-1-{os.urandom(4).hex()}") for _ in range(2))
     try:
         for folder, owner in ((mine, 0), (others, NOBODY)):
-            made = folder.with_name(f"made-{folder.name}")  # another test's command clears away what has the name
+            made = folder.with_name(f"made-{folder.name}")  # another test's command deletes files of that name
             made.mkdir()
             deepen(made, 1500)
             os.chown(made, owner, owner)

@@ -11,7 +11,7 @@ from tests.beds import work
 
 
 def grown(subvolume: Path, buffer_size: int = 1 << 16) -> SubvolumeGrowth:
-    """What is new in it since it was made."""
+    """The new data in it since its creation."""
     work("btrfs", "filesystem", "sync", subvolume)
     result = describe(subvolume)
     assert result
@@ -24,7 +24,7 @@ def base(shared_btrfs: Path) -> Path:
     base = shared_btrfs / "base"
     work("btrfs", "-q", "subvolume", "create", base)
     for number in range(1000):
-        (base / f"{number}").write_bytes(b"x" * number)  # most of them lie inline among the metadata
+        (base / f"{number}").write_bytes(b"x" * number)  # most of them are inline in the metadata
     (base / "large").write_bytes(os.urandom(1 << 20))
     os.link(base / "large", base / "link")
     (base / "folder").mkdir()

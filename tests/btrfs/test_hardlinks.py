@@ -151,7 +151,7 @@ def hostile_tree(data: Path) -> None:
     work("setcap", "cap_net_raw,cap_chown+ep", data / "setuid")
     work("setfacl", "-m", "u:1001:r,g:1002:rw,m::rw", data / "plain")
     work("setfacl", "-m", "u:1001:rw", data / "fifo")
-    work("setfacl", "-d", "-m", "u:1003:rwx", folder)  # what is made in it inherits
+    work("setfacl", "-d", "-m", "u:1003:rwx", folder)  # new entries inherit it
     for name in ("plain", "absolute", "fifo", "device"):
         work("setfattr", "-h", "-n", "trusted.kept", "-v", name, data / name)
         work("touch", "-h", "-d", "2002-03-04 05:06:07.123456789", data / name)
@@ -221,7 +221,7 @@ def test_data_that_cannot_be_shared_is_copied_with_its_holes(make_btrfs: Callabl
     assert split_hard_links(working).names == 2
     work("btrfs", "filesystem", "sync", point)
     assert differences(unlinked(manifest(data, blocks=True)), manifest(working / "data", blocks=True)) == []
-    assert exclusive_bytes(working) == 3 << 20  # so it was a copy
+    assert exclusive_bytes(working) == 3 << 20  # so it was copied
 
 
 def test_thousands_of_names_in_many_deep_folders_are_split(shared_btrfs: Path) -> None:

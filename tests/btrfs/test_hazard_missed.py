@@ -24,7 +24,7 @@ def tree(public_folder: Path) -> Path:
 
 
 def shut(*paths: Path) -> None:
-    """New content, which nobody but root may read."""
+    """New content, which only root may read."""
     for path in paths:
         if path.is_file():
             path.write_bytes(os.urandom(path.stat().st_size))
@@ -54,7 +54,7 @@ def test_unreadable_files_within_the_limit_make_a_complete_backup_with_a_warning
     assert (path["unreadable"], path["exit_code"], path["deletions_skipped"]) == (3, 23, False)
     assert len(path["samples"]) == 3
     assert all(str(shut) in sample for shut, sample in zip(files(tree, 3), path["samples"], strict=True))
-    assert nights.data("web", files(tree, 1)[0]).read_bytes() == before  # which is why it is said
+    assert nights.data("web", files(tree, 1)[0]).read_bytes() == before  # the reason for the warning
     assert nights.status("web")["state"] == "ok"
     assert nights.status("web")["warnings"] == nights.listed("web")[0]["warnings"] == result["warnings"]
     for words in (["status"], ["status", "web"], ["list"], ["list", "web"]):
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_read_skips_deletions_and_that_is_said_everywher
 
 
 def nested(tree: Path, count: int) -> Path:
-    """A folder with so many names below it, some of them deep down, of all kinds."""
+    """A folder with that many names below it, some of them deep, of all kinds."""
     top = tree / "deep"
     (top / "er" / "still").mkdir(parents=True)
     for number in range(count - 5):
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_read_counts_for_all_that_the_base_has_below_it(
 
 
 def test_what_lies_below_two_folders_that_cannot_be_read_is_counted_once(nights: Nights, tree: Path) -> None:
-    """The inner one cannot be read by a real rsync; a host says so all the same."""
+    """A real rsync cannot reach the inner one; a hostile host reports it anyway."""
     top = nested(tree, 80)
     nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
     nights.run("web")
@@ -167,7 +167,7 @@ def test_a_folder_of_any_name_that_cannot_be_read_counts_for_what_is_below_it(ni
 
 
 def test_a_folder_in_which_nothing_can_be_looked_at_counts_for_the_folders_in_it(nights: Nights, tree: Path) -> None:
-    """It may be listed, and not searched: rsync says a line for each name in it, a folder or not."""
+    """It may be listed, but not searched: rsync prints a line for each name in it, folder or not."""
     top = nested(tree, 80)
     nights.host("web", tree, rsync_path=NOBODY, unreadable_limit="100%")
     nights.run("web")

@@ -1,4 +1,4 @@
-"""A folder whose content is gone though nobody changed the folder: what was mounted there is missing, and that is not a deletion.
+"""A folder whose content is gone although the folder did not change: a missing mount is not a deletion.
 
 Below `shrink_limit`, which sees only what is a large part of a source path.
 """
@@ -48,7 +48,7 @@ def mounted(folder: Path) -> Iterator[None]:
 
 
 def a_night_with_a_mount(nights: Nights, *, files: int = 20, size: int = 1000, **keys: object) -> tuple[Path, Path]:
-    """The source path, and what is mounted in it during its first night only: files that are a tenth of it."""
+    """The source path, and a mount in it during its first night only, with a tenth of its files."""
     tree = fill(nights.source / "srv", 180)
     point = mount_point(tree / "disk")
     nights.host("web", tree, **keys)
@@ -66,7 +66,7 @@ def test_a_filesystem_that_is_no_longer_mounted_makes_the_backup_suspect_until_i
     assert result["outcome"] == "suspect"
     assert result["error"].startswith(f"{tree}: {point} is empty")
     assert nights.record("web")["state"] == nights.listed("web")[0]["state"] == nights.status("web")["state"] == "suspect"
-    assert nights.differences("web", tree) == []  # what was seen is what is kept
+    assert nights.differences("web", tree) == []  # the backup has the listed files
 
     nights.run("web", status=1)  # against the good one again
     assert nights.record("web")["base"] == good

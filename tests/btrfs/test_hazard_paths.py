@@ -1,4 +1,4 @@
-"""Source paths and exclude patterns: what is missing, left out, changed from night to night, and what a host plants."""
+"""Source paths and exclude patterns: missing, excluded, changed from night to night, and planted by a host."""
 
 import os
 from pathlib import Path

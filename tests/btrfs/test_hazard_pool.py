@@ -1,4 +1,4 @@
-"""A pool that is full or cannot be written: a failure, whatever rsync's exit status, and no harm to what is complete."""
+"""A pool that is full or cannot be written: a failure with any exit status of rsync, without harm to complete backups."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def ballast(point: Path, leave: int) -> str:
 def make_room(point: Path) -> None:
     (point / "ballast").unlink()
     work("btrfs", "filesystem", "sync", point)
-    work("btrfs", "balance", "start", "-dusage=5", point)  # the kernel gives empty block groups back in its own time
+    work("btrfs", "balance", "start", "-dusage=5", point)  # the kernel frees empty block groups late
 
 
 def test_a_full_pool_is_a_failure_that_leaves_the_earlier_backup_intact_and_goes_on_when_there_is_room(
@@ -69,7 +69,7 @@ def test_a_full_pool_is_a_failure_that_leaves_the_earlier_backup_intact_and_goes
     nights.ssh("")
     result = nights.run("web")["web"]
     assert result["outcome"] == "complete"
-    assert result["new_bytes"] < 90 * MIB  # what had arrived was used
+    assert result["new_bytes"] < 90 * MIB  # the transferred data was used
     assert nights.differences("web", source) == []
     assert nights.record("web")["base"] == nights.grew_from("web") == good
     assert nights.status("web")["state"] == "ok"
@@ -145,7 +145,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     work("mount", "-t", "tmpfs", "-o", "size=1G", "none", disk)
     yield disk
-    # the loop device lets go of the image when its last opener closes it, and the kernel's own look at it is one
+    # the loop device releases the image when the last opener closes it, and the kernel's own scan is one
     wait_for(lambda: work("umount", disk, check=False).returncode == 0)
 
 

@@ -1,4 +1,4 @@
-"""A source path that lost too much is suspect: never a base, never counted, until somebody accepts it."""
+"""A source path that lost too much is suspect: never a base, never counted, until it is accepted."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def empty(tree: Path) -> None:
 
 
 def see_suspect(nights: Nights, host: str, good: str) -> None:
-    """The newest backup is suspect everywhere it shows, and the good one is as it was."""
+    """The newest backup is suspect everywhere, and the good one is unchanged."""
     assert nights.listed(host)[0]["state"] == nights.record(host)["state"] == "suspect"
     assert nights.status(host)["state"] == "suspect"
     assert next(each for each in nights.listed(host) if each["name"] == good)["state"] == "complete"
@@ -72,7 +72,7 @@ def test_a_source_path_that_is_not_mounted_is_suspect_also_when_it_is_one_of_sev
     assert str(mounted) in result["error"]
     assert str(other) not in result["error"]
     see_suspect(nights, "web", good)
-    assert nights.differences("web", mounted) == []  # what was seen is what is kept, not a mixture
+    assert nights.differences("web", mounted) == []  # the backup has the listed files, not a mixture
     assert nights.differences("web", other) == []
     assert len(list(nights.data("web", mounted, good).iterdir())) == 10
 

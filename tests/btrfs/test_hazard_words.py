@@ -34,7 +34,7 @@ def says(nights: Nights, text: bytes, times: int | str = 1) -> str:
 
 
 def measured_run(nights: Nights) -> tuple[dict[str, Any], int]:
-    """What `backupd run --all --json` says of each host, and the most memory that it had, in bytes."""
+    """The results of `backupd run --all --json` by host, and its peak memory in bytes."""
     words = [sys.executable, "-m", "backupd", "--config", str(nights.config), "run", "--all", "--json"]
     # A small process between: what the one that starts it has at its peak would count as the child's.
     between = (
@@ -80,7 +80,7 @@ def test_a_pool_whose_records_hold_such_numbers_works(nights: Nights, tree: Path
     for words in (["list"], ["status"], ["list", "liar"], ["usage"]):
         nights.backupd(*words)
     assert nights.run("web")["web"]["outcome"] == "complete"
-    assert nights.run("liar", status=1)["liar"]["outcome"] == "suspect"  # so much less than before
+    assert nights.run("liar", status=1)["liar"]["outcome"] == "suspect"  # because of fewer files than before
     nights.backupd("rebuild")
 
 

@@ -172,7 +172,7 @@ SEEN = "import sys; from pathlib import Path; from btrkeep.pool import mounts; p
 
 
 def seen_after(script: str, path: Path | str) -> str:
-    """What `machine_mount` says of a path where these lines of shell were run before, with mounts of its own."""
+    """The result of `machine_mount` for a path after these lines of shell, in a separate mount namespace."""
     words = ("sh", "-c", f'mount --make-rprivate / && {script} "$@"', "sh", sys.executable, "-c", SEEN, path)
     return work(*with_own_mounts(*words), cwd=TOP).stdout.strip()
 

@@ -257,7 +257,7 @@ def test_a_rebuild_brings_holds_and_marks_back(pool: Nights, host: str) -> None:
     mark(pool, host, first)
     notes = notes_of(pool, host)["backups"]
     write_down(pool, host, backups={**notes, second: {"hold": {"at": SOON, "until": None, "why": "x"}}})
-    pool.backupd("rebuild", check=False)  # other tests leave what is not ours
+    pool.backupd("rebuild", check=False)  # other tests leave foreign folders
     assert row(pool, host, first) == ("expired", None, f"{SOON[:-1]}.000000Z")
     assert row(pool, host, second) == ("complete", "x", None)
 

@@ -1,4 +1,4 @@
-"""Holes in files that rsync wrote dense, on a real btrfs. What is a hole is asked of find, filefrag, cmp and btrfs itself."""
+"""Holes in files that rsync wrote dense, on a real btrfs. Holes are checked with find, filefrag, cmp and btrfs itself."""
 
 import os
 import random
@@ -64,7 +64,7 @@ def dense(path: Path, *parts: int | bytes) -> None:
 
 
 def allocated(path: Path) -> int:
-    """Bytes, after a sync: what is not on disk yet counts as it was written."""
+    """Bytes, after a sync: without it, unwritten data counts as written."""
     work("btrfs", "filesystem", "sync", path.parent)
     return int(work("stat", "-c", "%b", path).stdout) * 512
 
@@ -96,7 +96,7 @@ def test_a_sparse_file_that_is_new_in_the_second_night_has_its_holes(source: Pat
     work("btrfs", "filesystem", "sync", source)
     assert shares(working).total == shares(source).total
     itemised = work(*RSYNC, "-n", "-i", "-e", shlex.quote(str(fakessh)), f"host:{source}/./", working / "data/").stdout
-    assert itemised == ""  # so the next night looks at none of them again
+    assert itemised == ""  # so the next night does not compare them again
 
 
 def test_what_is_not_on_disk_yet_gets_its_holes_too(shared_btrfs: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_file_of_thousands_of_extents_is_dug_to_its_end(shared_btrfs: Path) ->
                 image.write(bytes(16 * KIB) if part else os.urandom(16 * KIB))
             os.fsync(image.fileno())
     before = manifest(data)
-    assert number(r"(\d+) extents? found", work("filefrag", data / "image").stdout) > 512  # else this test shows nothing
+    assert number(r"(\d+) extents? found", work("filefrag", data / "image").stdout) > 512  # otherwise this test proves nothing
     assert punch(shared_btrfs, [b"image"]).bytes == 2 * 8 * MIB
     assert differences(before, manifest(data)) == []
     assert allocated(data / "image") == 8 * MIB

@@ -112,7 +112,7 @@ def test_the_absence_of_an_optional_host_is_no_failure(nights: Nights, tree: Pat
     nights.ssh(absent)
     results = nights.run(status=1)
     assert {name: result["outcome"] for name, result in results.items()} == {"laptop": "skipped", "server": "failed"}
-    assert nights.run("laptop")["laptop"]["attempts"] == 1  # nobody waits for it
+    assert nights.run("laptop")["laptop"]["attempts"] == 1  # no attempt waits for it
     assert nights.status("laptop")["state"] == "ok"
     assert nights.status("server")["state"] == "failing"
     assert len(nights.names("laptop")) == 1

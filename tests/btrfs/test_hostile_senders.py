@@ -19,7 +19,7 @@ SOURCE = "/srv/www"
 FEW = {"max_files": 500}
 LITTLE = {"max_new_bytes": "10MB"}
 
-# what it does, its limits, what becomes of the run, and words of its error
+# name of the attack, limits of the host, outcome of the run, part of its error
 WHAT_BECOMES: tuple[tuple[str, dict[str, Any], str, str], ...] = (
     ("dot-dot", {}, "failed", "the host's rsync cannot do this"),
     ("dot-dot-first", {}, "failed", "the host's rsync cannot do this"),
@@ -110,7 +110,7 @@ def test_every_attack_harms_its_own_host_alone_and_the_next_night_is_well(nights
     ]
     assert written_elsewhere(nights, started) == []
     assert not EVIL.exists()
-    assert nights.pool.stat().st_mode & 0o777 == 0o700  # so nobody reaches the programs that run as root
+    assert nights.pool.stat().st_mode & 0o777 == 0o700  # so users cannot reach the setuid programs
     assert [receivers(nights), transferring(nights), disagreements(nights)] == [[], [], []]
     for host in ("empty-files", "endless-delta"):
         assert "or `exclude` some files" in str(nights.status(host))
@@ -165,7 +165,7 @@ def test_what_a_limit_stopped_is_kept_begun_anew_while_it_holds_and_continued_wh
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.subvolume("web")["UUID"] == second
     assert nights.differences("web", tree) == []
-    nights.host("web", tree, **limit)  # what did not change is not new
+    nights.host("web", tree, **limit)  # unchanged data is not new
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert disagreements(nights) == []
 

@@ -43,7 +43,7 @@ class Rsnapshot:
     def day(self, when: datetime) -> None:
         work("rsnapshot", "-c", self.conf, "daily")
         os.utime(self.root / "daily.0", (when.timestamp(), when.timestamp()))
-        if when.weekday() == 6 and (self.root / "daily.6").is_dir():  # rsnapshot 1.5 refuses to rotate what is not there
+        if when.weekday() == 6 and (self.root / "daily.6").is_dir():  # rsnapshot 1.5 refuses to rotate a missing folder
             work("rsnapshot", "-c", self.conf, "weekly")
 
 
@@ -107,7 +107,7 @@ def test_a_month_of_rsnapshot_is_as_it_was_and_the_next_night_goes_on_from_it(ni
     nights.host("web1", month.source)
     grow(month.source, 31)
     result = nights.run("web1")["web1"]
-    assert result["new_bytes"] < 400_000  # of some megabytes: what has changed since
+    assert result["new_bytes"] < 400_000  # only the changes, of some megabytes
     assert nights.differences("web1", month.source) == []
     assert nights.record("web1")["base"] == newest
     status = nights.json("list", "web1")
@@ -147,7 +147,7 @@ def test_dated_trees_go_below_the_root_and_what_deceives_by_size_and_time_is_rea
     for number, name in enumerate(names):
         assert (data(nights, "old1", name) / "deceiving").read_text() == f"content {number}"
         assert differing(root / f"2026-03-{number + 1:02}", data(nights, "old1", name)) == ""
-    for row in nights.json("list", "old1"):  # it was not here before, whatever it is the state of
+    for row in nights.json("list", "old1"):  # the import's time, not the tree's
         assert datetime.now(UTC) - datetime.fromisoformat(row["finished"]) < DAY
     kept = {(data(nights, "old1", name) / "kept").stat().st_ino for name in names}
     assert len(kept) == 1  # shared, not written again
@@ -263,7 +263,7 @@ def test_killed_before_it_was_compared_a_backup_is_compared_the_next_time(nights
     assert len(nights.names("old1")) == 2
     file = root / "2026-03-02" / "file"
     when = file.stat()
-    file.write_text("y")  # so that it differs, which the comparison must find
+    file.write_text("y")  # a difference that the comparison must find
     for _ in range(2):  # it is not forgotten either
         answer = imported(nights, "tree", root, "--host", "old1", status=1)
         assert [(comparison["name"], comparison["differences"]) for comparison in answer["compared"]] == [(newest, 1)]
@@ -398,11 +398,11 @@ def test_a_symlink_in_the_base_is_not_followed(nights: Nights, ext4: Path, victi
     assert [path.name for path in victim.iterdir()] == ["precious"]
     copy = data(nights, "shop", nights.names("shop")[1])
     assert differing(second / "tree", copy / path.strip("/")) == ""
-    assert [path.name for path in copy.iterdir()] == ["srv"]  # what the base had of other paths is not in it
+    assert [path.name for path in copy.iterdir()] == ["srv"]  # other paths of the base are not in it
 
 
 def test_a_symlink_of_yesterday_to_the_folder_of_today_makes_nothing_old(nights: Nights, ext4: Path) -> None:
-    """What lies behind it has the inodes of today, and the backup of yesterday has a symlink."""
+    """Its target has today's inodes, and yesterday's backup has a symlink."""
 
     def fill(source: Path, number: int) -> None:
         if number == 0:

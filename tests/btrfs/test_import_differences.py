@@ -55,7 +55,7 @@ def test_what_a_later_tree_brings_has_all_its_attributes(nights: Nights, ext4: P
 
     root = dated(ext4, 3, fill)
     answer = imported(nights, "tree", root, "--host", "old1", "--verify", "all")
-    assert sum(backup["bytes"] for backup in answer["backups"]) < 8 << 20  # what was written: a hole was not
+    assert sum(backup["bytes"] for backup in answer["backups"]) < 8 << 20  # only written data, without holes
     for number, name in enumerate(nights.names("old1")):
         tree, copy = root / f"2026-03-{number + 1:02}", data(nights, "old1", name)
         assert differing(tree, copy) == ""
@@ -168,7 +168,7 @@ def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Calla
 
 
 def spoil(top: Path, content: bytes) -> None:
-    """Overwrites on the disk what has that content."""
+    """Overwrites the data with that content on the disk."""
     work("btrfs", "filesystem", "sync", top)
     device = work("findmnt", "-n", "-o", "SOURCE", "-T", top).stdout.strip().partition("[")[0]
     with Path(device).open("r+b") as disk:
@@ -184,7 +184,7 @@ def spoil(top: Path, content: bytes) -> None:
 @pytest.mark.parametrize("delta", [False, True])
 @pytest.mark.parametrize("same", [FileMatch.NONE, FileMatch.CONTENT])
 def test_holes_of_terabytes_are_not_read(nights: Nights, ext4: Path, same: FileMatch, delta: bool) -> None:
-    """As lastlog has them, or as somebody makes one who wants the import not to end."""
+    """Like lastlog, or made by an attacker so that the import never ends."""
     tree, copy = ext4 / "tree", nights.top / "copy"
     for place, size in ((tree / "same", 12 << 40), (copy / "same", 12 << 40), (tree / "grew", 12 << 40), (copy / "grew", 5000)):
         place.parent.mkdir(exist_ok=True)

@@ -98,7 +98,7 @@ def test_an_overlay_of_several_subvolumes_is_refused_for_each_has_the_same_numbe
             is_refused(nights, shown, "several subvolumes")
         finally:
             work("umount", shown)
-    work("btrfs", "subvolume", "create", disk / "one/2026-03-01/inner")  # in a layer overlayfs does not see where it begins
+    work("btrfs", "subvolume", "create", disk / "one/2026-03-01/inner")  # overlayfs does not see subvolumes in a layer
     for number in range(5):
         (disk / "one/2026-03-01/inner" / f"{number}").write_text(f"inner {number}")
     (disk / "one/up").mkdir()

@@ -138,7 +138,7 @@ _RENAMES = "import os, sys; os.chdir(sys.argv[1])\nwhile True: os.rename('mine',
 
 @contextmanager
 def never_at_rest(folder: Path) -> Iterator[None]:
-    """Somebody gives a file of his other names all the time."""
+    """A user gives new names to a file all the time."""
     (folder / "mine").write_text("x")
     process = subprocess.Popen([sys.executable, "-c", _RENAMES, folder])
     try:
@@ -149,7 +149,7 @@ def never_at_rest(folder: Path) -> Iterator[None]:
 
 
 def many_at_home(source: Path, number: int) -> None:
-    """To copy it takes so long that a process of whoever changes it gets a turn."""
+    """Copying it takes long enough for the attacker's process to run."""
     (source / "home").mkdir(exist_ok=True)
     for value in range(200):
         (source / "home" / f"file{number}-{value}").write_text(f"{number}")
@@ -158,7 +158,7 @@ def many_at_home(source: Path, number: int) -> None:
 
 @pytest.mark.parametrize("busy", [1, 2, 3])
 def test_a_tree_that_is_never_at_rest_is_given_up_and_the_others_are_imported(nights: Nights, ext4: Path, busy: int) -> None:
-    """Whoever owns a folder of the old history must not keep the rest of it from being saved."""
+    """The owner of a folder in the old history must not block the import of the rest."""
     root = dated(ext4, 3, many_at_home)
     trees = {f"2026-03-0{day}T000000Z": root / f"2026-03-0{day}" for day in (1, 2, 3)}
     moved = f"2026-03-0{busy}T000000Z"
@@ -210,7 +210,7 @@ def test_a_file_that_is_changed_in_all_trees_meanwhile_is_seen_and_comes_with_a_
         1,
         0,
         0,
-    ]  # what was named before, and what came after the kill
+    ]  # listed before, and imported after the kill
     names = nights.names("old1")
     nights.backupd("delete", "--now-without-grace", *(f"old1@{name}" for name in names[:2]))
     assert [data(nights, "old1", name).joinpath("in all").read_bytes()[:6] for name in names[2:]] == [b"since "] * 2

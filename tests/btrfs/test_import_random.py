@@ -1,4 +1,4 @@
-"""Random histories of `rsync --link-dest` are imported, killed now and then, and compared with rsync, which knows nothing of us."""
+"""Random histories of `rsync --link-dest` are imported, killed now and then, and compared by rsync."""
 
 # Names are bytes, which Path does not take.
 # ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH114, PTH118, PTH123, PTH211

@@ -1,4 +1,4 @@
-"""Seeds: a host's first copy carried to the second server as files; what comes out is judged by rsync and btrfs."""
+"""Initial copies: carried to the second server as files; the result is checked by rsync and btrfs."""
 
 import json
 import os
@@ -171,7 +171,7 @@ def test_killed_in_the_middle_it_goes_on(two: TwoPools, disk: Path) -> None:
 
 @pytest.fixture(scope="module")
 def written(no_leftovers: None) -> Iterator[tuple[TwoPools, Path]]:
-    """Two pools, and an initial copy that nobody has received: tests take a copy of it, and leave no backup in the second pool."""
+    """Two pools, and an initial copy that was not received yet: tests use a copy of it, and leave no backup in the second pool."""
     points = [btrfs.make(), btrfs.make()]
     two = TwoPools(*points)
     two.over_ssh('exec "$@"')

@@ -1,4 +1,4 @@
-"""Initial copies whose seed.json somebody else wrote, and disks that changed what was written."""
+"""Initial copies with a foreign seed.json, and disks that changed the written data."""
 
 import json
 import shutil
@@ -50,11 +50,11 @@ HOSTS: dict[str, Change] = {
 }
 
 REFUSED = {"a name that leads out", "a list of names in was"}
-"""What no damage does, but somebody: then nothing of the disk is believed."""
+"""Changes that only an attacker makes: then nothing on the disk is trusted."""
 
 
 def quiet(answer: Any) -> str:
-    """What was said, in one string: no traceback, no more than a screen."""
+    """The whole output: no traceback, at most one screen."""
     text = json.dumps(answer) if not isinstance(answer, str) else answer
     assert "Traceback" not in text
     assert len(text) < 5000, text

@@ -1,4 +1,4 @@
-"""`latest`: the symlink and the word mean the newest complete backup, whatever came after it. One pool, a host for each test."""
+"""`latest`: the symlink and the word mean the newest complete backup, regardless of later ones. One pool, a host for each test."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_without_a_complete_backup_there_is_none_and_the_word_names_none(pool: N
     assert link(pool, host) is None
     done = pool.backupd("browse", f"{host}@latest", check=False)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {host} has no complete backup")
-    assert pool.backupd("browse", host).returncode == 0  # without the word it is the newest of all
+    assert pool.backupd("browse", host).returncode == 0  # without `latest` it is the newest of all
 
 
 def test_what_is_no_symlink_stays(pool: Nights, host: str) -> None:

@@ -36,7 +36,7 @@ def test_a_killed_run_is_killed_in_the_log_and_what_it_was_at_is_partial(
         assert "rsync did not run" not in output
         assert "rsync's exit status is unknown" in output
         if again:
-            assert run["finished"] == f"{heard[:19]}Z"  # the last that was heard of it
+            assert run["finished"] == f"{heard[:19]}Z"  # its last sign of life
         else:
             assert [row["state"] for row in nights.json("list", "web")] == ["partial"]
     assert [row["state"] for row in nights.listed("web")] == ["complete"]

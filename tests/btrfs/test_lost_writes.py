@@ -39,7 +39,7 @@ def failing(disk: FailingDisk, tree: Path) -> Nights:
 
 
 def lost(nights: Nights, disk: FailingDisk, *names: str) -> dict[str, str]:
-    """Runs hosts whose data the disk does not take: what is said of each."""
+    """Runs hosts whose data the disk does not store; the result of each."""
     disk.fail()
     answer = nights.run(*names, status=1)
     assert disk.failed_writes() > 0
@@ -70,7 +70,7 @@ def test_a_run_whose_data_the_disk_did_not_take_has_failed_and_leaves_nothing_th
 def test_a_first_copy_that_the_disk_did_not_take_is_compared_with_the_host_again(
     failing: Nights, disk: FailingDisk, tree: Path
 ) -> None:
-    """The kernel has in memory what the disk has not: right times, right sizes, right content, until somebody reads the disk."""
+    """Only the kernel's cache has the data: right times, sizes and content, until the disk is read."""
     nights = failing
     assert "Input/output error" in lost(nights, disk, "web")["web"]
     assert nights.listed("web")[0]["state"] == "partial"

@@ -1,4 +1,4 @@
-"""A pool of two mirrored devices of which one is missing: all works, or says in one line why it does not; nothing is lost."""
+"""A pool of two mirrored devices, one of them missing: everything works, or reports in a line why not; nothing is lost."""
 
 import json
 import sys

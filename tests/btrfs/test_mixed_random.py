@@ -69,7 +69,7 @@ class History:
         self.held = set[tuple[str, str]]()
         """The servers and contents that nothing may take away."""
         self.deleted = set[tuple[str, str]]()
-        """The servers and contents that somebody has deleted there: they do not come again."""
+        """The servers and contents deleted there on request: they do not return."""
         self.now = datetime(2026, 3, 1, 22, tzinfo=UTC)
         self.ahead = dict.fromkeys(_LINKS, timedelta())
         """How far each server's clock is wrong."""
@@ -235,17 +235,17 @@ class History:
         self.truth[backup.content] = machine, truth
 
     def settle(self) -> None:
-        """Everybody fetches; what did not come has a reason that is told."""
+        """Every pool fetches; each missing backup has a reported reason."""
         for _ in range(2):
             for server in _LINKS:
                 for source in _LINKS[server]:
                     self.now += timedelta(minutes=5)
                     for row in self.command(server, "replicate", source, "--json", status=(0, 1, 4)) or ():
-                        if "error" not in row:  # that is a reason for all of them
+                        if "error" not in row:  # that reason applies to all of them
                             self._require_reasons(server, source, {failure["host"] for failure in row["failed"]})
 
     def _require_reasons(self, server: str, source: str, failed: set[str]) -> None:
-        """Of each copy the newest backup there is here, unless somebody was told why not, or it is of the future or unwanted."""
+        """The newest backup of each copy is here, except with a reported reason, a time in the future, or if not wanted."""
         latest = (self.now + self.ahead[server]).strftime("%Y-%m-%dT%H%M%SZ")
         for path in (self.servers[server].pool / "hosts").glob("*/notes.json"):
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name

@@ -276,7 +276,7 @@ def test_what_is_no_btrfs_has_no_devices_of_one(tmp_path: Path) -> None:
 
 
 def test_in_a_chroot_whose_root_is_no_mount_point_nothing_is_known_to_be_the_machines(tmp_path: Path) -> None:
-    """Such as a rescue system may make. /proc/self/mountinfo has no line there for what lies beside the mounts."""
+    """Such as a rescue system may make. /proc/self/mountinfo has no line there for entries beside the mounts."""
     folders = {Path("/usr"), Path("/proc"), TOP, Path(sys.prefix)}
     for link in ("bin", "lib", "lib64"):
         (tmp_path / link).symlink_to(f"usr/{link}")

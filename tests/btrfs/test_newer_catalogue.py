@@ -1,4 +1,4 @@
-"""A night, and what is asked by day, with a catalogue of a newer version: after a downgrade, say."""
+"""A night, and commands during the day, with a catalogue of a newer version, as after a downgrade."""
 
 import os
 import shutil

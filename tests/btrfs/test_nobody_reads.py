@@ -1,4 +1,4 @@
-"""`backupd COMMAND | head -1`, or a pager that was left: what a command does is done all the same, or its 0 would be a lie."""
+"""`backupd COMMAND | head -1`, or a closed pager: a command still completes its work; otherwise exit status 0 would be wrong."""
 
 import json
 import shlex

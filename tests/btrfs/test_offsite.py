@@ -1,4 +1,4 @@
-"""Backups sent to a repository of restic, and what plain restic, which knows nothing of us, gets back from it."""
+"""Backups sent to a repository of restic, and restored from it by plain restic."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Offsite:
         return dict(answer)
 
     def restic(self, *words: str | Path) -> str:
-        """Plain restic, as whoever has nothing but the repository and its password uses it."""
+        """Plain restic, used with only the repository and its password."""
         return work("restic", "--repo", self.repository, "--password-file", self.password, "--no-cache", *words).stdout
 
     def there(self) -> list[tuple[str, str, list[str]]]:
@@ -145,7 +145,7 @@ def test_a_second_night_sends_the_difference_and_reads_only_what_has_changed(far
 
 
 def test_no_secret_is_in_the_catalogue_on_a_command_line_or_in_what_is_said(far: Offsite) -> None:
-    key = f"{KEY}-of-this-test"  # others give theirs to a server, on its command line
+    key = f"{KEY}-of-this-test"  # other tests pass their keys to a server on its command line
     fill(far.night.source)
     far.backup("2026-03-01T22:00:00Z")
     text = f"RESTIC_PASSWORD='{PASSWORD}'\nexport AWS_SECRET_ACCESS_KEY={key}\n# a comment\n"

@@ -1,4 +1,4 @@
-"""Offsite copies when restic, the repository or this machine ends in the middle, or says what nobody expects."""
+"""Offsite copies when restic, the repository or this machine fails in the middle, or sends unexpected output."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
 @pytest.mark.parametrize("may_delete", [True, False])
 def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost(far: Offsite, may_delete: bool) -> None:
     damaged_night(far)
-    # a key that cannot delete: the tagged snapshot is written beside the first one
+    # a key that cannot delete: the tagged snapshot is written in addition to the first one
     path = far.repository / "snapshots"
     keeps = f'cp -a {path} {path}.kept; "$REAL" "$@"; cp -an {path}.kept/. {path}; exit 1'
     env = None if may_delete else instead(far, f'case "$1" in tag) {keeps};; esac\nexec "$REAL" "$@"')
@@ -83,7 +83,7 @@ def test_a_snapshot_that_lacks_files_is_known_as_such_when_the_catalogue_is_lost
 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_rebuild_in_the_middle_loses_nothing_that_was_sent(far: Offsite, is_lost: bool) -> None:
-    """Into the same catalogue, and into one that is made anew, while the command has the old one open."""
+    """Into the same catalogue, and into a new one while the command has the old one open."""
     fill(far.night.source)
     far.offsite("init", "far")
     far.backup("2026-03-01T22:00:00Z")
@@ -165,7 +165,7 @@ def test_numbers_that_make_no_sense_are_refused(far: Offsite) -> None:
 
 
 def test_lines_of_progress_are_not_kept(far: Offsite) -> None:
-    """A first copy takes days, and restic says each second which files it reads."""
+    """A first copy takes days, and restic prints the current files every second."""
     far.offsite("init", "far")
     line = json.dumps({"message_type": "status", "current_files": ["x" * 4096] * 4})
     instead(far, f'for i in {{1..2000}}; do echo {shlex.quote(line)}; done; echo \'{{"snapshot_id": "1"}}\'')

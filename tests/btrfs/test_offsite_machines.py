@@ -1,4 +1,4 @@
-"""A repository in which two machines had one name, one after the other: plain restic says what is left of each."""
+"""A repository in which two machines had the same name in turn: plain restic lists what is left of each."""
 
 import fcntl
 import json
@@ -64,7 +64,7 @@ def test_a_machine_that_has_the_name_of_a_renamed_one_takes_nothing_of_its_away(
     far.night.backupd("rename", "web1", "old1", "--yes")
     far.night.tables["host"]["old1"] = {**far.night.tables["host"].pop("web1"), "enabled": False}
     far.night.write()
-    (again,) = far.run("--now", "2026-03-04T12:00:00Z")["sent"]  # who knows today's name alone finds it too
+    (again,) = far.run("--now", "2026-03-04T12:00:00Z")["sent"]  # today's name alone suffices to find it
     assert (again["host"], again["bytes"] < 20_000) == ("old1", True)
     assert far.run("--now", "2026-03-04T13:00:00Z")["sent"] == []
     another_machine(far, (5, 6, 7))
@@ -118,7 +118,7 @@ def without_machines(far: Offsite) -> str:
 
 
 def test_what_was_sent_without_an_id_is_of_the_host_whose_backup_it_is(far: Offsite) -> None:
-    """Where the pool still has that backup, so there is proof; what has none is removed by nobody, and keeps nothing else."""
+    """If the pool still has that backup, there is proof; snapshots without proof are never removed, and do not count."""
     machine = without_machines(far)
     assert left(far) == [("web1", "2026-03-02"), ("web1", "2026-03-03")]
     work("btrfs", "subvolume", "delete", far.night.pool / "hosts/web1" / far.night.names("web1")[1])

@@ -1,4 +1,4 @@
-"""Offsite copies in an S3 endpoint that runs here, also with object lock, whose versions nobody can delete. The long forms."""
+"""Offsite copies in an S3 endpoint that runs here, also with object lock, whose versions cannot be deleted. The long forms."""
 
 import json
 import os

@@ -53,7 +53,7 @@ def shared(sshd: ssh.Sshd, key: Path | None = None) -> SharedConnection:
 @pytest.mark.parametrize("own", [False, True], ids=["ssh", "the administrator's own command"])
 def test_a_host_of_several_paths_is_logged_in_to_once(nights: Nights, sshd: ssh.Sshd, own: bool) -> None:
     command, paths = "ssh -F none", [nights.source / f"path{number}" for number in range(4)]
-    if own:  # which need not be OpenSSH, nor know of a master
+    if own:  # it need not be OpenSSH, nor support a master
         wrapper = nights.top / "own-ssh"
         wrapper.write_text('#!/bin/sh\nexec ssh -F none "$@"\n')
         wrapper.chmod(0o755)
@@ -355,7 +355,7 @@ def test_an_sshd_that_refuses_further_logins_is_named_with_the_line_for_its_conf
 
 
 def test_connect_compares_the_sshd_of_several_hosts_with_the_connections_of_a_run(nights: Nights, sshd: ssh.Sshd) -> None:
-    """The key's command stands for an sshd with such a configuration in the usual place."""
+    """The key's command simulates an sshd with such a configuration in the usual place."""
     path, forced, config = nights.source / "srv", nights.top / "forced", nights.top / "sshd_config"
     path.mkdir()
     config.write_text((sshd.folder / "sshd_config").read_text().replace("MaxStartups 100", "MaxStartups 1:100:1"))

@@ -1,4 +1,4 @@
-"""What `one_file_system` leaves out is reported: nested subvolumes, and what is mounted below a source path."""
+"""Omissions of `one_file_system` are reported: nested subvolumes, and mounts below a source path."""
 
 import json
 import shlex

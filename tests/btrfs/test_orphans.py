@@ -95,7 +95,7 @@ def test_a_drop_stopped_in_its_middle_has_the_key_and_level_that_are_on_the_disk
     assert cleaner.is_gone(point)
 
 
-@pytest.mark.alone  # the kernel must not be done before it was looked at
+@pytest.mark.alone  # the kernel must not finish before it is observed
 def test_the_queue_shrinks_to_nothing_and_a_progress_only_grows(still: cleaner.Still) -> None:
     point = still(size="3G")
     snapshots = cleaner.diverged(point, 50, files=8000, changes=250)

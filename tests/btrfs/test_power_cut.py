@@ -1,4 +1,4 @@
-"""After a power cut files have the times and sizes of what had come, and not its data: no such file is taken for whole."""
+"""After a power cut, files have the new times and sizes without the data: such files never count as complete."""
 
 import contextlib
 import os
@@ -23,7 +23,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 def pool_of(make_btrfs: Make) -> Nights:
-    """One that commits only when somebody makes it."""
+    """A filesystem that commits only on request."""
     nights = Nights(make_btrfs(size="1G", options="commit=300"))
     nights.settings("pool", min_free="0%")
     return nights
@@ -46,11 +46,11 @@ def cut_in_the_middle(nights: Nights, start: Start, host: str, arrived: Path, co
     wait_for(flag.exists)
     wait_for(lambda: copied.exists() and copied.stat().st_mtime_ns == arrived.stat().st_mtime_ns, pause=0.001)
     with (nights.backup(host, ".working") / "backup.json").open() as record:
-        os.fsync(record)  # as if it were half a minute old; no other file's data
+        os.fsync(record)  # as if it were half a minute old; without the data of other files
     snapshot(other, nights.top / f"snapshot-{host}")
     copy = cut(nights.top)
     for pid in (process.pid, *receivers(nights)):
-        with contextlib.suppress(ProcessLookupError):  # it ended between the look and the signal
+        with contextlib.suppress(ProcessLookupError):  # it ended between the check and the signal
             os.kill(pid, signal.SIGKILL)
     process.wait()
     flag.unlink()
@@ -132,7 +132,7 @@ def test_what_a_run_has_called_complete_has_its_name_when_the_power_is_cut_at_it
 
 
 def test_what_an_import_has_made_has_its_name_when_the_power_is_cut_at_its_end(make_btrfs: Make, tree: Path) -> None:
-    """Whoever imports a history may remove it as soon as that has ended."""
+    """After an import, its user may delete the old history at once."""
     nights = pool_of(make_btrfs)
     old = nights.source / "old"
     old.mkdir()

@@ -12,7 +12,7 @@ from bench.cut_log import Replay, base_of, entries, flushes, flushes_of, of_kern
 from bench.cut_worker import Order, Worker
 from tests.beds import nbd, session, vm, work
 
-CUTS = 17  # of each
+CUTS = 17  # of each scenario
 cached = pytest.mark.skipif(bool(nbd.why_not()), reason=f"left out: a disk with a write cache ({nbd.why_not()})")
 
 
@@ -59,7 +59,7 @@ def test_in_a_virtual_machine_nothing_is_wrong_lost_or_invented_and_a_program_wi
 @pytest.mark.btrfs
 @pytest.mark.timeout(900)
 def test_a_program_without_its_last_sync_is_found_out(worker: Worker) -> None:
-    for seed in range(1, 9):  # what waits may come to the disk by itself meanwhile
+    for seed in range(1, 9):  # pending writes may reach the disk by themselves
         answer = worker.carry_out(Order("few", seed, "plain", 6, unsynced=True))
         if any("differs from its source" in line for line in answer["defects"]):
             return
@@ -103,7 +103,7 @@ def test_a_replay_is_each_disk_as_it_was_at_a_flush(shared_btrfs: Path) -> None:
         image.write_bytes(bytes(8192))
     recorder, two = record(log, images)
     recorder.write(0, b"a" * 4096)
-    recorder.flush()  # before the first mark, so nobody asks for it
+    recorder.flush()  # before the first mark, so it is not requested
     recorder.mark(0, "before it")
     two.write(4096, b"b" * 4096)
     two.flush()

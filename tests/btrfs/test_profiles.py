@@ -35,7 +35,7 @@ def test_what_fits_on_unequal_devices(make_btrfs: Callable[..., Path], profile: 
     least = {"raid1": 2, "raid1c3": 3, "raid1c4": 4}.get(profile)
     if least:  # the largest device cannot be full: each byte has a copy elsewhere
         expected = min(sum(sizes) // least, sum(sizes[1:]) // (least - 1))
-        assert 0.8 * expected <= room.total <= expected + MIB  # less by the chunks of metadata that lie unfavourably
+        assert 0.8 * expected <= room.total <= expected + MIB  # less the chunks of metadata in unfavourable places
     assert room.total <= counted.f_blocks * counted.f_frsize
     new = allocation.new_data
     assert new is not None

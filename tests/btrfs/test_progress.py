@@ -43,7 +43,7 @@ def still(make_btrfs: Callable[..., Path]) -> Iterator[cleaner.Still]:
 
 @pytest.fixture(scope="module")
 def stopped(no_leftovers: None) -> Iterator[tuple[Path, cleaner.RootTree]]:
-    """A cleaner that stands in the middle of a tree for all tests of this module, and what the device says of it."""
+    """A cleaner that stops in the middle of a tree for all tests of this module, and its state on the device."""
     point = btrfs.make(size="2G")
     try:
         cleaner.delete(cleaner.diverged(point, 12, files=12_000, changes=300))
@@ -122,7 +122,7 @@ def test_it_stays_until_a_signal_ends_it(
 
 
 def on_terminal(columns: int, number: int, *words: str | Path) -> tuple[str, int]:
-    """What the command writes on a terminal of so many columns until the signal comes, and its exit status."""
+    """The command's output on a terminal of that many columns until the signal, and its exit status."""
     pid, fd = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm-256color", PYTHONPATH=str(TOP), COLUMNS=str(columns), LINES="24")
@@ -251,7 +251,7 @@ def test_a_filesystem_that_goes_away_ends_the_watch(still: cleaner.Still, backup
     running = backupd_running("progress", point, "--interval", "0.1", env={"PYTHONUNBUFFERED": "1"})
     assert running.stdout is not None
     running.stdout.readline()
-    wait_for(lambda: work("umount", point, check=False).returncode == 0)  # it keeps nothing open, though a look may be under way
+    wait_for(lambda: work("umount", point, check=False).returncode == 0)  # it keeps nothing open, except during a reading
     assert running.wait(timeout=60) == 4
     assert running.stderr is not None
     assert re.fullmatch(r"error: [^\n]+\nhint: [^\n]+\n", running.stderr.read())
@@ -291,11 +291,11 @@ def test_of_several_that_were_begun_the_one_that_moves_is_being_dropped() -> Non
     before = {300: old, 301: other}
     assert in_hand([], before, 300) is None
     assert in_hand([old], {}, None) == old
-    assert in_hand([old, other], {}, None) is None  # one look cannot tell
+    assert in_hand([old, other], {}, None) is None  # one reading is not enough
     assert in_hand([old, moved], before, 300) == moved
     assert in_hand([old, moved], {300: old, 301: moved}, 301) == moved
     assert in_hand([old, other], before, None) is None
-    assert in_hand([old, moved], {300: old}, 300) == moved  # it has just been begun
+    assert in_hand([old, moved], {300: old}, 300) == moved  # it has just been started
 
 
 def test_with_nothing_to_show_it_is_one_line() -> None:

@@ -69,7 +69,7 @@ def test_a_promote_that_was_killed_pins_nothing_and_can_be_given_again(two: TwoP
 
 
 def test_a_hold_stays_when_the_damaged_copy_is_fetched_again(two: TwoPools) -> None:
-    """The first server's hold has an end; whoever owns that server must not end ours."""
+    """The first server's hold has an end; an attacker on that server must not end ours."""
     data = os.urandom(MIB)
     (two.source / "large").write_bytes(data)
     first = two.night("2026-03-01T22:00:00Z", "a")

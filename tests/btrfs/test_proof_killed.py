@@ -21,7 +21,7 @@ __all__ = ["disk", "two"]
 
 
 def damaged(make_btrfs: Callable[..., Path], tree: Path) -> Nights:
-    """Two nights of a host; a file that both share is damaged, and nobody knows it."""
+    """Two nights of a host; a file that both share is damaged, which is not detected yet."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(200_000)
     (tree / "shared").write_bytes(content)
@@ -40,7 +40,7 @@ def test_a_verify_that_is_killed_anywhere_tells_the_truth_the_next_time(make_btr
     for count in range(1, number + 1):
         forget(nights)
         killed(nights, "any", "any", "verify", count=count)
-        named = {name for (name,) in rows(nights, "select name from damage")}  # by which the next night goes
+        named = {name for (name,) in rows(nights, "select name from damage")}  # used by the next night
         assert named in (set(), set(nights.names("web"))), count
         assert named or not (nights.pool / "hosts/web/checksums").exists(), count
         answer = verify(nights, status=1)["backups"]

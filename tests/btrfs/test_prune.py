@@ -1,4 +1,4 @@
-"""What no source path wants any more leaves the new backup, whatever a host has made of it, and nothing else goes."""
+"""Files outside of all source paths are removed from the new backup, whatever a host has made there, and nothing else."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.beds.deep import deepen
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
-LEVELS = 10_000  # of ten times the depth at which Python's calls end, and with a path of five times the longest
+LEVELS = 10_000  # ten times Python's recursion limit, with a path five times as long as allowed
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A server that cannot be reached sends its backups: what came is compared by rsync, which knows nothing of us."""
+"""A server that cannot be reached sends its backups: rsync compares the received ones."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def test_what_is_sent_is_whole_the_next_time_a_difference_and_both_sides_tell_of
     again = two.push("backup2")
     assert [sent_backup["backup"] for sent_backup in again["sent"]] == [second]
     assert two.differences(second) == ""
-    assert again["sent"][0]["bytes"] < 200_000  # of two files; the whole would have more
+    assert again["sent"][0]["bytes"] < 200_000  # two files; a complete copy would have more
     assert two.push()["sent"] == []
     here, answer = two.copies(first=True), two.copies()
     assert (here["kind"], here["state"], here["hosts"], here["newest"]) == ("push", "ok", 1, f"2026-03-02T22:00:{second[15:17]}Z")
@@ -113,7 +113,7 @@ def test_a_host_that_cannot_be_taken_costs_the_others_nothing(two: Pushing) -> N
     two.night("2026-03-01T22:00:00Z", "a")
     two.more_hosts("aaa", "web2")
     (two.second.pool / "hosts" / "aaa").mkdir()
-    (two.second.pool / "hosts" / "aaa" / two.names(two.first.pool, "aaa")[0]).mkdir()  # somebody's own
+    (two.second.pool / "hosts" / "aaa" / two.names(two.first.pool, "aaa")[0]).mkdir()  # foreign
     done = two.push(status=1)
     assert [failure["host"] for failure in done["failed"]] == ["aaa"]
     assert [len(two.names(two.second.pool, host)) for host in ("web1", "web2")] == [1, 1]
@@ -158,7 +158,7 @@ def test_a_line_that_is_cut_or_garbled_leaves_nothing_and_the_next_sending_is_wh
 def test_the_receiving_side_notes_that_the_line_was_cut_though_nobody_hears_it(two: Pushing) -> None:
     (two.source / "large").write_bytes(os.urandom(1 << 20))
     two.night("2026-03-01T22:00:00Z", "a")
-    two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" cut 400000 | "$@" 2> >(exec true)')  # as where sshd has ended
+    two.over(f'{shlex.quote(sys.executable)} -c "$RELAY" cut 400000 | "$@" 2> >(exec true)')  # as after the end of sshd
     assert two.first.backupd("replicate", "--now", NOW, check=False).returncode == 1
     assert two.copies()["state"] == "failing"
 
@@ -234,12 +234,12 @@ def test_a_hostile_other_side_gets_and_changes_nothing(two: Pushing, asked: list
     assert "\x1b" not in done.stderr
     assert len(done.stderr) < 3000
     after = sorted(str(path) for path in (two.first.pool / ".btrkeep").rglob("*") if "locks" not in path.parts)
-    own = str(two.first.pool / ".btrkeep/common/backup2.json")  # what it says of itself: under the name that it has here
+    own = str(two.first.pool / ".btrkeep/common/backup2.json")  # its own report, under its name here
     assert [path for path in after if path not in before and path not in (own, str(Path(own).parent))] == []
 
 
 def test_a_forced_command_asks_for_what_its_own_configuration_says_whatever_is_sent_along(two: Pushing, tmp_path: Path) -> None:
-    """`hosts` there chooses, and a first server that was taken over has nobody deleted."""
+    """`hosts` there selects, and a compromised first server cannot have hosts deleted."""
     two.night("2026-03-01T22:00:00Z", "a")
     two.more_hosts("web2")
     two.second.tables["replica.office"]["hosts"] = ["web1"]
@@ -262,7 +262,7 @@ def test_two_at_once_are_one_too_many(two: Pushing, backupd_running: Callable[..
     assert two.first.backupd("replicate", "--now", NOW, check=False).returncode == 3
     answers = subprocess.run(
         two.forced, input=b"", capture_output=True, check=False, cwd=TOP, timeout=60
-    )  # somebody else with the same key, who hangs up
+    )  # another client with the same key, which disconnects
     assert answers.returncode in (1, 3, 4), answers.stderr
     assert running.wait(timeout=60) == 0
     assert len(two.names(two.second.pool)) == 1

@@ -42,7 +42,7 @@ def noise(path: Path, mib: int) -> None:
 
 
 def groups(nights: Nights) -> dict[str, int]:
-    """By number, the bytes that btrfs-progs says of each group."""
+    """The bytes of each group by number, according to btrfs-progs."""
     work("btrfs", "filesystem", "sync", nights.top)
     lines = work("btrfs", "qgroup", "show", "--raw", nights.top).stdout.splitlines()[2:]
     return {line.split()[0]: int(line.split()[1]) for line in lines}
@@ -132,7 +132,7 @@ def test_a_host_that_uses_its_quota_up_is_stopped_alone_and_completes_when_it_fi
 
 
 def test_a_run_that_begins_anew_has_the_room_of_what_the_last_one_left(nights: Nights) -> None:
-    """Which counts until the kernel has dropped it; here that waits for a file that somebody has open."""
+    """A deleted backup counts until the kernel has dropped it; here an open file delays that."""
     nights.host("web", nights.source / "web", quota="20MiB")
     nights.backupd("quota", "enable", "--yes")
     noise(nights.source / "web" / "a", 6)
@@ -182,7 +182,7 @@ def test_what_nobody_owns_any_more_leaves_no_group_behind(nights: Nights) -> Non
     nights.backupd("forget", "web", "--yes")
     nights.backupd("expire")
     time.sleep(1.1)
-    for _ in range(2):  # what is deleted by the first is dropped before the second
+    for _ in range(2):  # backups deleted by the first expiry are dropped before the second
         nights.backupd("expire", "--force", "pool", "--force", "hosts")
         dropped(nights)
     assert not (nights.pool / "hosts" / "web").exists()
@@ -224,7 +224,7 @@ def test_nothing_is_switched_on_before_its_costs_are_said(nights: Nights) -> Non
         assert process.returncode == (0 if words else 2)
         assert work("btrfs", "qgroup", "show", nights.top, check=False).returncode != 0
     pool = open_pool(nights.pool)
-    qgroups.limit(pool, qgroups.group_number(5, 256), 1)  # as when simple quotas are switched off while a host's run has just begun
+    qgroups.limit(pool, qgroups.group_number(5, 256), 1)  # as if simple quotas were disabled at the start of a host's run
     noise(nights.source / "web" / "much", 30)
     assert nights.run("web")["web"]["outcome"] == "complete", "a quota that cannot hold stops nobody"
     work("btrfs", "quota", "enable", nights.top)

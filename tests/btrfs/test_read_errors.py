@@ -1,4 +1,4 @@
-"""An error that anybody met who read from the pool is named in all backups that share it; what was spoilt is the truth."""
+"""A read error of any program is reported in all backups that share the data; compared with the bytes damaged on purpose."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def damaged(nights: Nights) -> list[dict[str, Any]]:
 
 
 def named(nights: Nights, file: Path) -> list[dict[str, Any]]:
-    """What is known once somebody could not read it: again while the kernel leaves out lines, which it counts for all tests."""
+    """The recorded damage after a failed read; repeated while the kernel omits lines, whose limit all tests share."""
     for _ in range(8):
         assert work("sha256sum", file, check=False).returncode
         if damages := damaged(nights):
@@ -58,13 +58,13 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     (db,), (first, last) = nights.names("db"), nights.names("web")
     spoilt, other = nights.data("web", tree / "web", last) / "file", nights.data("db", tree / "db") / "again"
     work("btrfs", "property", "set", "-f", nights.pool / "hosts/db" / db, "ro", "false")
-    work("cp", "--reflink=always", spoilt, other)  # as a deduplicator leaves it
+    work("cp", "--reflink=always", spoilt, other)  # as after a deduplicator
     work("btrfs", "property", "set", nights.pool / "hosts/db" / db, "ro", "true")
     work("sync", "-f", nights.top)
     assert damaged(nights) == []
     content = spoilt.read_bytes()
     damage(nights.top, content[512 << 10 : (512 << 10) + 8192])
-    assert damaged(nights) == []  # nobody has read it
+    assert damaged(nights) == []  # it was not read
     # Of a filesystem that was on the device before: there is a folder at that number now.
     device, folder = Path(btrfs.devices_of(nights.top)[0]).name, spoilt.parent.stat().st_ino
     ours = nights.subvolume("web", last)["Subvolume ID"]
@@ -78,9 +78,9 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     assert {place["start"] for row in damages for place in row["places"]} <= {512 << 10, (512 << 10) + 4096}
     before = fact(nights)
     assert damaged(nights) == damages
-    assert fact(nights) == before  # nothing was counted since, nor by the look itself
+    assert fact(nights) == before  # no errors were counted since, nor by the check itself
 
-    uncounted = json.dumps(before | {"counters": {}})  # as if all had been counted after the last line that is known
+    uncounted = json.dumps(before | {"counters": {}})  # as if all errors were counted after the last known line
     work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
     total = sum(before["counters"].values())
     total += sum(count for _, count in before["unexplained"])
@@ -93,7 +93,7 @@ def test_what_another_program_could_not_read_is_named_in_all_backups(make_btrfs:
     nights.backupd("verify", f"db@{db}", check=False)
     assert rows(nights, "select found_by, count(*) from damage group by found_by") == [("device", 2), ("verify", 1)]
 
-    newest = nights.names("web")[-1]  # which is called damaged, as if it had been, and put right since
+    newest = nights.names("web")[-1]  # recorded as damaged, as if it was repaired since
     work("sqlite3", nights.state / "catalogue.sqlite", f"update damage set name = '{newest}' where name = '{last}'")
     work("sleep", "1.1")
     nights.backupd("verify", f"web@{newest}")
@@ -122,13 +122,13 @@ def test_errors_that_a_verify_met_are_named_by_it_and_others_stay_until_a_scrub(
     assert nights.backupd("verify", "web", check=False).returncode == 1
     assert unexplained not in nights.backupd("damaged", check=False).stdout
 
-    # While this reads db, which is whole, somebody meets an error of another host.
+    # While this reads the undamaged db, another program meets an error of another host.
     spoilt = nights.data("web", tree / "web") / "file"
     does_at(nights, f"cat {spoilt} >/dev/null 2>&1; true", "before", "checksums replaced", "verify")
     assert unexplained in nights.backupd("damaged", check=False).stdout
     met = fact(nights)["unexplained"]
 
-    uncounted = json.dumps(fact(nights) | {"counters": {}})  # as if somebody else had met them all, and the kernel had said nothing
+    uncounted = json.dumps(fact(nights) | {"counters": {}})  # as if another program had met all of them, without a line in the log
     work("sqlite3", nights.state / "catalogue.sqlite", f"update about set value = '{uncounted}' where name = 'device_errors'")
     assert unexplained in nights.backupd("damaged", check=False).stdout
     before = fact(nights)["unexplained"]
@@ -152,7 +152,7 @@ def test_a_verify_that_may_not_read_the_kernels_log_leaves_its_lines_to_the_next
     nights.run("db", "web")
     damage(nights.top, content[:8192])
     spoilt = nights.data("web", tree / "web") / "file"
-    closed = nights.top / "socket"  # nobody can open one as a file
+    closed = nights.top / "socket"  # a socket cannot be opened as a file
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(closed))
     without_log = 'mount --bind "$0" /dev/kmsg && exec "$@"'

@@ -30,7 +30,7 @@ ALL = [REPLICATE, REPLICATE_ROW, VERIFY, VERIFY_FILE, DEDUPED]
 
 
 def state(two: TwoPools) -> dict[str, Any]:
-    """What the second pool says of itself, without the times of this test."""
+    """The second pool's own records, without the times of this test."""
     status = two.second.json("status", *LATER)
     (copy,) = status["copies"]
     return {

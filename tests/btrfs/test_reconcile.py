@@ -112,7 +112,7 @@ def test_rebuild_equals_what_was_lost_an_acceptance_included(nights: Nights, tre
 def test_a_lost_catalogue_comes_back_by_itself_with_the_next_run(nights: Nights, tree: Path) -> None:
     before = backup_rows(nights)
     forget_catalogue(nights)
-    nights.backupd("run")  # nothing is due: it knows before it decides
+    nights.backupd("run")  # nothing is due: the catalogue is updated before that decision
     assert backup_rows(nights) == before
 
 

@@ -141,10 +141,10 @@ def test_notes_that_nobody_can_read_cost_the_other_hosts_nothing(pool: Expiries,
 
 
 BAD_RECORDS: dict[str, dict[str, Any]] = {
-    "a number that is none": {"paths": [{"path": "/", "outcome": "complete", "numbers": {"bytes": float("inf")}}]},
+    "an infinite number": {"paths": [{"path": "/", "outcome": "complete", "numbers": {"bytes": float("inf")}}]},
     "a time before time": {"started": "0001-01-01T00:00:00+14:00"},
-    "no number but a list": {"duration": [1]},
-    "no text but a number": {"error": 7},
+    "a list instead of a number": {"duration": [1]},
+    "a number instead of a text": {"error": 7},
 }
 
 

@@ -156,14 +156,14 @@ def test_what_several_attempts_brought_is_added_up(nights: Nights, tree: Path) -
     assert record["attempts"] == 2
     whole = sum(counted(tree, "f"))
     assert record["totals"]["bytes"] == whole + sum(counted(tree, "l"))
-    # Of the attempt that was cut only rsync's progress is known, which it tells once a second.
+    # Of the interrupted attempt only rsync's progress is known, printed once a second.
     assert whole * 0.5 <= record["totals"]["literal"] <= whole * 1.5
     assert nights.differences("web", tree) == []
 
 
 def test_a_partial_backup_is_listed_with_what_has_arrived_and_its_record_says_why(nights: Nights, tree: Path) -> None:
     (tree / "larger").write_bytes(os.urandom(8_000_000))
-    nights.host("web", tree, bandwidth="2MB")  # rsync tells once a second how far it is
+    nights.host("web", tree, bandwidth="2MB")  # rsync prints its progress once a second
     nights.in_the_middle(5_000_000, end="dies")
     nights.run("web", status=1)
     listed = nights.listed("web")[0]
@@ -204,5 +204,5 @@ def test_a_catalogue_made_again_from_the_pool_is_the_same(nights: Nights, tree: 
 
 
 def without_seconds(backups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The row knows to the millisecond what the record could not yet know when it was written."""
+    """The row has the duration in milliseconds, which was unknown when the record was written."""
     return [{key: value for key, value in each.items() if key not in ("duration", "finished")} for each in backups]

@@ -99,7 +99,7 @@ def test_a_partial_is_continued_although_the_clock_was_set_back(nights: Nights, 
 
 
 def test_a_killed_run_is_not_repeated_when_its_backup_was_finished(nights: Nights, tree: Path) -> None:
-    """The catalogue had no row of it, the pool had: what is due follows from the pool."""
+    """Only the pool had it, not the catalogue: the pool decides what is due."""
     for step in ("backup named", "latest pointed"):
         killed(nights, "before", step, "run", "--now", "2026-11-20T22:00:00Z")
         run_at(nights, "2026-11-20T22:05:00Z")

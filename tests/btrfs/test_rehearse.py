@@ -125,7 +125,7 @@ def test_a_program_with_mounts_of_its_own_that_holds_the_filesystem_costs_no_res
 
 
 def test_a_users_own_filesystem_with_the_name_of_a_rehearsal_ends_none(place: Path) -> None:
-    """Not even root gets in, and who asks it anything may wait for ever."""
+    """Not even root may enter it, and a request to it may hang for ever."""
     (place / "home").mkdir()
     for parent in (place, place / "home"):
         with hanging(folder := parent / f"{PREFIX}mine", user=NOBODY):
@@ -143,7 +143,7 @@ def device() -> Iterator[str]:
     loop = btrfs.attach(image)
     yield loop
     work("losetup", "--detach", loop, check=False)
-    wait_for(lambda: not session.loops_below(folder))  # somebody may have it open for a moment
+    wait_for(lambda: not session.loops_below(folder))  # another program may have it open for a moment
     session.remove(folder)
 
 
@@ -164,7 +164,7 @@ def test_a_device_with_something_on_it_is_refused_unless_it_is_named_once_more(c
 def test_after_kill_nine_the_next_one_removes_what_was_left_and_a_spare_device_is_empty_in_the_end(
     config: Path, place: Path, device: str
 ) -> None:
-    """The next one has its own pool elsewhere: it finds what was left by the mount. (Another test's may be faster.)"""
+    """The next one has its own pool elsewhere: it finds the leftovers by the mount. (Another test's may be faster.)"""
     with begun(config, place) as killed:
         [left] = place.iterdir()
         killed.kill()

@@ -1,4 +1,4 @@
-"""What a command prints as a way out is typed as it stands, in the state that printed it, and the state is better afterwards.
+"""A printed remedy is typed unchanged, in the state that printed it, and the state is better afterwards.
 
 The configuration lies in a folder with a blank in its name, so a command that does not name it, or does not quote, fails here.
 tests/test_remedies.py has the list of all commands that are printed, and which test types each of them.
@@ -206,7 +206,7 @@ def test_from_nothing_to_the_first_backup(shared_btrfs: Path, typist: Typist) ->
     added = typist.type(line.replace("NAME", "web1"), more=f"--path {nights.source}")
     typist.follow(added, "backupd run {}")
     process = prints(nights, "host", "set", "web1", "address=root@127.0.0.1", "port=1")
-    typist.follow(process, "backupd host test {}", status=1)  # nobody answers there
+    typist.follow(process, "backupd host test {}", status=1)  # no server answers there
 
 
 @types("backupd init {}")
@@ -313,7 +313,7 @@ def test_a_damaged_copy_is_fetched_again_and_keeps_no_other_host_from_being_repa
     assert "web1" not in {row["host"] for row in damaged}
 
 
-# --- files, modes and what runs beside it
+# --- files, modes and other running programs
 
 
 @types("backupd sample", "backupd run", "backupd check")

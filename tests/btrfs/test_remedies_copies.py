@@ -1,4 +1,4 @@
-"""What is printed as a way out while a second pool cannot fetch a host: typed as it stands, and the next fetch goes on."""
+"""Remedies printed while a second pool cannot fetch a host: typed unchanged, and the next fetch works."""
 
 import json
 import os

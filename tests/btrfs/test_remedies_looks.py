@@ -21,7 +21,7 @@ MISUNDERSTOOD = re.compile(
     r"(?:option|command)|[Uu]nknown operation|not found",
 )
 OURS_FILLED = {"offsite": "far", "replicate": "office", "status --state": "failing"}  # a host for all others
-UNITS = {"systemctl", "journalctl", "timedatectl"}  # without systemd only their words are compared
+UNITS = {"systemctl", "journalctl", "timedatectl"}  # without systemd only their text is compared
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_each_command_that_only_looks_is_understood_on_a_real_site(site: Nights)
     typist, faults = Typist(), dict[str, str]()
     chunks = work("btrfs", "inspect-internal", "dump-tree", "-t", "chunk", btrfs.devices_of(site.top)[0]).stdout
     (group, *_) = re.findall(r"CHUNK_ITEM (\d+)\)[^(]*?type DATA", chunks)
-    left = {*REASONS[Reason.NAMED], "btrfs check --readonly"}  # which test_remedies_states.py types
+    left = {*REASONS[Reason.NAMED], "btrfs check --readonly"}  # typed by test_remedies_states.py
     looks = [look for look in printed_commands() if only_reads(look) and look not in left]
     assert len(looks) > 55
     for look in looks:

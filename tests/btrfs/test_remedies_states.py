@@ -156,7 +156,7 @@ def test_a_repository_that_could_not_be_reached_three_times_is_checked_once_it_i
     shutil.move(away, tmp_path / "unplugged")
     for _ in range(3):
         assert refused(pool, "offsite", "check", "far").returncode == 1
-        time.sleep(1)  # attempts are told apart by the second
+        time.sleep(1)  # attempts are identified by the second
     checked = prints(pool, "check")
     assert "offsite check far: did not finish 3 times in a row" in " ".join(checked.stdout.split())
     shutil.move(tmp_path / "unplugged", away)

@@ -23,7 +23,7 @@ NOW = "2026-11-20T22:00:00Z"
 
 @pytest.fixture(scope="module")
 def pool(module_btrfs: Path) -> Nights:
-    """A pool whose hosts have one backup of a MiB of data each; tests take those that nobody has used."""
+    """A pool whose hosts have one backup of a MiB of data each; tests use unused ones."""
     nights = Nights(module_btrfs)
     (nights.source / "image").write_bytes(os.urandom(MIB))
     nights.settings("backup", concurrency=4)
@@ -221,7 +221,7 @@ def test_a_rename_killed_at_a_step_leaves_one_name_or_the_other_and_given_again_
     output, gone = (new, old) if moved else (old, new)
     assert pool.names(output) == [name]
     assert not (pool.pool / "hosts" / gone).exists()
-    if not moved:  # nothing has happened yet, and a run of the old name goes on
+    if not moved:  # nothing has changed yet, and a run with the old name continues
         assert pool.run(old)[old]["outcome"] == "complete"
         assert pool.grew_from(old) == name
     pool.backupd("rename", old, new, "--yes")
@@ -331,7 +331,7 @@ def test_what_cannot_be_renamed_is_refused_and_nothing_changes(pool: Nights, old
     assert subvolumes(pool) == before
     assert not (pool.pool / "hosts" / old / "notes.json").exists()
     del pool.tables["host"]["fresh"]
-    answer = json.loads(pool.backupd("rename", old, new, "--yes", "--json").stdout)  # an empty folder is in nobody's way
+    answer = json.loads(pool.backupd("rename", old, new, "--yes", "--json").stdout)  # an empty folder does not matter
     assert (answer["host"], answer["was"], answer["backups"], len(answer["todo"])) == (new, old, 1, 1)
 
 

@@ -44,7 +44,7 @@ def night(nights: Nights, days_ago: int) -> str:
 def spoilt(top: Path, tree: Path) -> tuple[Nights, str, str, str]:
     """Two backups that share a damaged file, which the third fetched again; `verify` knew what it was."""
     nights = Nights(top)
-    for folder in ("a", "c"):  # of empty files, so that the links lie in a leaf of the tree that no repair changes
+    for folder in ("a", "c"):  # empty files, so that the links are in a leaf of the tree that no repair changes
         (tree / folder).mkdir()
         for number in range(500):
             (tree / folder / str(number)).touch()
@@ -114,7 +114,7 @@ def test_the_next_night_grows_from_the_repaired_copy_of_the_newest_and_splits_li
     done = repair(nights, "--yes", "--from", "/")
     copy = {backup["name"]: backup["repaired_in"] for backup in done["backups"]}[second]
     assert (nights.pool / "hosts/web/latest").readlink() == Path(copy)
-    for name in ("other name", "b/links"):  # rsync writes in place: what is still linked in the backup would be overwritten
+    for name in ("other name", "b/links"):  # rsync writes in place: a name that is still linked in the backup would be overwritten
         (tree / name).unlink()
         (tree / name).write_bytes(os.urandom(MIB))
     nights.run("web")
@@ -138,7 +138,7 @@ def test_without_a_recorded_checksum_a_copy_is_taken_only_on_request(make_btrfs:
         damage(nights.top, content)
     assert nights.backupd("verify", check=False).returncode == 1
     stamp = (tree / "other").stat().st_mtime_ns
-    (tree / "other").write_bytes(other[: MIB // 2] + os.urandom(MIB // 2))  # the same size and time, which lie
+    (tree / "other").write_bytes(other[: MIB // 2] + os.urandom(MIB // 2))  # the same size and time, with other content
     os.utime(tree / "other", ns=(stamp, stamp))
     (tree / "touched").touch()
     new = night(nights, 1)
@@ -173,7 +173,7 @@ def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callab
     refused = repair(nights, "--yes", "--unproven", "--from", str(rescue), status=1)
     assert fates(refused) == {name: [("no-copy", None, None)] * 2 for name in (first, second)}
     (path / "database").unlink()
-    (path / "database").write_bytes((tree / "database").read_bytes())  # its time is another: the checksum says more
+    (path / "database").write_bytes((tree / "database").read_bytes())  # its time differs, but the checksum counts
     done = repair(nights, f"web@{second}", "--yes", "--from", str(rescue))
     assert fates(done) == {second: [("repaired", str(rescue), "checksum")] * 2}  # the other name is one of the same file
     (copy,) = (backup["repaired_in"] for backup in done["backups"])
@@ -228,7 +228,7 @@ def test_an_unfinished_backup_and_a_fetched_host_are_left_alone(make_btrfs: Call
     done = nights.backupd("repair", "--yes", check=False)
     assert (done.returncode, nights.names("web")) == (2, before)
     assert "backupd replicate far web --damaged" in done.stderr
-    assert nights.backupd("repair", check=False).returncode == 2  # nobody can be asked
+    assert nights.backupd("repair", check=False).returncode == 2  # there is no terminal
 
 
 def test_a_kill_at_any_step_leaves_whole_copies_and_one_of_each(make_btrfs: Callable[..., Path], tree: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_backup_of_the_next_second_is_in_the_way_of_a_copy_and_stays(make_btrf
 def test_what_differs_from_the_recorded_sum_is_not_whole_in_the_backups_that_recorded_nothing(
     make_btrfs: Callable[..., Path], tree: Path
 ) -> None:
-    """F is wrong in two backups, of which the first knows its sum. G was fetched again since."""
+    """F is wrong in two backups; only the first one has its checksum. G was fetched again since."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"), "--rehearsal")
     files = {"F": os.urandom(20_000), "G": os.urandom(20_000)}
     (tree / "F").write_bytes(files["F"])
@@ -315,7 +315,7 @@ def test_what_differs_from_the_recorded_sum_is_not_whole_in_the_backups_that_rec
     (copy,) = set(nights.names("web")) - {first, second, third}
     assert (nights.data("web", tree, copy) / "G").read_bytes() == files["G"]
     assert (copy, f"{tree}/F") in rows(nights, "select name, path from damage")
-    (tree / "F").write_bytes(files["F"])  # it comes again, and the sum that the first backup has proves it for all
+    (tree / "F").write_bytes(files["F"])  # it is restored, and the checksum of the first backup proves it for all
     nights.backupd("run", "web")
     newest = nights.names("web")[-1]
     planned = fates(repair(nights, "--dry-run", status=1))
@@ -390,7 +390,7 @@ def test_holes_odd_names_and_what_is_no_file_in_a_folder(make_btrfs: Callable[..
     assert nights.backupd("verify", check=False).returncode == 1
     rescue = tmp_path / "rescue" / str(tree).strip("/")
     rescue.mkdir(parents=True)
-    os.mkfifo(rescue / "plain")  # nobody may wait for it
+    os.mkfifo(rescue / "plain")  # opening it must not block
     work("cp", "--sparse=always", tree / name, rescue / name)
     done = repair(nights, "--yes", "--from", str(tmp_path / "rescue"), status=1)
     assert {file["path"]: file["fate"] for file in done["backups"][0]["files"]} == {

@@ -1,4 +1,4 @@
-"""A second pool, fetched from the first: what is there is the same by checksums of rsync, and can take over."""
+"""A second pool, fetched from the first: its backups are equal by rsync's checksums, and it can take over."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.btrfs
 
 
 def published(of: Nights) -> Any:
-    """What the dashboard is told of copies, by sqlite3."""
+    """The dashboard's records of copies, read with sqlite3."""
     with sqlite3.connect(of.state / "catalogue.sqlite") as rows:
         answer = rows.execute("SELECT value FROM about WHERE name = 'copies'").fetchone()
     return json.loads(answer[0]) if answer else {}
@@ -73,7 +73,7 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
     assert "common with replica" not in two.second.backupd("retention", "explain", "web1").stdout
     answer = json.loads(two.second.backupd("run", "web1", "--json", "--now", "2026-03-03T22:00:00Z").stdout)
     assert answer[0]["outcome"] == "complete"
-    assert answer[0]["new_bytes"] < 100_000  # of three million
+    assert answer[0]["new_bytes"] < 100_000  # out of three million
     assert two.second.backupd("replicate", "--now", "2026-03-20T12:00:00Z", check=False).returncode == 1
 
 
@@ -83,7 +83,7 @@ def test_a_host_that_is_fetched_is_not_backed_up_until_it_is_promoted_and_then_g
         ('"$@" | python3 -c "$RELAY" cut 2000000', "connection ended in the middle"),
         ('"$@" | python3 -c "$RELAY" flip 3000000', "it was damaged in transit"),
         ("echo banner; cat", "an unexpected message"),
-        ("exit 255", "the connection "),  # "has ended", or "ended in the middle of an answer": whoever is first
+        ("exit 255", "the connection "),  # "has ended", or "ended in the middle of an answer": depends on timing
     ],
 )
 def test_what_was_cut_off_or_garbled_leaves_nothing_and_is_fetched_again(two: TwoPools, script: str, why: str) -> None:
@@ -219,7 +219,7 @@ def test_another_machine_that_has_the_name_now_does_not_come_into_the_copies_of_
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
     two.first.backupd("rename", "web1", "old", "--yes")
-    second = two.night("2026-03-02T22:00:00Z", "b")  # of the other machine, from its beginning
+    second = two.night("2026-03-02T22:00:00Z", "b")  # the other machine's first backup
     failed = {failure["host"]: failure["error"] for failure in two.fetch(status=1)[0]["failed"]}
     assert set(failed) == {"old", "web1"}
     assert "`backupd rename web1 old` here" in failed["web1"]

@@ -108,7 +108,7 @@ def test_a_pool_fetches_from_another_one_on_the_same_filesystem_that_has_fetched
 
 
 def test_what_a_user_keeps_of_a_damaged_copy_is_no_parent_of_later_ones(make_btrfs: Callable[..., Path]) -> None:
-    """It lies beside the copies and is as old as the damaged one, so `btrfs receive` finds it before the one that came again."""
+    """It is beside the copies and as old as the damaged one, so `btrfs receive` finds it before the refetched one."""
     two = TwoPools(make_btrfs(size="300M"), make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (two.source / "large").write_bytes(content)
@@ -136,7 +136,7 @@ def test_a_snapshot_of_a_copy_that_somebody_has_changed_is_no_parent(two: TwoPoo
     (other / "data/spoilt").write_text("not of this host")
     mark(other, shown(copy)["Received UUID"])
     work("btrfs", "property", "set", "-f", other, "ro", "true")
-    again = two.second.top / "again"  # of two marks the one that was set first is found first
+    again = two.second.top / "again"  # of two marks, the older one is found first
     work("btrfs", "subvolume", "snapshot", "-r", copy, again)
     work("btrfs", "subvolume", "delete", copy)
     work("btrfs", "subvolume", "snapshot", "-r", again, copy)

@@ -21,7 +21,7 @@ from backupd.rsync.bandwidth import prepare
 from backupd.rsync.throttle import OpenBucket
 print(OpenBucket(str(prepare(Path(sys.argv[1]), "pool", 1_000_000).path)).draw(12_000_000))
 """
-LEAST = 1.2  # of 1.5 seconds for these bytes at 2 MB/s: a tenth is made up for, and the last bytes lie in pipes
+LEAST = 1.2  # of 1.5 seconds for these bytes at 2 MB/s: a tenth may be caught up, and the last bytes are in pipes
 
 
 def seconds(rows: list[dict[str, float]]) -> float:
@@ -46,7 +46,7 @@ def test_a_stream_keeps_to_the_bandwidth_of_its_replica(make_btrfs: Callable[...
 
 @pytest.mark.parametrize(("way", "waits"), [("ssh", True), ("a folder", False)])
 def test_what_comes_over_a_network_shares_the_budget_of_the_night(make_btrfs: Callable[..., Path], way: str, waits: bool) -> None:
-    """The whole budget of the next seconds is drawn by somebody else, as by transfers of a night."""
+    """Other transfers, as of a night, use the whole budget of the next seconds."""
     two = TwoPools(make_btrfs(), make_btrfs())
     two.night("2026-03-01T22:00:00Z", "a")
     two.second.settings("backup", bandwidth="1MB")

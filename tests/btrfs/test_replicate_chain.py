@@ -1,4 +1,4 @@
-"""A pool that fetches from a pool that fetches: what the middle one knows of the copies when the fetch has ended."""
+"""A pool that fetches from a pool that fetches: the middle one's records of the copies after the fetch."""
 
 import json
 import sqlite3
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.btrfs
 
 @pytest.mark.parametrize("how", ["ssh", "folder"])
 def test_the_middle_one_knows_at_once_who_has_fetched_from_it(two: TwoPools, make_btrfs: Callable[..., Path], how: str) -> None:
-    """Over ssh whoever answers tells the dashboard; for a folder the catalogue is not known, so `check` looks at the pool."""
+    """Over ssh the sender publishes it for the dashboard; for a folder it has no catalogue, so `check` reads the pool."""
     name = two.night("2026-03-20T10:00:00Z", "a")
     two.fetch()
     two.second.host("db1", two.source)

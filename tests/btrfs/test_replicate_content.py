@@ -1,4 +1,4 @@
-"""Whatever a backup holds, its copy holds the same: compared by rsync and by a manifest, which know nothing of btrfs send."""
+"""A copy equals its backup, whatever the content: compared by rsync and by a manifest."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def change_strange(source: Path) -> None:
 def test_a_copy_and_the_copy_of_a_copy_are_the_same_and_share_what_did_not_change(
     two: TwoPools, make_btrfs: Callable[..., Path]
 ) -> None:
-    """While something is mounted in the backup: a copy has the files below it, and not what is mounted."""
+    """While something is mounted in the backup: a copy has the files below the mount, not the mounted ones."""
     make_strange(two.source)
     (two.source / "large").write_bytes(os.urandom(6 << 20))
     (two.source / "mounted over").mkdir()
@@ -94,7 +94,7 @@ def test_a_copy_and_the_copy_of_a_copy_are_the_same_and_share_what_did_not_chang
     second = two.night("2026-03-02T22:00:00Z", "b")
     fetched = two.fetch()
     assert parents(fetched) == [(second, first)]
-    assert fetched[0]["bytes"] < 2 << 20  # of six million in the large file, and eight of zeros
+    assert fetched[0]["bytes"] < 2 << 20  # out of six million in the large file, and eight million zeros
     require_same(two, first, second)
     for name, size in (("sparse", 1 << 20), ("new sparse", 4096)):
         allocated = work("du", "--block-size=1", two.second.data("web1", two.source, second) / name).stdout.split()[0]

@@ -98,7 +98,7 @@ def test_what_does_not_come_whole_costs_no_copy(two: TwoPools) -> None:
 
 @pytest.mark.parametrize("how", ["content", "name", "record"])
 def test_what_the_other_server_has_changed_since_takes_no_copys_place(two: TwoPools, how: str) -> None:
-    """Whoever has taken it over could else have old copies replaced: all of them that have one damaged file."""
+    """Otherwise an attacker there could have old copies replaced: all those with one damaged file."""
     names = two.names(two.second.pool)
     before = {name: shown(two.second.pool / "hosts/web1" / name)["UUID"] for name in names}
     for name in names[:2]:
@@ -116,7 +116,7 @@ def test_what_the_other_server_has_changed_since_takes_no_copys_place(two: TwoPo
         for path in file.parent.iterdir():
             os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns)) if path.name in ("changed", "encrypted") else None
         work("btrfs", "property", "set", "-ts", backup, "ro", "true")
-        hide_changes(backup.parent)  # whoever took the server over hides it
+        hide_changes(backup.parent)  # an attacker on that server hides it
     answer = two.fetch("office", "--damaged", status=1)[0]
     assert answer["fetched"] == []
     assert "is not damaged" in str(answer), answer
@@ -132,7 +132,7 @@ def test_what_is_read_or_is_no_copy_any_more_is_left_alone(two: TwoPools) -> Non
     copy = two.second.pool / "hosts/web1" / first
     before = shown(copy)["UUID"]
     reads = os.open(copy, os.O_RDONLY)
-    fcntl.flock(reads, fcntl.LOCK_SH)  # as who restores from it does
+    fcntl.flock(reads, fcntl.LOCK_SH)  # as a restore does
     assert "being read" in two.fetch("office", "--damaged", status=1)[0]["failed"][0]["error"]
     os.close(reads)
     for value in ("false", "true"):
@@ -168,7 +168,7 @@ def test_a_copy_that_comes_again_after_the_first_was_lost_is_not_known_as_that_w
     assert [fetched_backup["backup"] for fetched_backup in two.fetch()[0]["fetched"]] == [last]
     (two.second.state / "catalogue.sqlite").unlink()
     two.second.backupd("rebuild")
-    assert rows(two.second, "select name from verification") == [(first,)]  # nobody has read the other one
+    assert rows(two.second, "select name from verification") == [(first,)]  # the other one was not read
     assert rows(two.second, "select name from damage") == [(first,)]
 
 

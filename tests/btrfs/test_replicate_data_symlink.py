@@ -37,7 +37,7 @@ def test_a_copy_whose_data_is_a_symlink_is_refused(make_btrfs: Callable[..., Pat
 
 
 def test_a_night_follows_no_symlink_in_the_place_of_data(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
-    """After it was fetched in some way: a night removes what is not a source path, as root."""
+    """After it was fetched in any way: a night removes everything outside of the source paths, as root."""
     two = TwoPools(make_btrfs(), make_btrfs(size="300M"))
     victim = tmp_path / "victim"
     victim.mkdir()

@@ -1,4 +1,4 @@
-"""What of another pool's backups is taken, what is kept here, and how it lies on the disk."""
+"""Which backups of another pool are fetched, which are kept here, and how they are stored on disk."""
 
 import json
 import sqlite3
@@ -46,7 +46,7 @@ def test_newest_only_takes_the_newest_backup_alone(two: TwoPools) -> None:
     assert two.names(two.second.pool) == [third, fifth]
     assert two.differences(fifth) == ""
     two.first.backupd("sample")
-    for pool in (two.first, two.second):  # the dashboard of either side says which backups lie in both
+    for pool in (two.first, two.second):  # both dashboards show which backups are in both pools
         with sqlite3.connect(pool.state / "catalogue.sqlite") as rows:
             ((text,),) = rows.execute("SELECT value FROM about WHERE name = 'copied:office'")
         assert json.loads(text)["hosts"] == {"web1": [third, fifth]}

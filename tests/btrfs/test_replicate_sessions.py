@@ -1,4 +1,4 @@
-"""What is kept of a replication, and whether what `status` says by that is true."""
+"""What a replication records, and whether the `status` based on it is true."""
 
 import json
 import os
@@ -27,17 +27,17 @@ while data := os.read(0, 65536):
         open(sys.argv[1], "w").close() if sys.argv[1:] else time.sleep(8)
     left -= len(data)
 """
-"""Within the first stream it makes the file that is named, or stands still for some seconds."""
+"""Within the first stream it creates the given file, or pauses for some seconds."""
 
 
 def of_replicas(two: TwoPools) -> list[tuple[str, str]]:
-    """Level and text of what `check` says of replicas."""
+    """Level and text of the findings of `check` about replicas."""
     answer = json.loads(two.second.backupd("check", "--json", check=False).stdout)
     return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
 
 
 def copies(two: TwoPools, now: str = "2026-03-20T12:30:00Z") -> dict[str, Any]:
-    """What `status` says of each replica."""
+    """The `status` of each replica."""
     answer = json.loads(two.second.backupd("status", "--json", "--now", now).stdout)["copies"]
     return {row["replica"]: row for row in answer}
 
@@ -66,7 +66,7 @@ def test_a_replica_for_which_there_is_no_room_is_not_well(two: TwoPools) -> None
 
 
 def asleep_in_a_stream(two: TwoPools, folder: Path, start: Callable[..., "subprocess.Popen[str]"]) -> dict[str, Any]:
-    """What a replication in a window tells that was asleep for nine hours in its first stream."""
+    """The output of a replication in a window that was suspended for nine hours in its first stream."""
     two.over_ssh(f'"$@" | {shlex.join([sys.executable, "-c", IN_A_STREAM, str(folder / "asleep")])}')
     two.second.tables["replica.office"]["window"] = "11:00-12:00"
     two.second.write()

@@ -1,4 +1,4 @@
-"""A program that stands still in the middle of a copy, as if stopped by its kernel: the copy ends after `stall` seconds."""
+"""A program that pauses in the middle of a copy, as if stopped by its kernel: the copy ends after `stall` seconds."""
 
 import json
 import os
@@ -30,8 +30,8 @@ from tests.btrfs.test_push import Pushing
 pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
 __all__ = ["far"]
 STALL = "3s"
-SILENCE = "10s"  # in which a further program must have begun to speak
-LONG = "50s"  # for which nobody waits here: see `waited`
+SILENCE = "10s"  # within this time a further program must have sent something
+LONG = "50s"  # no test waits that long: see `waited`
 WAITED = (sys.executable, "-P", TOP / "tests" / "beds" / "waited.py")
 _STOPS = 'echo $$ > {pid}\nexec "$@"'
 
@@ -133,8 +133,8 @@ def test_a_line_that_goes_dead_in_a_stream_of_a_push_holds_the_next_one_for_a_fe
     with subprocess.Popen(command, cwd=TOP, stdout=silent, stderr=silent, start_new_session=True) as process:
         try:
             wait_for(lambda: any(host.glob(".receiving/*/data/**/large*")), 60, "nothing came")
-            time.sleep(1)  # by now the line is dead
-            process.kill()  # the first server's machine is gone, and nobody tells the second one
+            time.sleep(1)  # by now the connection is dead
+            process.kill()  # the first server's machine has vanished, without a message to the second one
             two.over('exec "$@"')
             sends = partial(two.first.backupd, "replicate", "--now", NOW, check=False)
             wait_for(lambda: sends().returncode == 0, 40, "the lock is still held")
@@ -195,7 +195,7 @@ for line in far.stdout:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 """
-"""Stands in for ssh: before so many requests of one kind and one more the far program gets a signal, and says no more."""
+"""Replaces ssh: after that many requests of a kind, the remote program gets a signal and stops answering."""
 
 
 def before_request(two: Pushing, verb: str, count: int, number: signal.Signals = signal.SIGSTOP) -> Path:
@@ -218,7 +218,7 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
     done = work(*WAITED, pid, "--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=100)
     number = int(pid.read_text())
     try:
-        assert stat(number) == "T"  # the other server's process is none of ours
+        assert stat(number) == "T"  # the other server's process is not a child of ours
         assert done.returncode == 1, done
         output = " ".join(done.stderr.split())
         assert "backup2: the other server has asked for nothing for 50" in output, done
@@ -283,7 +283,7 @@ def test_who_asks_for_a_backup_and_reads_nothing_does_not_hold_it_for_ever(two: 
             process.stdin.flush()
             begun = time.monotonic()
             assert process.wait(30) == 0
-            assert time.monotonic() - begun > 2  # it had begun
+            assert time.monotonic() - begun > 2  # it had started
         finally:
             process.kill()
 

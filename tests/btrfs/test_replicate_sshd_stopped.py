@@ -1,4 +1,4 @@
-"""An ssh server that stands still in the middle of a stream: both directions end after `stall`, and the next run goes on."""
+"""An ssh server that pauses in the middle of a stream: both directions end after `stall`, and the next run continues."""
 
 import os
 import shlex
@@ -52,7 +52,7 @@ def over_ssh(config: Path, *words: str) -> str:
 
 
 def said_while_stopped(two: TwoPools, config: Path, server: Sshd) -> str:
-    """What `backupd replicate` says, with status 1, when the server stands still after something has come."""
+    """The output of `backupd replicate`, with status 1, when the server pauses after the first data."""
     host = two.second.pool / "hosts/web1"
     command = [sys.executable, "-m", "backupd", "--config", str(config), "replicate", "--now", NOW]
     with subprocess.Popen(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

@@ -1,4 +1,4 @@
-"""A `btrfs receive` that goes on no more, as on a frozen pool: the signal that ends a replication ends it all the same."""
+"""A `btrfs receive` that hangs, as on a frozen pool: the signal that ends a replication still ends it."""
 
 import os
 import signal

@@ -59,7 +59,7 @@ def test_hosts_are_fetched_at_the_same_time_and_one_that_fails_costs_the_others_
     """Each of two streams stops in its middle until the other one is there, too."""
     more_hosts(two, "aaa", "web2", "web3")
     theirs = two.second.pool / "hosts/aaa" / two.names(two.first.pool, "aaa")[0]
-    theirs.mkdir(parents=True)  # somebody's own
+    theirs.mkdir(parents=True)  # foreign
     two.over_ssh(f'"$@" | {shlex.quote(sys.executable)} -c {shlex.quote(MEET)} {shlex.quote(str(tmp_path))}')
     answer = two.fetch(status=1)[0]
     assert [failure["host"] for failure in answer["failed"]] == ["aaa"]
@@ -85,7 +85,7 @@ def test_a_worker_that_cannot_be_started_is_done_without(two: TwoPools) -> None:
 
 
 def test_a_host_of_which_nothing_came_can_be_backed_up_here(two: TwoPools) -> None:
-    """A server that was taken over lists names as it likes, and sends nothing: nobody's first night fails of that."""
+    """A compromised server lists invented names, and sends nothing: no host's first night fails because of that."""
     (two.source / "large").write_bytes(os.urandom(1 << 20))
     two.night("2026-03-01T22:00:00Z", "a")
     two.over_ssh('python3 -c "$RELAY" cut 700000 < <("$@")')

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.slow]
 
 
 def line(locks: Path, folder: Path, listed: Path, *names: str) -> list[str]:
-    """The command of somebody who holds these locks in turn; `folder` gets the flag and the log."""
+    """A command that holds these locks in turn; `folder` gets the flag and the log."""
     return [sys.executable, "-m", "tests.beds.holding", *map(str, (locks, folder / "held", folder / "log", listed)), *names]
 
 
@@ -75,7 +75,7 @@ def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     "name", ["night", pytest.param("expire", marks=pytest.mark.long), pytest.param("balance", marks=pytest.mark.long)]
 )
 def test_what_is_sent_to_another_server_waits_for_what_is_done_here(make_btrfs: Callable[..., Path], name: str) -> None:
-    """The other server, which would give up otherwise, is told so."""
+    """The other server, which would give up otherwise, gets a message."""
     two = Pushing(make_btrfs(), make_btrfs())
     first = two.night("2026-03-01T22:00:00Z", "a")
     words = ("replicate", "--now", "2026-03-20T12:00:00Z")

@@ -83,7 +83,7 @@ def test_a_copy_inherits_the_damage_of_its_parent_and_both_are_fetched_again(mak
 
 
 def test_damage_stays_known_until_the_copy_that_came_again_was_read(make_btrfs: Callable[..., Path]) -> None:
-    """The parent of what came again has the same damage, and nobody knew."""
+    """The parent of the refetched backup has the same damage, which was not detected."""
     two = with_a_damaged_copy(make_btrfs)
     path = str(two.source / "database")
     two.night(at(2), "b")
@@ -152,7 +152,7 @@ def test_only_what_shares_the_damaged_part_inherits_it(make_btrfs: Callable[...,
     inherited = {
         Path(inherited_damage.path).name for inherited_damage in inherited_damages(pool, "web", backup, "2026-03-09T000000Z", new)
     }
-    # of an extent that was overwritten in part the rest is still in use, so `begin` cannot be told from what shares the place
+    # the rest of a partly overwritten extent is still in use, so `begin` cannot be derived from the files that share the place
     assert inherited - {"begin"} == {"same", "touched", "longer", "end", "elsewhere", "linked"}
 
 
@@ -225,7 +225,7 @@ def test_a_backup_that_cannot_be_sent_keeps_no_newer_one_back(make_btrfs: Callab
 def test_a_backup_of_which_nothing_can_be_read_is_named_after_a_rebuild_too_and_can_be_given_up(
     make_btrfs: Callable[..., Path],
 ) -> None:
-    """The hint of the other pool, `backupd delete`, was refused, and after `rebuild` nobody named the backup any more."""
+    """The other pool's hint, `backupd delete`, was refused, and after `rebuild` the backup was no longer listed."""
     two = TwoPools(make_btrfs(size="300M", mkfs=("-m", "single")), make_btrfs(size="300M"))
     two.over_ssh('exec "$@" --replica office')
     for day in (1, 2, 3):

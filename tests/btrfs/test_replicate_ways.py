@@ -63,7 +63,7 @@ def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_o
     assert answer[0]["bytes"] < SMALL
     assert two.differences(third) == ""
     assert two.names(two.first.pool) == two.names(two.second.pool) == [first, second, third]
-    assert json.loads(back(two))[0]["planned"] == 0  # what is fetched from here is no obstacle
+    assert json.loads(back(two))[0]["planned"] == 0  # a host that is fetched from here is not reported as a problem
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_how_many_backups_another_retention_lets_expire_is_said_first(taken_over
     two.first.tables["replica.back.retention"] = {"daily": 1, "min_keep": 1}
     two.first.write()
     now = ("--now", "2026-03-04T12:00:00Z")
-    process = two.first.backupd("demote", "back", "web1", *now, check=False)  # nobody to confirm it; the common one stays
+    process = two.first.backupd("demote", "back", "web1", *now, check=False)  # no terminal to confirm it; the common one stays
     assert process.returncode == 2
     assert "the retention of replica back keeps 2 of 3 backups here" in process.stdout
     two.first.tables["replica.back.retention"]["daily"] = 7

@@ -68,7 +68,7 @@ def test_on_the_same_btrfs_all_comes_back_and_no_data_is_copied(backed_up: Night
 
 
 def test_on_another_filesystem_all_comes_back_and_is_compared(backed_up: Nights, ext4: Path) -> None:
-    """What ext4 cannot hold, a time of 1901, is told: it is the one difference, and there is no other."""
+    """A time of 1901, which ext4 cannot store, is reported as the only difference."""
     srv = backed_up.source / "srv"
     done = restore(backed_up, "web1", srv, "--to", ext4, "--privileged", status=1)
     (line,) = differences(manifest(srv), manifest(ext4 / "srv"))
@@ -206,7 +206,7 @@ def test_a_symlink_in_the_place_of_a_folder_is_never_followed(backed_up: Nights,
 
 
 def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up: Nights, out: Path) -> None:
-    """Somebody who may write to the destination makes a symlink of a folder that was just made."""
+    """A user who may write to the destination replaces a new folder by a symlink."""
     outside = out.parent / "outside"
     outside.mkdir()
     path = os.fsencode(backed_up.source / "srv" / "contents")
@@ -229,7 +229,7 @@ def test_a_symlink_that_is_swapped_in_while_it_restores_leads_nowhere(backed_up:
 
 
 def test_a_name_is_given_only_where_nothing_is_or_what_was_looked_at(tmp_path: Path) -> None:
-    """Between the look and the rename somebody may be faster."""
+    """Another user may act between the check and the rename."""
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         (tmp_path / "name").write_text("theirs")

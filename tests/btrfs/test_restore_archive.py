@@ -1,4 +1,4 @@
-"""What comes out of an archive is what went into it: GNU tar, Python's tarfile and Info-ZIP are asked, none of them ours."""
+"""An archive contains what went into it, according to GNU tar, Python's tarfile and Info-ZIP."""
 
 import errno
 import fcntl
@@ -29,7 +29,7 @@ from tests.beds.everything import everything
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 
-WARNINGS = "--warning=no-timestamp"  # of times before 1970 and after today
+WARNINGS = "--warning=no-timestamp"  # for times before 1970 and after today
 EXTRACT = ("tar", "-x", WARNINGS, "--xattrs", "--xattrs-include=*", "--acls", "--numeric-owner", "--same-owner", "-p", "-f")
 
 

@@ -1,4 +1,4 @@
-"""Plain files are restored many at a time, by more than one process: the result is the same, whatever comes between."""
+"""Plain files are restored many at a time, by several processes: the result is the same, whatever entries are in between."""
 
 import errno
 import os
@@ -96,7 +96,7 @@ def test_on_the_pools_filesystem_data_are_shared(nights: Nights) -> None:
     work("btrfs", "filesystem", "sync", nights.top)
     assert done["copied_bytes"] == 0
     assert {exclusive_bytes(path) for path in (nights.top / "out" / "many" / "shared").iterdir()} == {0}
-    assert done["compared_bytes"] < 100_000  # what lies beside its inode is shared by nobody
+    assert done["compared_bytes"] < 100_000  # inline data is never shared
 
 
 def test_what_the_destination_hands_down_does_not_stay(nights: Nights) -> None:

@@ -50,7 +50,7 @@ def backed_up(nights: Nights, **more: object) -> Path:
 
 
 def spoil(path: Path) -> None:
-    """Other content in the middle; size and time stay, as after a broken disk, a torn write, or of somebody who hides."""
+    """Other content in the middle; size and time stay, as after a disk fault, a torn write, or a hidden attack."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(before.st_size // 2)
@@ -157,7 +157,7 @@ def shared(path: Path, other: Path) -> bool:
 
 
 def test_two_parts_of_one_compressed_extent_are_not_taken_for_the_same_data(shared_btrfs: Path) -> None:
-    """FIEMAP tells where a compressed extent begins, and not which part of it a file has."""
+    """FIEMAP has the start of a compressed extent, but not which part of it belongs to a file."""
     whole = shared_btrfs / "whole"
     whole.touch()
     work("btrfs", "property", "set", whole, "compression", "zstd")
@@ -296,7 +296,7 @@ def test_a_byte_that_differs_is_found_in_data_and_in_holes(
         comparer = FileComparer(to, False, lambda _: None)
         assert comparer.same(Visit(entry.entry, entry.folder, entry.name, (b"holey",), False)) == (at is None)
     assert at is not None or comparer.read == (3 << 20) + (200 << 13)  # holes are not read
-    assert threading.active_count() == threads  # else no process is forked any more
+    assert threading.active_count() == threads  # otherwise processes are no longer forked
 
 
 def test_a_large_file_is_compared_without_a_thread_where_none_can_be_started(

@@ -1,4 +1,4 @@
-"""A backup that is restored from is not deleted by an expiry meanwhile, and read to its end when somebody deletes it by hand."""
+"""A backup is not deleted by an expiry while it is being restored, and is read to its end when it is deleted manually."""
 
 import io
 import os
@@ -29,7 +29,7 @@ def pool(shared_btrfs: Path) -> Expiries:
 def test_what_is_restored_from_is_deleted_by_the_expiry_after(
     pool: Expiries, backupd_running: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
-    """The restore hangs in the middle: nobody reads its tar."""
+    """The restore hangs in the middle: its tar has no reader."""
     pool.history("web")
     pool.expire(NOW)
     doomed, other = pool.marked("web")

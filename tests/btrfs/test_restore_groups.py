@@ -118,7 +118,7 @@ def test_a_further_name_is_no_name_of_what_came_into_the_place_of_the_first(tmp_
 
 
 def test_further_names_whose_folder_was_moved_away_are_given_back(tmp_path: Path) -> None:
-    """Whoever makes them by themselves names each; an error would end the whole restore."""
+    """Restored one by one, each is reported; an error would end the whole restore."""
     links, files = LinkPlacer(), [PlainFile(b"further", 4, 4096, 0o644, 0, 0, 0, inode=7, links=2)]
     links.place(7, 2, (b"first",), write(tmp_path / "first", "ours").stat().st_ino)
     with Destination(tmp_path, make=True) as to:

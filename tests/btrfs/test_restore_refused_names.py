@@ -1,4 +1,4 @@
-"""What a restore reports as restored was restored: a file that nobody may replace is counted as failed, in the first line too."""
+"""A restore reports only restored files as restored: an immutable file counts as failed, in the first line too."""
 
 import json
 import os

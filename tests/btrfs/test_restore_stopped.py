@@ -65,7 +65,7 @@ def test_killed_in_the_middle_it_goes_on_and_nothing_is_left_behind(
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        for path in out.rglob("file*"):  # whatever has its name is whole
+        for path in out.rglob("file*"):  # a file with its final name is complete
             assert path.stat().st_size == 1_000_000
     nights.backupd(*words[2:])
     assert differences(manifest(top), manifest(out / "big")) == []
@@ -114,7 +114,7 @@ def test_a_signal_ends_it_well(
 
 
 def test_a_full_filesystem_ends_it_with_whole_files_only_and_it_can_go_on(nights: Nights, tmp_path: Path) -> None:
-    """A filesystem that says it has room and then has none: somebody else filled it."""
+    """A filesystem that reports free space and then has none: another program filled it."""
     top, point = big(nights), tmp_path / "small"
     point.mkdir()
     work("mount", "-t", "tmpfs", "-o", "size=60M", "tmpfs", point)
@@ -222,7 +222,7 @@ def test_folders_that_a_full_filesystem_has_in_part_are_counted_too(nights: Nigh
         with Tree(nights.backup("web1")) as tree:
             doing = LocalRestore(tree, RestoreRequest("web1", "", (os.fsencode(top),), str(point)), reflinks=False)
             preview = doing.preview()
-            preview.free = None  # else it does not begin
+            preview.free = None  # otherwise it does not start
             with pytest.raises(OperatorError) as ended:
                 doing.run(preview)
         assert f"No space left on device; {len(list(point.rglob('*')))} names had been restored" in str(ended.value)
@@ -268,7 +268,7 @@ def test_an_unfinished_file_that_cannot_be_deleted_is_reported(
     opened = os.open
 
     def named(path: Any, flags: int, *words: Any, **keys: Any) -> int:
-        if not is_nameless and flags & os.O_TMPFILE == os.O_TMPFILE and path != spool.folder():  # else its files would stay there
+        if not is_nameless and flags & os.O_TMPFILE == os.O_TMPFILE and path != spool.folder():  # otherwise its files would stay
             raise OSError(errno.EOPNOTSUPP, "")
         return opened(path, flags, *words, **keys)
 

@@ -291,11 +291,11 @@ def test_a_full_disk_over_there_is_told_and_no_half_file_is_left(web1: Nights, s
     work("mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", tmp_path)
     try:
         output = restore(web1, "web1", srv, f"--to-host={sshd.address}:{tmp_path}", status=1)["stderr"]
-        assert "No space left on device" in output or "error in file I/O" in output  # what the receiver says last may get lost
+        assert "No space left on device" in output or "error in file I/O" in output  # the receiver's last message may be lost
         assert "hint: check the free space" in output
         assert not (tmp_path / "srv" / "large").exists()
     finally:
-        for _ in range(100):  # the receiver over there may take a moment to end
+        for _ in range(100):  # the remote receiver may take a moment to end
             if work("umount", tmp_path, check=False).returncode == 0:
                 break
             time.sleep(0.1)
@@ -380,14 +380,14 @@ def test_the_look_at_what_is_not_there_counts_the_same_as_rsync_s_own(
     whole = restore(web1, "web1", *paths, *to, "--dry-run")
     for answer in (short, whole):
         assert len(answer["new"].pop("samples")) == 20  # the first ones, in the order of the walk
-    assert 0 <= whole.pop("bytes") - short.pop("bytes") < 100  # rsync counts what symlinks say, too
+    assert 0 <= whole.pop("bytes") - short.pop("bytes") < 100  # rsync counts the targets of symlinks too
     assert short["new"]["count"] > 20
     assert short == whole
 
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=never",), ("--overwrite=all",)])
 def test_a_symlink_in_the_place_of_a_folder_above_leads_nowhere(web1: Nights, tmp_path: Path, overwrite: tuple[str, ...]) -> None:
-    """Somebody of the host makes it of his own folder, so that root puts his file into a place of his choice."""
+    """A user of the host makes the symlink from their own folder, so that root writes their file to a place of their choice."""
     srv = web1.source / "srv"
     write(srv / "his" / "inner" / "passwd", "planted")
     web1.night("web1")
@@ -438,7 +438,7 @@ def test_a_folder_that_a_user_exchanges_for_a_symlink_meanwhile_leads_to_no_plac
 
 
 def asked_for(nights: Nights, *words: str) -> str:
-    """What a preview of a restore to web1 says, which fails. One that goes on for a minute is ended."""
+    """The error of a preview of a restore to web1. A preview that runs for a minute is ended."""
     command = (sys.executable, "-m", "backupd", "--config", str(nights.config), "restore", "web1", str(nights.source), *words)
     with subprocess.Popen((*command, "--to-host"), cwd=TOP, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -475,7 +475,7 @@ def test_a_host_that_says_nothing_is_not_waited_for_without_end(nights: Nights, 
 
 
 def test_many_names_may_all_be_told_of(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than what is allowed whatever there is."""
+    """More than the largest allowed output."""
     monkeypatch.setattr(host_rsync, "_OUTPUT_LIMIT", 1000)
     for number in range(100):
         write(nights.source / ("folder" * 20) / f"file{number}\n")

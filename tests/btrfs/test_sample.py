@@ -114,7 +114,7 @@ def test_orphans_a_scrub_and_pressure_are_seen(nights: Nights, bed: Path) -> Non
         work("btrfs", "-q", "subvolume", "delete", "--commit-after", victim)
         speed.write_text(str(8 * MIB))  # a scrub of seconds; what commits would wait for it
         try:
-            # The scrub goes on in the background and would keep a pipe open.
+            # The scrub continues in the background and would keep a pipe open.
             subprocess.run(["btrfs", "scrub", "start", bed], stdout=subprocess.DEVNULL, check=True)
             answer = nights.json("sample")
         finally:

@@ -14,7 +14,7 @@ from tests.beds.nights import Nights
 from tests.beds.watch import disagreements, rows, wait_for
 
 Make = Callable[..., Path]
-# Of 18 MiB that are to stay: what is on its way when a transfer is stopped takes more of them on a busy machine.
+# Of 18 MiB that must stay free: on a busy machine, more data arrives after a transfer was stopped.
 NEVER_FULL = 2 * MIB
 
 
@@ -35,7 +35,7 @@ def tight(make_btrfs: Make, shared_btrfs: Path, tmp_path: Path) -> Nights:
     nights.settings("pool", min_free="18%")
     nights.source = shared_btrfs / "source"
     nights.source.mkdir()
-    # The 18 MiB are 1.5 seconds of it: on a busy machine the stop comes late.
+    # The 18 MiB are 1.5 seconds of transfer: on a busy machine it stops late.
     nights.host("greedy", large_tree(nights.source / "greedy", 6), bandwidth="12MB")
     with (nights.top / "ballast").open("wb") as ballast:
         os.posix_fallocate(ballast.fileno(), 0, room(nights.top) - 80 * MIB)
@@ -52,7 +52,7 @@ def run(nights: Nights, *names: str) -> tuple[int, dict[str, dict[str, str]], st
 
 
 def room(point: Path) -> int:
-    """What df says, once everything is written."""
+    """The result of df, after everything is written."""
     subprocess.run(["btrfs", "filesystem", "sync", point], check=True)
     statvfs_result = os.statvfs(point)
     return statvfs_result.f_bavail * statvfs_result.f_frsize
@@ -101,7 +101,7 @@ def test_a_greedy_host_costs_the_others_no_later_night(tight: Nights) -> None:
     tight.settings("backup", concurrency=1)
     for night in (2, 3):
         (tight.source / "modest" / "new").write_text(f"night {night}")
-        status, by_name, stderr = run(tight, "greedy", "modest")  # the greedy one is asked for first
+        status, by_name, stderr = run(tight, "greedy", "modest")  # the greedy one is requested first
         assert status == 4, stderr
         assert [(host, by_name[host]["outcome"]) for host in by_name] == [("modest", "complete"), ("greedy", "partial")], stderr
         assert "greedy had an unfinished backup" in stderr
@@ -120,7 +120,7 @@ def test_what_was_not_stopped_for_room_is_not_discarded_and_the_hint_names_it(ti
     assert (status, by_name) == (4, {}), stderr
     assert tight.working("greedy").exists()
     assert "`backupd discard greedy` deletes it" in stderr
-    tight.backupd("discard", "greedy", "--yes")  # as the hint says
+    tight.backupd("discard", "greedy", "--yes")  # as in the hint
     wait_for(lambda: room(tight.top) > 73 * MIB, 60)
     assert run(tight, "modest")[1]["modest"]["outcome"] == "complete"
     assert disagreements(tight) == []

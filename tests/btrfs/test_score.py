@@ -1,4 +1,4 @@
-"""Scores of real filesystems of many shapes, equal to what python-btrfs's example says of them item by item."""
+"""Scores of real filesystems of many shapes, equal to those of python-btrfs's example, item by item."""
 
 import ctypes
 import dataclasses
@@ -57,7 +57,7 @@ def fragment(mount: Path, sizes: tuple[int, ...], seed: int, least_left: int = 0
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a filesystem is made, and what is done with it. `sizes` are in KiB."""
+    """How a filesystem is made and changed. `sizes` are in KiB."""
 
     size: str
     devices: int = 1
@@ -291,7 +291,7 @@ def test_the_table_has_the_worst_first_and_says_how_many_more_there_are(shape: C
 
 def test_without_top_the_table_has_twenty_lines(shape: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     assert score.TOP == 20
-    monkeypatch.setattr(score, "TOP", 3)  # as many block groups as that need no large filesystem
+    monkeypatch.setattr(score, "TOP", 3)  # three block groups do not need a large filesystem
     mount = shape("bitmaps")
     lines = CliRunner().invoke(score.command, [str(mount)]).output.splitlines()
     at = next(number for number, line in enumerate(lines) if line.split()[:1] == ["VADDR"])

@@ -1,4 +1,4 @@
-"""`backupd scrub` on a real filesystem; the truth is what `btrfs scrub status` says, and bytes that were spoilt on purpose."""
+"""`backupd scrub` on a real filesystem, compared with `btrfs scrub status` and with bytes damaged on purpose."""
 
 import json
 import re
@@ -174,7 +174,7 @@ def test_without_a_device_each_scrub_reads_the_others_as_a_whole_and_names_it(ni
     assert check["redundancy"]["level"] == "error"
     assert "have one good copy left" in check["redundancy"]["message"]
     nights.backupd("sample")
-    drop = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")  # as the service of `notify` and `metrics` has it
+    drop = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")  # like the service of `notify` and `metrics`
     metrics = work(*drop, *BACKUPD, "--config", nights.config, "metrics", cwd=TOP).stdout
     values = re.findall(r'^btrkeep_stored_bytes{copies="1",pool="[^"]*",type="(\w+)"} (\S+)$', metrics, re.MULTILINE)
     assert {kind: float(size) for kind, size in values} == used

@@ -1,4 +1,4 @@
-"""The root service on a real pool: what it answers is what find, stat and sha256sum say, and it keeps the pool busy for nobody."""
+"""The root service on a real pool: its answers equal those of find, stat and sha256sum, and it never keeps the pool busy."""
 
 import io
 import json
@@ -242,7 +242,7 @@ def test_what_commands_say_is_said_here_too(pool: Nights, service: Service) -> N
 
 
 def test_the_second_who_asks_for_the_doctor_gets_what_the_first_was_told(pool: Nights, service: Service) -> None:
-    """Although there is something new to find, as the command says."""
+    """Although there is something new, as the command shows."""
     first = service.agent().ask("doctor")
     mount = work("findmnt", "--noheadings", "--output", "TARGET", "--target", pool.top).stdout.strip()
     work("mount", "-o", "remount,commit=900", mount)
@@ -379,7 +379,7 @@ def outcome(service: Service, pool: Nights) -> str:
 
 def test_slow_downloads_leave_room_for_others(pool: Nights, service: Service) -> None:
     words, held = {"host": "web1", "backup": "latest", "path": f"{base(pool)}/sparse"}, []
-    for who, count, waiting in (("alice", 5, "alice"), ("bob", 4, "bob"), ("carol", 1, "dave")):  # the last is for who has none
+    for who, count, waiting in (("alice", 5, "alice"), ("bob", 4, "bob"), ("carol", 1, "dave")):  # last slot: a new user
         held += [service.agent(who).stream("download", **words) for _ in range(count)]
         with pytest.raises(RequestRefused) as refused:
             service.agent(waiting).stream("download", **words)

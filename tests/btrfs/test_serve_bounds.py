@@ -1,4 +1,4 @@
-"""What the root service gives whoever asks is bounded, whatever a host has made of its files: the kernel says what it took."""
+"""The root service's answers are bounded, whatever files a host has: the kernel's figures of memory and time."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def poem(number: int) -> str:
 
 
 def deep(data: Path) -> None:
-    """Files whose path has twelve kilobytes, none of which is UTF-8."""
+    """Files with paths of twelve kilobytes, without any UTF-8."""
     fd = os.open(data, os.O_RDONLY)
     for _ in range(DEPTH):
         os.mkdir(NO_TEXT, dir_fd=fd)
@@ -122,7 +122,7 @@ def crowd(module_btrfs: Path) -> Nights:
 def service(crowd: Nights) -> Iterator[Service]:
     """A new one for each test: one that has had memory keeps it, and would hide what it takes again."""
     with serving(crowd.config) as result:
-        result.agent().ask("browse", host="crowd", backup="latest", path="/")  # what it needs for anything is loaded
+        result.agent().ask("browse", host="crowd", backup="latest", path="/")  # loads everything that any request needs
         yield result
 
 
@@ -148,7 +148,7 @@ def download(service: Service, path: str, kind: str, to: Path) -> None:
 
 
 def test_a_zip_of_many_names_takes_no_memory_for_each_of_them(service: Service, tmp_path: Path) -> None:
-    # A service that has done nothing yet has 29 MiB, and reuses nothing; with all names in memory it took some 85 more.
+    # An idle service has 29 MiB, and nothing to reuse; with all names in memory it took some 85 MiB more.
     assert taken(service, lambda: download(service, "/many", "zip", tmp_path / "zip")) < 44 * MIB
     with zipfile.ZipFile(tmp_path / "zip") as zip_file:  # Python's own reader, and Info-ZIP's
         assert len(zip_file.namelist()) == MANY + 1
@@ -170,7 +170,7 @@ def test_a_tar_of_many_hard_links_takes_no_memory_for_each_of_them(service: Serv
 
 
 def test_a_tar_of_a_file_with_many_holes_takes_no_memory_for_each_of_them(service: Service, crowd: Nights, tmp_path: Path) -> None:
-    download(service, f"/many/{0:06}{LONG}", "tar", tmp_path / "tar")  # what it needs for any is loaded
+    download(service, f"/many/{0:06}{LONG}", "tar", tmp_path / "tar")  # loads everything that any download needs
     # With all of them in memory it took 11 MiB.
     assert taken(service, lambda: download(service, "/holes", "tar", tmp_path / "tar")) < 4 * MIB
     work("tar", "-xf", tmp_path / "tar", "-C", tmp_path)
@@ -203,7 +203,7 @@ def test_versions_by_content_are_told_as_far_as_there_was_time_and_go_on_from_th
         try:
             answers.append(service.agent(patience=90).ask("versions", **asked))
             since = answers[-1]["next"]
-        except RequestRefused:  # one backup of so many names takes longer than that here
+        except RequestRefused:  # a backup with that many names takes longer here
             seconds *= 2
     assert answers[0]["of"] == BACKUPS
     assert answers[0]["backups"][-1]["name"] == answers[0]["next"] != names[-1]
@@ -235,7 +235,7 @@ def test_lines_that_are_made_to_take_long_are_compared_for_no_longer_than_there_
     asked = {"host": "crowd", "path": "/poem", "before": crowd.names("crowd")[0], "seconds": 1}
     begun = time.monotonic()
     answer = service.agent(patience=60).ask("compare", **asked)
-    assert time.monotonic() - begun < 10  # it took 16
+    assert time.monotonic() - begun < 10  # it took 16 s before
     assert (answer["text"], "takes longer" in answer["note"], len(answer["differences"])) == (None, True, 1)
 
 
@@ -304,7 +304,7 @@ def test_a_history_that_is_too_long_when_its_time_is_over_goes_on_as_well(
     """It was refused: the second reading, of fewer backups, had no time left."""
     monkeypatch.setattr(files, "LIST_BYTES", 200_000)
     seconds = VERBS["versions"].arguments["seconds"].default
-    clock = count(step=seconds / 10)  # so its time is over after ten backups
+    clock = count(step=seconds / 10)  # so its time is up after ten backups
     monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with serving_here(crowd.config) as ask:
         answer = ask("versions", host="crowd", path="/target")
@@ -369,7 +369,7 @@ def test_nothing_of_the_pool_is_opened_once_the_answer_is_there(shared_btrfs: Pa
     nights = Nights(shared_btrfs)
     marker = nights.pool / ".btrkeep" / "pool.json"
     with serving(nights.config) as result, watched(marker) as opens:
-        result.agent().ask("hello")  # the service has read its configuration, and has to tell the dashboard of it
+        result.agent().ask("hello")  # the service has read its configuration, and has to publish it
         assert opens.count()
         time.sleep(0.3)
         assert not opens.count()

@@ -1,4 +1,4 @@
-"""Where the root service lets restores go: to where the files were, and on this machine only where its administrator says."""
+"""Where the root service allows restores: to the original place, and on this machine only as its administrator allows."""
 
 import os
 import shutil
@@ -126,7 +126,7 @@ def test_no_symlink_and_no_mount_in_such_a_folder_leads_out_of_it(nights: Nights
 
 
 def test_the_folder_for_restores_is_not_left_by_what_somebody_else_has_put_into_it(nights: Nights, tmp_path: Path) -> None:
-    """It is one that everybody may write to, such as /var/tmp; the name of the next restore is known."""
+    """It is a folder that all users may write to, such as /var/tmp; the name of the next restore is predictable."""
     tmp_path.chmod(0o1777)
     planted, outside = tmp_path / f"here-{nights.names('here')[-1]}", nights.top / "outside"
     outside.mkdir()
@@ -148,7 +148,7 @@ def test_the_folder_for_restores_is_not_left_by_what_somebody_else_has_put_into_
         assert done["state"] == "done", str(done)
     www = planted / str(nights.source / "www")[1:]
     assert (www / "index.html").read_text() == "welcome"
-    assert stat.S_IMODE((www / "tool").stat().st_mode) == 0o755  # what gives power stays behind
+    assert stat.S_IMODE((www / "tool").stat().st_mode) == 0o755  # setuid bits are not restored
     assert stat.S_IMODE(planted.stat().st_mode) == 0o700
 
 

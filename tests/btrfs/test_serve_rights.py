@@ -1,4 +1,4 @@
-"""The root service asked with sessions and tokens: what each gives on a real pool, and what is switched off."""
+"""Requests to the root service with sessions and tokens: what each permits on a real pool, and disabled features."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ except OperatorError as error:
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the login service listens; everybody's word is btrkeep_ and the name."""
+    """The login service's socket; each user's token is btrkeep_ and the name."""
     top = tmp_path_factory.mktemp("logins")
     service = logins_at(top / "s", top / "users")
     for name, (role, hosts) in RIGHTS.items():
@@ -209,7 +209,7 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
     assert f"may be requested from {(newest + timedelta(hours=1)).isoformat()[:14]}" in message
     lock = take_lock(open_pool(pool.pool).host_lock("web1"), "backup of web1", "2026-11-20T22:00:00Z")
     with lock:
-        assert kind(service, "olga", "run", host="web1") == "locked"  # this says who is at work
+        assert kind(service, "olga", "run", host="web1") == "locked"  # the error names the running job
     run(None)  # root is not limited
     pool.settings("serve", run_distance="1s", runs_a_day=2)
     time.sleep(1.1)
@@ -228,4 +228,4 @@ def test_backups_on_request_have_a_least_distance_and_a_number_a_day_except_for_
 def test_without_a_login_service_nobody_is_believed(pool: Nights, tmp_path: Path) -> None:
     with serving(pool.config, "--login", tmp_path / "nobody") as result:
         assert kind(result, "ada", "jobs") == "unusable"
-        assert result.agent("root").ask("jobs") == []  # root says itself who it is
+        assert result.agent("root").ask("jobs") == []  # root names the user itself

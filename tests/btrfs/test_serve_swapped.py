@@ -32,7 +32,7 @@ OWN = b"the host's own"
 
 
 class Asked:
-    """Requests, and whether each was answered or refused. None may show what lies outside."""
+    """Requests, and whether each was answered or refused. None may show data from outside."""
 
     def __init__(self, service: Service, inner: Path, first: str) -> None:
         self.service, self.inner, self.first = service, str(inner), first
@@ -52,7 +52,7 @@ class Asked:
 
     @property
     def both_were_met(self) -> bool:
-        """Whether the one and the other was there when somebody asked; else it shows nothing."""
+        """Whether requests met both states; otherwise the test proves nothing."""
         return bool(self.counts["own"] and self.counts["missing"] + self.counts["usage"] + self.counts["failed"])
 
     @property
@@ -60,7 +60,7 @@ class Asked:
         return {"host": "here", "backup": "latest"}
 
     def _agent(self) -> RootServiceClient:
-        return self.service.agent(f"user{self.counts.total() // 40}")  # so many a minute are nobody's due
+        return self.service.agent(f"user{self.counts.total() // 40}")  # no user may send that many a minute
 
     def _download(self, path: str, kind: str) -> bytes:
         with self._agent().stream("download", **self._backup, path=path, **{"as": kind}) as stream:

@@ -111,7 +111,7 @@ def test_without_share_with_hosts_share_nothing(nights: Nights, tree: Path) -> N
 def test_what_comes_in_a_later_night_is_shared_too(nights: Nights, tree: Path) -> None:
     nights.run("web2")
     assert private(nights, "web2", tree, "lib/both") >= BIG, "web1 has no backup yet"
-    (tree / "update").write_bytes(os.urandom(MIB // 2))  # so small that its checksum is made however short the run was
+    (tree / "update").write_bytes(os.urandom(MIB // 2))  # small enough for a checksum even in the shortest run
     nights.run("web1")
     nights.run("web2")
     assert private(nights, "web2", tree, "update") == 0
@@ -122,7 +122,7 @@ def test_what_comes_in_a_later_night_is_shared_too(nights: Nights, tree: Path) -
 
 def test_a_file_of_the_other_host_that_cannot_be_read_is_not_taken_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
     nights = pair(make_btrfs(size="300M"), tree)
-    for name in ("whole", "lib/whole too", "z"):  # whatever comes before and after it
+    for name in ("whole", "lib/whole too", "z"):  # regardless of the names before and after it
         (tree / name).write_bytes(os.urandom(BIG))
     nights.run("web1")
     damage(nights.top, (tree / "lib" / "both").read_bytes()[MIB : MIB + 4096])
@@ -132,7 +132,7 @@ def test_a_file_of_the_other_host_that_cannot_be_read_is_not_taken_over(make_btr
 
 
 def test_what_is_only_in_memory_of_the_other_host_is_not_taken_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """The disk has lost it since, and the kernel compares what is in memory."""
+    """The disk has lost it since, and the kernel compares cached data."""
     top = make_btrfs()
     nights = pair(top, tree)
     nights.run("web1")

@@ -38,7 +38,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def allocated(path: Path) -> int:
-    """Bytes on disk, after what is still in memory has found its place."""
+    """Bytes on disk, after a sync."""
     work("btrfs", "filesystem", "sync", path.parent)
     return int(work("stat", "-c", "%b", path).stdout) * 512
 

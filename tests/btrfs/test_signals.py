@@ -34,7 +34,7 @@ from tests.beds.watch import (
 Start = Callable[..., "subprocess.Popen[str]"]
 SIZE = 3_000_000
 HOSTS = [f"h{number}" for number in range(4)]
-SOON = 100.0  # seconds, for a machine under any load: what must not be waited for takes LONG
+SOON = 100.0  # seconds, on a machine under any load; things that must not be waited for take LONG
 LONG = 600
 
 
@@ -63,7 +63,7 @@ def exit_status(number: int) -> int:
 
 
 def stopped(process: "subprocess.Popen[str]", number: int = signal.SIGTERM) -> str:
-    """Sends the signal, on which the program ends SOON with the status that says so; what it printed."""
+    """Sends the signal; the program ends SOON with the signal's status. Returns its output."""
     process.send_signal(number)
     status, stdout, _ = ended(process, SOON)
     assert status == exit_status(number)
@@ -129,7 +129,7 @@ def test_the_first_signal_stops_four_transfers_within_seconds_and_keeps_what_the
 
 @pytest.mark.parametrize("shown", ["xterm", "dumb"], ids=["live", "lines"])
 def test_a_terminal_that_goes_away_stops_the_run_cleanly(nights: Nights, web: Path, shown: str) -> None:
-    """The ssh connection breaks in which somebody started the run: nothing that is said afterwards can be written any more."""
+    """The ssh connection of the run's terminal breaks: later output can no longer be written."""
     held = hold(nights, 2_000_000)
     with at_a_terminal([*PATIENT, "--config", nights.config, "run", "web"], {"TERM": shown, "PYTHONPATH": str(TOP)}) as terminal:
         wait_for(held.exists)
@@ -164,7 +164,7 @@ def test_a_second_signal_does_not_wait_for_anybody(nights: Nights, web: Path, ba
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(1)
     stopped(process)
-    wait_for(lambda: not processes(f"{nights.top}/begun"))  # nobody waits for what was killed
+    wait_for(lambda: not processes(f"{nights.top}/begun"))  # a killed process is not waited for
 
 
 @pytest.mark.parametrize("step", ["hard links split", "holes punched", "filesystem synced"])
@@ -264,7 +264,7 @@ def test_a_signal_in_the_pause_before_another_attempt_ends_the_pause(nights: Nig
 
 
 def test_a_reader_that_has_seen_enough_does_not_end_the_backups(nights: Nights, web: Path) -> None:
-    """`backupd run | head -1`: the log's reader is gone, the backups are made all the same."""
+    """`backupd run | head -1`: the log's reader has ended, the backups are still made."""
     nights.host("other", web)
     nights.settings("backup", concurrency=1)
     hold_once = hold(nights)

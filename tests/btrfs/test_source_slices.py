@@ -117,7 +117,7 @@ def test_shares_of_other_sizes_keep_each_its_own_place(nights: Nights, tree: Pat
 
 @pytest.mark.slow
 def test_what_was_compared_with_the_host_is_known_of_the_backup_and_makes_it_not_whole(nights: Nights, tree: Path) -> None:
-    """It is the host's word: an alarm that no data was read is not put off by it. A rebuild knows what the pool's records say."""
+    """It relies on the host: it does not delay an alarm about unread data. A rebuild restores the pool's records."""
     nights.tables["verify"] = {"new_files": "none", "max_age": "10d"}
     nights.write()
     (tree / "other").write_bytes(b"as it was")

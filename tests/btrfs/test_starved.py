@@ -24,7 +24,7 @@ HOSTS = 6
 
 
 def backed_up(nights: Nights, *before: str) -> tuple[dict[str, str], str]:
-    """A night of all hosts, `backupd` behind the words `before`: what became of each, and what was said besides."""
+    """A night of all hosts, with the arguments `before` in front of `backupd`: each host's outcome, and other output."""
     tree = nights.source / "srv"
     tree.mkdir(exist_ok=True)
     (tree / "file").write_bytes(os.urandom(3000))
@@ -104,13 +104,13 @@ def test_an_rsync_that_the_kernel_ends_for_want_of_memory_leaves_its_host_unfini
     nights: Nights,
 ) -> None:
     nights.host("web", nights.source)
-    for number in range(20_000):  # names, because the kernel cannot take them back as it can what was written
+    for number in range(20_000):  # names, because the kernel cannot reclaim them like cached data
         (nights.source / f"{number:0200}").touch()
     with cgroups.limited("memory", 4 << 20) as group:
         env = nights.rsync(f'[[ " $* " == *" --server "* ]] || echo $$ >{group}/cgroup.procs; exec $REAL "$@"')
         (result,) = nights.run("web", status=1, env=env).values()
     assert result["outcome"] == "failed"
-    assert "signal 9" in result["error"] or "the connection broke" in result["error"], result["error"]  # what was told first
+    assert "signal 9" in result["error"] or "the connection broke" in result["error"], result["error"]  # the first report
     assert transferring(nights) == []
     nights.run("web")
     assert nights.differences("web", nights.source) == []
@@ -138,7 +138,7 @@ def test_a_run_that_the_kernel_ends_for_want_of_memory_leaves_nothing_that_is_be
             env={**os.environ, **ENVIRONMENT},
         )
         wait_for(flag.exists)
-        Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # the kernel is to choose it, and none of its children
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")  # so that the kernel chooses it, and not its children
         cgroups.fill_up(group)
         assert process.wait(30) == -signal.SIGKILL
         wait_for(lambda: transferring(nights) == [])

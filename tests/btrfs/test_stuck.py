@@ -1,4 +1,4 @@
-"""A process that not even SIGKILL ends costs its own host the night, and nobody else; the next night too."""
+"""A process that not even SIGKILL ends costs only its own host the night; the next night too."""
 
 import json
 import os

@@ -55,7 +55,7 @@ def test_the_root_service_answers_all_else_and_goes_on_when_the_state_folder_ans
     with serving(backed_up.config, program=IMPATIENT) as service:
         service.agent().ask("jobs")
         with dead_state(backed_up):
-            for _ in range(20):  # more than there are connections at once: none of them is kept
+            for _ in range(20):  # more than the maximum of connections: none of them stays open
                 assert "does not answer" in refusal(service, "jobs")
             assert "does not answer" in refusal(service, "run", host="web")
             assert "does not answer" in refusal(service, "hold", host="web", backup="latest", why="")

@@ -125,8 +125,8 @@ def test_a_snapshot_with_subvolumes_in_it_is_compared_but_for_these(nights: Nigh
     (live / "b").mkdir()
     for name in ("one", "b/tw[o]*\\", "b/th\\ree", "a\nb"):
         work("btrfs", "subvolume", "create", live / name)
-    (live / "b" / "twoo\\").mkdir()  # which a pattern could mean, too
-    work("setfacl", "-d", "-m", "u:1000:rwx", live)  # what is made in it has that ACL
+    (live / "b" / "twoo\\").mkdir()  # a pattern could match it too
+    work("setfacl", "-d", "-m", "u:1000:rwx", live)  # new entries inherit that ACL
     work("btrfs", "subvolume", "snapshot", live, folder / "home.20260301")
     work("btrfs", "subvolume", "snapshot", live, folder / "home.20260302")
     answer = imported(nights, "btrbk", folder, "--host", "web1", "--verify", "none")

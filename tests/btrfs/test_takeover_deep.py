@@ -27,6 +27,6 @@ def test_a_tree_deeper_than_a_path_is_long_is_taken_over(make_btrfs: Callable[..
         fd = below
     os.close(fd)
     work("btrfs", "subvolume", "snapshot", "-r", live, folder / "home.20260301T2200")
-    imported(nights, "btrbk", folder, "--host", "web1", "--verify", "none")  # rsync knows no such paths
+    imported(nights, "btrbk", folder, "--host", "web1", "--verify", "none")  # rsync does not support such paths
     (name,) = nights.names("web1")
     assert (nights.backup("web1", name) / "data/file").read_text() == "a"

@@ -35,7 +35,7 @@ from tests.beds.shapes import MIB, SECTOR, SHAPES, Read, fragment, rows, settled
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 BITMAP_REACH = 256 * 8 * SECTOR
-BUFFERS = [320, 4096 + 24, BUFFER_SIZE]  # of the first a bitmap and its header fill nearly all
+BUFFERS = [320, 4096 + 24, BUFFER_SIZE]  # a bitmap and its header nearly fill the first
 GOLDEN = Path(__file__).parent / "golden"
 DATA, SYSTEM, METADATA = 1, 2, 4
 SUPERS = (64 << 10, 64 << 20, 256 << 30)
@@ -109,7 +109,7 @@ def see_free_space(read: Read) -> None:
         read.fd, read.chunk, results.vaddr, np.array([free[vaddr] for vaddr in results.vaddr.tolist()], "<u8")
     )
     assert ours.tolist() == results.used.tolist()
-    assert {has for _, _, has in infos.values()} == {True, False}  # else this test shows less than it says
+    assert {has for _, _, has in infos.values()} == {True, False}  # otherwise this test proves less than it claims
     assert len(theirs) > 600
 
 
@@ -167,7 +167,7 @@ def gaps_by_hand(read: Read, vaddr: int, length: int, nodesize: int) -> list[tup
 
 
 def holds_super(read: Read, vaddr: int) -> bool:
-    """By what btrfs-progs says of device extents."""
+    """According to btrfs-progs' device extents."""
     pieces = [(paddr, length) for _, paddr, chunk, length in dumped.device_extents(read.point) if chunk == vaddr]
     return any(paddr <= copy < paddr + length for paddr, length in pieces for copy in SUPERS)
 
@@ -321,7 +321,7 @@ for turn in range(10**9):
     else:
         try:
             os.posix_fallocate(fd, size, rng.randrange(1, 60) * 4096)
-        except OSError:  # full: a crowded machine commits late, and what was deleted is free only then
+        except OSError:  # full: a busy machine commits late, and deleted data is free only then
             os.unlink(name)
     if turn % 50 == 0:
         os.fsync(fd)
@@ -357,12 +357,12 @@ def test_while_it_is_written_to_nothing_that_is_read_is_impossible(make_btrfs: C
             see_that_extents_are_possible(free, groups | dict(rows(*vars_of(block_groups(theirs.fd, chunks(theirs.fd)))[:2])))
             is_data = chunk.type & np.uint64(DATA) != 0
             free_spans = [pair for gap in gaps(theirs.fd, chunk.vaddr[is_data], chunk.length[is_data]) for pair in rows(*gap)]
-            # a group that was dropped in between leaves its chunk, as it was given, without an extent: one gap
+            # a group dropped in between leaves its chunk without an extent: one gap
             see_that_extents_are_possible(free_spans, dict(rows(chunk.vaddr, chunk.length)))
             for extent in extents(theirs.fd, buffer_size=max(buffer_size, 4096)):
                 assert extent.refs.min(initial=1) > 0
                 assert not (extent.length % SECTOR).any()
-    assert len(seen) > 3  # else nothing changed, and this test shows nothing
+    assert len(seen) > 3  # otherwise nothing changed, and this test proves nothing
 
 
 def see_that_groups_are_possible(fd: int, chunk: Any) -> dict[int, int]:

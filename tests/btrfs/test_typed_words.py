@@ -192,7 +192,7 @@ def typed(site: Nights, command: str, word: str | Path) -> Done:
 
 
 def refused(done: Done, status: int = 2) -> str:
-    """What it prints: one line that says why, at most one that says what to do, and nothing that a terminal obeys."""
+    """Its output: one line with the reason, at most one with a remedy, and no control sequences."""
     assert (done.returncode, done.stdout) == (status, ""), done
     lines = done.stderr.split("\n")[:-1]
     assert [line.partition(": ")[0] for line in lines] in (["error"], ["error", "hint"]), done
@@ -249,7 +249,7 @@ def test_days_times_and_names_of_backups_mean_the_same_in_each_command(site: Nig
                 assert (done.returncode, done.stderr) == (0, ""), (command, word)
             else:
                 assert named(done, 1 if command.startswith("compare web1 /d latest") else 0) == name, (command, word, done)
-    site.backupd("release", "web1", NAMES[4])  # which was held as `latest`
+    site.backupd("release", "web1", NAMES[4])  # it was held as `latest`
     held = [row["name"] for row in site.json("list", "web1") if row["held"]]
     assert held == [], "released by the same words"
     assert named(typed(site, "accept {}", "web1@latest")) == NAMES[3]

@@ -44,7 +44,7 @@ def test_the_good_backups_of_its_host_can_be_worked_with(make_btrfs: Callable[..
         assert (done.returncode, "Traceback" in done.stderr) == (status, False), (words, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
-    for _ in range(2):  # the second time after a rebuild: nothing says what the unreadable one is
+    for _ in range(2):  # the second time after a rebuild: nothing identifies the unreadable one
         assert "is held" in said("hold", "web", "latest", "--why", "court")
         said("release", "web", third)
         assert "not suspect" in said("accept", "web", third, status=1)
@@ -91,7 +91,7 @@ def test_a_backup_whose_record_alone_cannot_be_read_can_be_deleted(make_btrfs: C
     nights.backupd("delete", f"web@{first}", f"web@{third}", "--force")
     assert "no complete backup" in nights.backupd("delete", f"web@{second}", "--dry-run", check=False).stderr
     nights.backupd("unexpire", "web", first)
-    for path in nights.state.glob("catalogue.sqlite*"):  # nothing says what it is but its place and its seal
+    for path in nights.state.glob("catalogue.sqlite*"):  # only its place and its seal identify it
         path.unlink()
     nights.backupd("rebuild", check=False)
     nights.backupd("delete", f"web@{second}", "--why", "damaged")

@@ -1,4 +1,4 @@
-"""Hosts are not trusted: whatever a sender answers, nothing outside its own `.working/data` is written, and nobody else suffers."""
+"""Hosts are not trusted: whatever a sender answers, only its own `.working/data` is written, and no other host is affected."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ LIAR = Path(__file__).resolve().parents[1] / "beds" / "liar.py"
 
 @pytest.fixture
 def outside(nights: Nights) -> Path:
-    """What nobody may write into: beside the pool."""
+    """A folder beside the pool that must not be written to."""
     outside = nights.top / "outside"
     (outside / "www").mkdir(parents=True)
     (outside / "precious").write_text("precious")
@@ -192,7 +192,7 @@ def printable_only(text: str) -> bool:
 def test_what_a_host_says_and_calls_its_files_is_escaped_wherever_it_is_shown(
     nights: Nights, public_folder: Path, way: str
 ) -> None:
-    """Files that may not be read are named in warnings; lines that the host says itself are shown by `log`."""
+    """Unreadable files are listed in warnings; the host's own lines are shown by `log`."""
     odd_tree(public_folder)
     for name in os.listdir(os.fsencode(public_folder)):  # noqa: PTH208 - bytes
         os.chmod(os.fsencode(public_folder) + b"/" + name, 0)  # noqa: PTH101

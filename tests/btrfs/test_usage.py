@@ -82,7 +82,7 @@ def test_what_is_exclusive_to_a_backup_is_what_btrfs_filesystem_du_says(pool: Ni
     assert len(use.backups) == 4
     numbers = [backup.measured.exclusive.bytes for backup in use.backups if backup.measured]
     assert sum(numbers) > MIB
-    # du goes by the pieces that files refer to; an extent of which a piece was written over is still there as a whole
+    # du counts the pieces that files refer to; a partly overwritten extent still exists completely
     for backup_use, ours in zip(use.backups, numbers, strict=True):
         extents = dumped(pool, backup_use.subvolume_id or 0)
         elsewhere = {vaddr for other in use.backups if other != backup_use for vaddr in dumped(pool, other.subvolume_id or 0)}
@@ -122,7 +122,7 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
     for host in use.hosts:
         assert host.measured
         assert inside(host.measured.referenced, truth[host.host], 0.6), host
-        shared = 3 * MIB if host.host == "web2" else 0  # what the other subvolume refers to as well
+        shared = 3 * MIB if host.host == "web2" else 0  # referenced by the other subvolume too
         assert inside(host.measured.exclusive, truth[host.host] - shared, 0.6), host
     for quick_use, backup_use in zip(use.backups, exact.backups, strict=True):
         assert quick_use.measured
@@ -131,7 +131,7 @@ def test_random_places_find_what_du_finds(pool: Nights) -> None:
         if quick_use.host == "web1":
             assert inside(quick_use.measured.exclusive, backup_use.measured.exclusive.bytes, 0.6), quick_use
     of_backups = {vaddr for backup in use.backups for vaddr in dumped(pool, backup.subvolume_id or 0)}
-    of_others = dumped(pool, 5) | dumped(pool, subvolume_id_of(pool.top / "mine"))  # the sources lie in the top one
+    of_others = dumped(pool, 5) | dumped(pool, subvolume_id_of(pool.top / "mine"))  # the sources are in the top-level subvolume
     reserve = (pool.pool / ".btrkeep" / "reserve").stat().st_blocks * 512  # allocated, and never written
     assert use.others
     assert inside(use.others, reserve + sum(length for vaddr, length in of_others.items() if vaddr not in of_backups), 0.6)
@@ -146,7 +146,7 @@ def test_the_kernel_names_every_subvolume_that_shares_an_extent(pool: Nights) ->
     try:
         owners = Owners(fd)
         for vaddr, length in sorted({extent for tree in trees.values() for extent in tree.items()}):
-            numbers = owners.of(vaddr + length // 2)  # of one block, such as that of a long backup.json, it is still in that
+            numbers = owners.of(vaddr + length // 2)  # of a small extent it is still in its only block
             assert numbers is not None
             assert numbers & set(trees) == {root for root, tree in trees.items() if vaddr in tree}
         free = max(vaddr for tree in trees.values() for vaddr in tree) + 60 * MIB

@@ -1,4 +1,4 @@
-"""What is called verified has to be so, whatever happens between the looks: a lost catalogue, a scrub that did not read all."""
+"""Verified means verified, whatever happens between checks: a lost catalogue, a scrub that did not read everything."""
 
 import json
 import os

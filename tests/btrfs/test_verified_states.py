@@ -1,4 +1,4 @@
-"""What is known of each backup's data, wherever that is shown: after a scrub, a look at the files, and damage; real disks."""
+"""The verification state of each backup, wherever it is shown: after a scrub, a verify, and damage; real disks."""
 
 import json
 import os
@@ -104,10 +104,10 @@ def test_files_that_were_read_say_it_in_part_and_then_whole_also_after_a_rebuild
     nights.backupd("rebuild")
     assert looks(nights) == [None, ("whole", "verify")]
     with closing(sqlite3.connect(nights.state / "catalogue.sqlite")) as connection:
-        connection.execute("DELETE FROM verification")  # as a kill leaves it
+        connection.execute("DELETE FROM verification")  # as after a kill
         connection.commit()
     assert looks(nights) == [None, None]
-    nights.backupd("verify", newest, "--time", "0s")  # reads nothing, and has the catalogue know what is known
+    nights.backupd("verify", newest, "--time", "0s")  # reads nothing, but updates the catalogue
     assert looks(nights) == [None, ("whole", "verify")]
 
 

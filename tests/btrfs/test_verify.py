@@ -1,4 +1,4 @@
-"""`backupd verify`: damage that a disk did is found, named and told; the kernel counts what was read, sha256sum is the truth."""
+"""`backupd verify`: damage on a disk is found and reported; compared with the kernel's read counters and sha256sum."""
 
 import hashlib
 import json
@@ -58,7 +58,7 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(
     (tree / "new").write_bytes(b"of the second night")
     nights.run("web")
     first, second = nights.names("web")
-    nights.data("web", tree, first).joinpath(name).read_bytes()  # lies in memory now
+    nights.data("web", tree, first).joinpath(name).read_bytes()  # now in the page cache
     before = bytes_read(nights.top)
     done = verify(nights)
     assert bytes_read(nights.top) - before >= 3 * MIB
@@ -99,7 +99,7 @@ def test_what_the_disk_flipped_is_named_in_every_backup_that_shares_it(
 
 
 def test_a_file_that_reads_well_with_another_content_is_damaged(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Without checksums of the filesystem's nobody else would find it."""
+    """Without checksums of the filesystem no other check would find it."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"))
     content = os.urandom(MIB)
     (tree / "database").write_bytes(content)
@@ -110,7 +110,7 @@ def test_a_file_that_reads_well_with_another_content_is_damaged(make_btrfs: Call
     assert (nights.data("web", tree) / "database").read_bytes() != content
     (answer,) = verify(nights, "web", status=1)["backups"]
     assert answer["damaged"] == [f"{tree}/database"]
-    (answer,) = verify(nights, "web@latest", status=1)["backups"]  # what was recorded is not replaced by what is wrong
+    (answer,) = verify(nights, "web@latest", status=1)["backups"]  # the recorded checksum is not replaced by the wrong one
     assert answer["state"] == "damaged"
 
 
@@ -145,7 +145,7 @@ def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: 
 def test_what_is_not_what_the_run_recorded_stays_damaged_where_nothing_was_recorded(
     make_btrfs: Callable[..., Path], tree: Path
 ) -> None:
-    """The sum lies in the first backup only. The second one has the same file, and nothing to compare it with."""
+    """Only the first backup has the checksum. The second one has the same file, and nothing to compare it with."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"), "--rehearsal")
     content = os.urandom(20_000)
     (tree / "file").write_bytes(content)

@@ -30,7 +30,7 @@ def test_a_file_with_one_good_copy_of_two_is_whole_and_one_without_is_damaged(ma
     damage(nights.top, *(content[8192:16384] for content in contents.values()), devices=(1,))
     (done,) = verify(nights)["backups"]
     assert (done["state"], done["read"], done["compared"]) == ("whole", 6, 6)
-    work("btrfs", "scrub", "start", "-B", nights.top)  # mends what was read from the good copy alone
+    work("btrfs", "scrub", "start", "-B", nights.top)  # repairs the copy that was not read
     damage(nights.top, contents["file4"][8192:16384], devices=(0, 1))
     (done,) = verify(nights, status=1)["backups"]
     assert (done["damaged"], done["compared"]) == ([f"{tree}/file4"], 5)
@@ -60,14 +60,14 @@ def test_a_file_with_many_names_is_read_once_and_is_damaged_under_each(make_btrf
 def test_small_files_of_all_sizes_come_from_the_disk_and_damage_has_its_place(
     make_btrfs: Callable[..., Path], tree: Path, options: str
 ) -> None:
-    """Inline, compressed, of odd sizes, with zeros: sha256sum tells their digests, and no memory hides what the disk has."""
+    """Inline, compressed, odd sizes, zeros: digests from sha256sum, without cached data hiding the disk."""
     nights = Nights(make_btrfs(size="300M", options=options))
     nights.tables["verify"] = {"new_files": "none"}
     sizes = (0, 1, 2000, 4095, 4096, 4097, 65_536, 1_000_001, MIB - 1, MIB, MIB + 1)
     for size in sizes:
         (tree / str(size)).write_bytes((os.urandom(size // 16 + 1).hex() * 8)[:size].encode())
     (tree / "zeros").write_bytes(b"some" + bytes(50_000) + b"more")
-    victim = b"text" * 32_768 + os.urandom(168_928)  # of a file that is compressed in part what is read may end before the damage
+    victim = b"text" * 32_768 + os.urandom(168_928)  # reading a partly compressed file may end before the damage
     (tree / "victim").write_bytes(victim)
     nights.host("web", tree)
     nights.run("web")
@@ -75,7 +75,7 @@ def test_small_files_of_all_sizes_come_from_the_disk_and_damage_has_its_place(
     kept, data = records(nights, "web"), nights.data("web", tree)
     for size in sizes:
         assert kept[(data / str(size)).stat().st_ino] == hashlib.sha256((tree / str(size)).read_bytes()).digest()
-    for path in data.iterdir():  # lies in memory now
+    for path in data.iterdir():  # now in the page cache
         path.read_bytes()
     before = bytes_read(nights.top)
     (done,) = verify(nights)["backups"]
@@ -84,7 +84,7 @@ def test_small_files_of_all_sizes_come_from_the_disk_and_damage_has_its_place(
     damage(nights.top, victim[200_704:204_800])
     (done,) = verify(nights, status=1)["backups"]
     assert (done["damaged"], done["compared"]) == ([f"{tree}/victim"], len(sizes) + 1)
-    start = 0 if options == "nodatasum" else 200_704  # without checksums nobody knows where; what is random is not compressed
+    start = 0 if options == "nodatasum" else 200_704  # without checksums the place is unknown; random data is not compressed
     assert rows(nights, "select path, start from damage") == [(f"{tree}/victim", start)]
 
 
@@ -92,7 +92,7 @@ def test_small_files_of_all_sizes_come_from_the_disk_and_damage_has_its_place(
 def test_a_small_file_that_a_program_has_mapped_is_read_from_the_disk(
     make_btrfs: Callable[..., Path], tree: Path, options: str
 ) -> None:
-    """The kernel does not drop these pages when it is asked to: they tell what was there before the damage."""
+    """The kernel does not drop these pages on request: they still have the data from before the damage."""
     nights = Nights(make_btrfs(size="300M", options=options))
     victim = os.urandom(300_000)
     (tree / "victim").write_bytes(victim)

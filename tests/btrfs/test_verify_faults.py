@@ -173,7 +173,7 @@ def test_zeros_that_a_deduplicator_makes_a_hole_are_no_damage(make_btrfs: Callab
     nights.run("web")
     image = nights.data("web", tree) / "image"
     work("btrfs", "property", "set", "-f", nights.backup("web"), "ro", "false")
-    image.write_bytes(content)  # as rsync leaves what it writes in place
+    image.write_bytes(content)  # as after an in-place write of rsync
     work("btrfs", "property", "set", nights.backup("web"), "ro", "true")
     hide_changes(nights.pool / "hosts/web")
     assert image.stat().st_blocks * 512 > len(content)

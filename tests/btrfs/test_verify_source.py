@@ -126,10 +126,10 @@ def test_of_a_host_that_fails_nothing_is_recorded(shared_btrfs: Path, tree: Path
     assert "web" in done.stderr
     assert rows(nights, "select count(*) from damage") == [(0,)]
     assert not (nights.pool / "hosts/web/compared.json").exists()
-    if way == "unreachable":  # that it is never reached is reported
+    if way == "unreachable":  # the report shows that it was never reached
         for number in range(2):
             assert not nights.backupd("status", "--json", check=False).stdout.count("comparison with the host"), number
-            time.sleep(1)  # attempts are told apart by their seconds
+            time.sleep(1)  # attempts are identified by the second
             nights.backupd("verify", "--against-source", "web", check=False)
         (repeated,) = json.loads(nights.backupd("status", "--json", check=False).stdout)["repeated"]
         assert (repeated["step"], repeated["name"], repeated["times"]) == ("comparison with the host", "web", 3)

@@ -62,7 +62,7 @@ def life(number: int, data: Path) -> None:
     if number in (0, 3, 7):
         write(etc / "passwd", f"version {number}", 1000 + number)
     if number == 9:
-        write(etc / "passwd", "version 3", 1003)  # as it was
+        write(etc / "passwd", "version 3", 1003)  # the earlier content
     if number == 1:
         write(etc / "comes", "hello" * 1000, 5)
     if number == 4:
@@ -120,7 +120,7 @@ def test_the_versions_are_those_that_stat_sees(pool: Nights) -> None:
                 seen.setdefault(words, []).append(name)
         answer = history(pool, f"/{path}")
         assert [version["names"] for version in answer["versions"]] == list(seen.values()), path
-        assert all(version["certain"] for version in answer["versions"]) == (path != "etc/comes"), path  # which was written anew
+        assert all(version["certain"] for version in answer["versions"]) == (path != "etc/comes"), path  # it was written again
 
 
 def test_a_path_that_went_and_came_back_says_when(pool: Nights) -> None:
@@ -188,7 +188,7 @@ def test_another_day_sees_what_was_there_by_then(pool: Nights) -> None:
     assert (len(answer["backups"]), len(answer["versions"])) == (4, 2)
 
 
-# --- what is the same
+# --- equal versions
 
 
 def lineage(nights: Nights, *changes: Callable[[Path], object], **more: Any) -> list[str]:
@@ -321,7 +321,7 @@ def test_a_version_that_came_back_as_it_was_and_stayed_has_not_vanished(nights: 
     assert (gone["backups"], gone["came_back"]) == (1, nights.names("h1")[2])
 
 
-# --- what a backup cannot say
+# --- unreadable or missing parts of a backup
 
 
 def test_only_a_source_path_that_was_looked_through_says_that_something_is_gone(nights: Nights) -> None:

@@ -127,7 +127,7 @@ def test_once_a_night_over_the_days_of_a_clock_change(nights: Nights, tree: Path
             "2026-10-24T03:59:00Z",  # 05:59, and done already
             "2026-10-24T19:59:30Z",
             "2026-10-24T20:00:00Z",
-            "2026-10-25T04:30:00Z",  # 05:30 again, after the hour that came twice
+            "2026-10-25T04:30:00Z",  # 05:30 again, after the repeated hour
             "2026-10-25T20:00:00Z",  # 21:00 now
             "2026-10-25T20:59:30Z",
             "2026-10-25T21:00:00Z",
@@ -138,7 +138,7 @@ def test_once_a_night_over_the_days_of_a_clock_change(nights: Nights, tree: Path
     assert ran == ["2026-10-23T20:00:00Z", "2026-10-24T20:00:00Z", "2026-10-25T21:00:00Z"]
     if not shutil.which("systemd-analyze"):
         return
-    # systemd knows the clock change too
+    # systemd handles the clock change too
     output = work(
         "systemd-analyze", "calendar", "--iterations=3", "--base-time=2026-10-23 00:00 UTC", "*-*-* 22:00 Europe/Berlin"
     ).stdout

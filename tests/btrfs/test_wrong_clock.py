@@ -67,7 +67,7 @@ def test_expiry_goes_on_every_morning_and_keeps_the_one_from_the_future(pool: Ex
         done = pool.backupd("expire", "--json", check=False)
         assert (done.returncode, json.loads(done.stdout)["stop"]) == (0, None), done.stdout
     assert ahead in pool.left("web1")
-    work("btrfs", "subvolume", "delete", pool.backup("web1", ahead))  # which is what docs/retention.rst says to do
+    work("btrfs", "subvolume", "delete", pool.backup("web1", ahead))  # as docs/retention.rst recommends
     assert pool.backupd("expire").returncode == 0
     assert pool.status("web1")["warnings"] == []
 
@@ -152,7 +152,7 @@ def test_a_clock_far_ahead_or_far_behind_is_reported_once_and_so_is_its_end(shar
         assert "the clock went back from" in behind
         reported(-1800 * DAY, "the clock went back from")
         assert notified(-1800 * DAY) == []
-        status = nights.backupd("status", check=False).stdout  # alarms were checked last five years ago, as it says first
+        status = nights.backupd("status", check=False).stdout  # its first line: alarms were last checked five years ago
         (line,) = (line for line in status.splitlines() if line.startswith("web1"))
         assert " ok " in line
 

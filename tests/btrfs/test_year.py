@@ -75,7 +75,7 @@ class Pool(Nights):
         return str(script)
 
     def at(self, moment: datetime | str, *words: str, status: int = 0) -> str:
-        """A command of ours at that time; what it says on standard output."""
+        """A command of ours at that time; its standard output."""
         now = moment if isinstance(moment, str) else moment.isoformat()
         return self.forked("--config", self.config, *words, "--now", now, status=status).stdout
 
@@ -114,7 +114,7 @@ class Pool(Nights):
         if subject != HALF and gone.exists():
             gone.rename(present)
 
-    # --- what is there, without asking us
+    # --- the content of the pool, read without our code
 
     def labels(self, host: str) -> dict[str, Path]:
         """The host's final backups by label, as folders are named; each was made within minutes of when it was to be."""
@@ -270,7 +270,7 @@ def live(pool: Pool, nights: Sequence[date], golden: Mapping[str, list[str]]) ->
 
 
 def explained(pool: Pool, now: datetime | str) -> dict[str, str]:
-    """What `retention explain` says of every backup, in the reference's words: moments are left out, names are labels."""
+    """The result of `retention explain` for every backup, in the reference's words: without times, with labels for names."""
     by_name = {}
     for row in json.loads(pool.at(now, "retention", "explain", "--json")):
         reasons = [re.sub(r"^(held( until)?)\b.*|(T\d{4})\d\dZ$", r"\1\3", reason) for reason in row["reasons"]]
@@ -286,7 +286,7 @@ def queued(pool: Pool) -> list[str]:
 
 
 def compare(by_name: Mapping[str, str], wanted: Mapping[str, str], when: str) -> None:
-    """Fails with what is different, line by line."""
+    """Fails with the differences, line by line."""
     names = sorted(name for name in {*by_name, *wanted} if by_name.get(name) != wanted.get(name))
     lines = [f"{name}: {by_name.get(name, 'not there')}, not {wanted.get(name, 'there')}" for name in names]
     assert lines == [], "\n".join([f"{when}:", *lines])
@@ -328,7 +328,7 @@ def see_contents(pool: Pool) -> None:
 
 
 def see_nothing_to_do(pool: Pool) -> None:
-    """The catalogue says what the pool says, also when it is made anew, and then nothing is left to expire."""
+    """The catalogue equals the pool, even after a rebuild, and then nothing is left to expire."""
     assert disagreements(pool) == []
     query = "select host || ' ' || substr(name, 1, 15), state from backup order by 1"
     assert dict(rows(pool, query)) == pool.there()

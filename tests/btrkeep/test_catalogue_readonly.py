@@ -299,7 +299,7 @@ def test_a_value_that_nobody_wrote_means_that_the_catalogue_is_damaged_whoever_r
         with opened(state) as catalogue, pytest.raises(CatalogueDamaged, match="is damaged"):
             catalogue.runs()
         with opened(state) as catalogue, pytest.raises(CatalogueDamaged, match="is damaged"):
-            catalogue.require_integrity()  # else `rebuild`, which is what the error says, would leave it as it is
+            catalogue.require_integrity()  # otherwise `rebuild`, the remedy in the error, would not change it
         settled(state)
 
 

@@ -204,7 +204,7 @@ def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path
     state = tmp_path / "state"
     file, copy = state / "catalogue.sqlite", state / f"catalogue.sqlite.before-{NEXT_VERSION:04}"
     with Catalogue.open(state) as still_open:
-        still_open.put_backup(BACKUP)  # which is in the journal only, as long as somebody has the catalogue open
+        still_open.put_backup(BACKUP)  # only in the journal, as long as a process has the catalogue open
         ((sql,),) = ask(file, "SELECT sql FROM sqlite_schema WHERE name = 'backup'")
         columns = ", ".join(row[1] for row in ask(file, "PRAGMA table_info(backup)") if row[1] != "uuid")
         make = re.sub(r"\s+uuid TEXT,", "", sql).replace("TABLE backup", "TABLE new_backup")
@@ -213,7 +213,7 @@ def test_an_older_catalogue_is_migrated_and_a_copy_kept_beside_it(tmp_path: Path
         migrate.prepared(state)
     assert "note" in [row[1] for row in ask(file, "PRAGMA table_info(run)")]
     assert "uuid" not in [row[1] for row in ask(file, "PRAGMA table_info(backup)")]
-    # The table was built anew; what refers to it must not have gone with the old one.
+    # The table was recreated; rows that refer to it must not be deleted with the old one.
     assert ask(file, "SELECT * FROM backup_detail") == [("web1", "n1", '{"a":1}')]
     assert ask(file, "PRAGMA user_version") == [(NEXT_VERSION,)]
     assert (ask(copy, "PRAGMA user_version"), ask(copy, "SELECT host FROM backup")) == ([(NOW_VERSION,)], [("web1",)])
@@ -290,7 +290,7 @@ def test_a_migration_that_was_killed_leaves_the_old_schema_and_is_done_by_the_ne
     while size <= 4 << 20:
         assert child.poll() is None, "it was too quick to be killed"
         sleep(0.001)
-        with suppress(FileNotFoundError):  # who opens the catalogue may delete one and make another
+        with suppress(FileNotFoundError):  # opening the catalogue may delete and recreate a file
             size = wal.stat().st_size
     child.kill()
     assert child.wait() == -signal.SIGKILL

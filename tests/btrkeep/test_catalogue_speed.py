@@ -32,7 +32,7 @@ started = perf_counter()
 catalogue = Catalogue.open(Path(sys.argv[1]))
 
 def tell(**numbers):
-    # Of this program only: ru_maxrss begins with what the process that started it had.
+    # Only this program's: ru_maxrss includes the memory of the parent process.
     peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:")).split()[1]
     print(json.dumps({**numbers, "memory": int(peak) * 1024}))
 """

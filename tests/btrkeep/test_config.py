@@ -110,7 +110,7 @@ def test_a_pool_and_one_host_are_enough(loaded: Write) -> None:
     spelt_out = loaded(ISSUE).hosts["here"]
     rules = "[retention]\ndaily = 14\nweekly = 13\nmonthly = 12\n"
     config = loaded(f'{POOL}{rules}[host.here]\npaths = ["/home"]\n[backup]\nwindow = "22:00-06:00"\n')
-    assert config.hosts["here"] == spelt_out  # what the issue spells out is what the defaults are
+    assert config.hosts["here"] == spelt_out  # the defaults equal the specified values
     assert (config.backup.concurrency, config.backup.bandwidth, config.expiry) == (4, None, loaded(ISSUE).expiry)
     assert config.pool.state == Path("/var/lib/btrkeep/main")
 

@@ -138,7 +138,7 @@ def test_the_first_configurations_suggestions_load_when_uncommented(tmp_path: Pa
     (tmp_path / "main.toml").write_text(text)
     config = load(folder=tmp_path)
     assert (list(config.hosts), config.backup.bandwidth) == (["here", "web1"], 16_000_000)
-    assert text.count("\nmin_keep = 3 ") == text.count('\ngrace = "1d" ') == 1  # the defaults, for whoever looks for them
+    assert text.count("\nmin_keep = 3 ") == text.count('\ngrace = "1d" ') == 1  # the defaults, so that readers find them
     assert {host.retention for host in config.hosts.values()} == {Retention(daily=14, weekly=13, monthly=12)}
     assert config.notices == ()
 

@@ -80,13 +80,13 @@ def test_a_drop_in_that_cannot_be_read_leaves_out_its_hosts_and_is_not_waited_fo
         drop_in.write_text("this is not TOML")
     config = files.usable()
     assert (set(config.hosts), set(config.excluded), config.unread) == ({"good"}, {"bad"}, ())
-    assert config.excluded["bad"].address == "a"  # as it was when it was valid
+    assert config.excluded["bad"].address == "a"  # from its last valid version
     assert config.faults[0].startswith(f"{drop_in}:")
 
 
 def test_without_an_earlier_state_what_an_unreadable_drop_in_held_is_unknown(files: Files) -> None:
     (files.drop_ins / "x.toml").symlink_to("nowhere")
-    with pytest.raises(ConfigError, match="cannot be read"):  # it may have said where the catalogue is
+    with pytest.raises(ConfigError, match="cannot be read"):  # it may have the catalogue's folder
         files.usable()
 
 

@@ -127,7 +127,7 @@ def test_it_is_written_only_when_it_has_changed(config: Config) -> None:
     facts = Facts()
     assert publish(config, facts, filesystem="uuid")
     assert not publish(config, facts, filesystem="uuid")
-    assert not publish(config, facts)  # who knows nothing of the pool's marker leaves what is known of it
+    assert not publish(config, facts)  # without the pool's marker the recorded facts stay
     assert published(facts).filesystem == "uuid"
     assert publish(config, facts, filesystem="uuid", rehearsal=True)
     assert facts.writes == 2

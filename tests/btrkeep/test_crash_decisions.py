@@ -49,8 +49,8 @@ def names(backups: Sequence[WrittenBackup], signs: Sequence[datetime] = (), stop
         ((60, -600), (), None, {"60", "-600"}),  # stamped in the future: nothing is known of it
         ((60, 65), (-600,), None, {"60", "65"}),
         ((-600, -595, -580), (), None, {"-600", "-595"}),  # the clock of now is wrong
-        ((60, 65, 71), (10, 1), None, {"60", "65"}),  # what was seen in this boot says nothing of the one before
-        ((60, 65, 10), (), None, {"60", "65"}),  # nor what was written in it, which is in no doubt
+        ((60, 65, 71), (10, 1), None, {"60", "65"}),  # events of this boot prove nothing about the boot before
+        ((60, 65, 10), (), None, {"60", "65"}),  # nor do backups written in it, which are not suspect
     ],
 )
 def test_what_was_written_last_before_the_last_sign_of_life_is_in_doubt(

@@ -251,7 +251,7 @@ def test_what_a_timer_starts_all_day_copies_a_large_catalogue_at_its_interval_an
     monkeypatch.setattr(dashboard_copy, "_SMALL", 1)
     monkeypatch.setattr(dashboard_copy, "_SELDOM_RATE", 1)
     assert written("sample", is_periodic=True) == "small"
-    Catalogue.open(state).close()  # who only reads
+    Catalogue.open(state).close()  # a process that only reads
     assert in_copy(state) == "small"
     assert written("hold", is_periodic=False) == "hold"
     assert written("sample", is_periodic=True) == "hold"

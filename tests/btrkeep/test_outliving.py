@@ -170,7 +170,7 @@ def test_an_administrator_who_ends_it_need_not_wait_for_storage_that_hangs(tmp_p
     command = Command(tmp_path, code, patience=LONG)
     child = command.child()
     os.kill(command.process.pid, number)
-    wait_for((tmp_path / "asked").exists)  # the work may end by itself: it is asked first
+    wait_for((tmp_path / "asked").exists)  # the work may end by itself: it gets a signal first
     assert command.process.poll() is None
     command.be_silent()
     assert command.end()[0] == STORAGE_HUNG

@@ -374,7 +374,7 @@ def test_who_waits_for_the_filesystem_does_not_keep_other_threads_waiting(btrfs_
     assert origin is not None
     work("fsfreeze", "--freeze", btrfs_mount)
     thaw = threading.Timer(100, subprocess.run, [("fsfreeze", "--unfreeze", btrfs_mount)], {"capture_output": True})
-    thaw.start()  # where the other process cannot: nothing, not even a signal, ends one that waits for a frozen filesystem
+    thaw.start()  # in case the other process cannot: not even a signal ends a process that waits for a frozen filesystem
     begun = time.monotonic()
     done = work(sys.executable, "-c", textwrap.dedent(WAITS), btrfs_mount, subject, str(origin.id), cwd=TOP, check=False)
     thaw.cancel()
@@ -412,7 +412,7 @@ def test_the_room_is_what_btrfs_filesystem_usage_counts(make_btrfs: Callable[...
         room, by_name = read_room(point), usage(point)
         copies = 2 if profile == "two devices" else 1
         data = by_name.get("Data", 0) + by_name.get("Data+Metadata", 0)
-        slack = by_name["Device size"] // 20  # what the kernel keeps back for metadata, and parts too small for a block group
+        slack = by_name["Device size"] // 20  # the kernel's reserve for metadata, and parts too small for a block group
         assert abs(room.total - by_name["Device size"] / copies) <= slack
         assert abs(room.available - by_name["Free (estimated)"]) <= slack
         if profile != "mixed":

@@ -47,7 +47,7 @@ def whole(*command: str) -> tuple[int, Heard]:
     async def both() -> tuple[int, Heard]:
         group, heard = start(*command)
         status = await group.wait()
-        at_the_end, at_the_end.out, at_the_end.err = Heard(), heard.out, heard.err  # what the loop still reads later does not count
+        at_the_end, at_the_end.out, at_the_end.err = Heard(), heard.out, heard.err  # later output of the loop does not count
         return status, at_the_end
 
     return asyncio.run(both())
@@ -385,7 +385,7 @@ def test_a_setting_of_rsyncs_in_our_environment_reaches_no_rsync(monkeypatch: py
     (tmp_path / "ssh").chmod(0o755)
     command = ["rsync", "-a", "-e", str(tmp_path / "ssh"), "peer:/etc/hostname", str(tmp_path / "copy")]
     subprocess.run(command, check=False, capture_output=True)
-    assert " --server --sender -s" in (tmp_path / "asked").read_text()  # what it would do
+    assert " --server --sender -s" in (tmp_path / "asked").read_text()  # the requested operation
     run(command, check=False)
     assert "/etc/hostname" in (tmp_path / "asked").read_text()
 

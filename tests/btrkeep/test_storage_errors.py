@@ -143,7 +143,7 @@ def test_notes_for_which_a_full_pool_has_no_room_take_the_reserve(reserved: Path
     assert write.calls == 2
     assert (reserved / ".btrkeep" / "reserve").stat().st_size == 0
     assert not (reserved / ".btrkeep" / "reserve-metadata").exists()
-    assert (reserved / "commits").read_text().splitlines()[-1] == "0"  # only then the kernel gives the room
+    assert (reserved / "commits").read_text().splitlines()[-1] == "0"  # the kernel frees the space only then
 
 
 def test_the_reserve_is_not_spent_on_what_room_does_not_help(reserved: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_pool_that_is_full_even_without_its_reserve_reports_that(reserved: Pat
     with pytest.raises(OSError, match="No space"):
         with_reserve(reserved, write)
     assert write.calls == 2
-    give_back(reserved)  # nothing is left to give, which is not an error
+    give_back(reserved)  # there is nothing left to free, which is not an error
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_what_an_old_kernel_does_not_report_is_unknown_and_not_well(tmp_path: Pa
     for devid, is_missing in ((1, "0"), (3, "1"), (2, "1")):
         (tmp_path / "u" / "devinfo" / str(devid)).mkdir(parents=True)
         (tmp_path / "u" / "devinfo" / str(devid) / "missing").write_text(f"{is_missing}\n")
-    (tmp_path / "u" / "devinfo" / "4").mkdir()  # removed between the two looks
+    (tmp_path / "u" / "devinfo" / "4").mkdir()  # removed between the two reads
     (tmp_path / "u" / "exclusive_operation").write_text("balance paused\n")
     assert missing_devices(tmp_path) == (2, 3)
     assert exclusive_operation(tmp_path) == "balance paused"
@@ -350,7 +350,7 @@ def test_what_is_mounted_for_a_unit_alone_is_not_taken_for_the_machines(tmp_path
     machine: list[Mount] = []
     monkeypatch.setattr(mounts, "mounts", lambda pid: machine if pid == 1 else [own])
     assert not is_machines(tmp_path)
-    assert machine_mount(tmp_path) is own  # whoever started us mounted it for us alone
+    assert machine_mount(tmp_path) is own  # the parent process mounted it only for us
     machine.append(mount(device="0:99", root="/", target=Path("/elsewhere")))
     assert not is_machines(tmp_path)
     assert machine_mount(tmp_path) is None

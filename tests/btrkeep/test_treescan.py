@@ -94,7 +94,7 @@ def test_an_inode_with_thousands_of_names_in_one_folder_has_them_all(shared_btrf
         (folder / f"{number:04}{'n' * 100}").hardlink_to(shared_btrfs / "one")
     assert named(shared_btrfs, scanned(shared_btrfs, SMALLEST_BUFFER)) == found(shared_btrfs)
     dumped = work("btrfs", "inspect-internal", "dump-tree", "-t", subvolume_id(shared_btrfs), device(shared_btrfs)).stdout
-    assert "INODE_EXTREF" in dumped  # else this test shows nothing
+    assert "INODE_EXTREF" in dumped  # otherwise this test proves nothing
 
 
 def test_a_folder_deeper_than_a_path_can_be_long_has_its_path(shared_btrfs: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_file_whose_content_looks_like_items_of_the_tree_changes_nothing(share
             (shared_btrfs / f"hostile{number}-{shift}").write_bytes((b"\0" * shift + item * 12)[:2000])
     work("btrfs", "filesystem", "sync", shared_btrfs)
     dumped = work("filefrag", "-v", shared_btrfs / "hostile0-0").stdout
-    assert "inline" in dumped  # else this test shows nothing
+    assert "inline" in dumped  # otherwise this test proves nothing
     for buffer_size in (SMALLEST_BUFFER, 20000, BUFFER_SIZE):
         assert named(shared_btrfs, scanned(shared_btrfs, buffer_size)) == expected
 
@@ -143,7 +143,7 @@ def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_
     work("btrfs", "filesystem", "sync", snapshot)
     with opened(snapshot) as fd:
         by_name = {each.ino: each for each in linked_inodes(fd, since=created(snapshot))}
-    linked = {ino for ino, _, _ in found(snapshot) - before}  # asked afterwards: to read a folder changes its time of access
+    linked = {ino for ino, _, _ in found(snapshot) - before}  # read afterwards: reading a folder changes its access time
     assert len(linked) == 2 * 3 + 4
     assert linked <= by_name.keys()
     assert len(by_name) < len(before) / 8

@@ -274,14 +274,14 @@ def test_a_bitmap_whose_bits_look_like_headers_is_a_bitmap(play: Any, monkeypatc
             play(Kernel(tree10=items))
             [batch] = free_space(0)
             assert pairs(batch.vaddr, batch.length) == [*runs(bits, 0, SECTOR), (BITMAP_REACH, SECTOR)]
-    assert set(seen) == {"unaligned"}  # else this test shows nothing
+    assert set(seen) == {"unaligned"}  # otherwise this test proves nothing
 
 
 def test_what_an_earlier_and_longer_answer_left_in_the_buffer_is_not_read_again(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = with_seen_paths(monkeypatch)
     items = [((number * 4 * SECTOR, EXTENT, SECTOR), b"") for number in range(25)]
     kernel = play(Kernel(tree10=items))
-    batches = list(free_space(0, buffer_size=320))  # ten, ten, and five before which the old ones still lie
+    batches = list(free_space(0, buffer_size=320))  # ten, ten, and five, which leave old items behind them in the buffer
     assert [len(batch.vaddr) for batch in batches] == [10, 10, 5]
     assert [vaddr for batch in batches for vaddr in batch.vaddr.tolist()] == [key[0] for key, _ in items]
     assert kernel.searches == 4
@@ -321,7 +321,7 @@ def test_no_byte_is_free_twice_when_the_tree_changes_under_the_scan(play: Any, m
         numbers += pairs(batch.vaddr, batch.length)
     see_that_they_are_apart(numbers)
     if room < 64:
-        assert turn > 20  # else every extent came in one answer, and this test shows nothing
+        assert turn > 20  # otherwise every extent was in one answer, and this test proves nothing
 
 
 def test_no_byte_is_free_twice_when_extents_become_a_bitmap_within_one_answer(play: Any) -> None:
@@ -469,7 +469,7 @@ def test_gaps_are_what_no_extent_covers(places: list[tuple[int, int]], edges: se
         at += apart + size
     covered, items = set[int](), list[Item]()
     bounds = sorted({*edges, *(begin for begin, _ in groups), *(begin + size for begin, size in groups)})
-    for number, (begin, end) in enumerate(pairwise(bounds)):  # none crosses a block group's border
+    for number, (begin, end) in enumerate(pairwise(bounds)):  # no extent crosses the border of a block group
         if number % 3:
             items.append(((begin * SECTOR, 168, (end - begin) * SECTOR), extent_item(1, 1, inline(DATA_REF, 5, 20))))
             covered.update(range(begin, end))

@@ -20,7 +20,7 @@ WEB1 = "web1.example.org"
 
 _SET_UP = """\
 set -eu
-# Mounts of tests beside us must not live on in here when those are done.
+# Mounts of parallel tests must not stay in this namespace after these tests have ended.
 sed -nE 's|^([^ ]+ ){4}([^ ]*/btrkeep-test-[^ ]*) .*|\\2|p' /proc/self/mountinfo | grep -vxF "$POOL" | xargs -r umount -l || true
 mount -t tmpfs tmpfs "$PLACE"
 cd "$PLACE"

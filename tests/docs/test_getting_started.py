@@ -27,7 +27,7 @@ pytestmark = [
 
 Read = Callable[[str], Page]
 Steps = dict[str, str]
-ATTENTION = {"check", "connect", "key unknown", "key learnt"}  # an rsync older than advised is told with exit status 1
+ATTENTION = {"check", "connect", "key unknown", "key learnt"}  # an rsync older than recommended gives exit status 1
 
 
 def configure(block: str) -> str:
@@ -117,7 +117,7 @@ def test_who_follows_the_page_has_backups_and_gets_a_file_back(page: Read, make_
     assert re.search(r"daily 1 of 14, weekly 1 of 13, monthly 1 of 12", result["keep"].out), str(result["keep"])
     assert len(re.findall(r"^here +\S+Z +complete ", result["delete"].out, re.MULTILINE)) == 1
     before, after = (json.loads(result[name].out) for name in ("listed", "listed again"))
-    # A backup's file is written before its last commit, so a rebuilt catalogue does not know how long that took.
+    # A backup's record is written before its last commit, so a rebuilt catalogue lacks the duration of that commit.
     took = [(row.pop("duration"), same.pop("duration")) for row, same in zip(before, after, strict=True)]
     assert after == before
     assert len(took) == 2

@@ -82,7 +82,7 @@ def test_who_types_setup_and_host_as_the_page_has_them_has_a_pool_and_two_hosts(
     ]
     place = Path(tempfile.mkdtemp(prefix="apart-", dir=session.folder()))
     done = run_apart([f"cd $PLACE; {step}" for step in steps], make_btrfs(size="1G"), place)
-    # web1 is added by the first call, which cannot reach it yet; the second one says that it is there
+    # web1 is added by the first call, which cannot reach it yet; the second one reports that it exists
     assert [command.status for command in done] == [0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0], "\n".join(map(str, done))
     assert "here: complete" in done[0].out
     assert re.search(r"^ok +web1 +reached, 2 paths", done[7].out, re.MULTILINE)

@@ -153,7 +153,7 @@ def about_keeping(nights: Nights) -> dict[str, Any]:
     answer["retention"] = nights.json("retention", "explain", "web1", "--policy", "daily=1,min_keep=1")
     answer["unexpire"] = nights.json("unexpire", "web1", second)
     nights.backupd("release", "web1", second)
-    answer["discard"] = nights.json("discard", "web1", "--yes")  # what was stopped for `status`
+    answer["discard"] = nights.json("discard", "web1", "--yes")  # the backup that was stopped for `status`
     answer["delete"] = nights.json("delete", f"web1@{first}", "--reason", "has private files in it", "--force")
     answer["rename"] = nights.json("rename", "web1", "web2", "--yes")
     answer["forget"] = nights.json("forget", "web2", "--yes")

@@ -27,7 +27,7 @@ class Pool:
     def __init__(self, sizes: tuple[int, ...] = (TIB,), chunk: int = GIB, filled: float = 0.5, seed: int = 1) -> None:
         self._random, self.chunk, self.days = np.random.default_rng(seed), chunk, 0
         self.sizes = list(sizes)
-        self.place = np.zeros(0, np.int64)  # which chunk-sized slot of all devices in a row
+        self.place = np.zeros(0, np.int64)  # number of the chunk-sized slot, counted over all devices
         self.vaddr = np.zeros(0, np.int64)
         self.used = np.zeros(0)
         self.score = np.zeros(0)

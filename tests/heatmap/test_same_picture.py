@@ -85,7 +85,7 @@ def test_every_picture_of_a_filesystem_is_the_peers(make_btrfs: Callable[..., Pa
     with settled(point) as read:
         assert {"system", "mixed"} <= {*groups(read)} if name == "mixed" else {"data", "metadata", "system"} == {*groups(read)}
         theirs = see_the_same(read, tmp_path)
-    assert len({drew.image.tobytes() for drew in theirs if drew.image is not None}) > 10  # else they show less than they say
+    assert len({drew.image.tobytes() for drew in theirs if drew.image is not None}) > 10  # otherwise it proves little
 
 
 def test_where_there_is_a_block_group_tree_it_is_what_the_peer_draws_with_a_newer_python_btrfs(

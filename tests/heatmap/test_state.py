@@ -75,7 +75,7 @@ def test_a_state_is_what_python_btrfs_finds_item_by_item(make_btrfs: Callable[..
         plain = read_state(read.fd)
         assert plain.score is plain.generation is None
     assert state.generation is not None
-    assert len({*state.generation.tolist()}) > (name != "mixed")  # that has but one block group with anything in it
+    assert len({*state.generation.tolist()}) > (name != "mixed")  # "mixed" has only one block group with data
 
 
 def test_a_state_of_a_block_group_tree_is_too(with_block_group_tree: Path) -> None:

@@ -75,7 +75,7 @@ def test_256_colours_show_the_nearest_of_them() -> None:
     wanted = np.asarray(picture).astype(int)
     least = ((wanted[:, :, None] - every) ** 2).sum(-1).min(-1)
     answer = ((shown("".join(drawn(picture, 16, true_colour=False))).astype(int) - wanted) ** 2).sum(-1)
-    assert (answer == least).mean() > 0.97  # the nearest grey is looked for by brightness alone
+    assert (answer == least).mean() > 0.97  # the nearest grey is searched by brightness alone
     assert answer.max() < least.max() * 1.5
 
 

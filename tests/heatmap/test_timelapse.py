@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "states"
     path.mkdir()
     for number, state in enumerate(DAYS):
-        save(state, str(path / f"{9 - number}.heatmap"))  # names say nothing
+        save(state, str(path / f"{9 - number}.heatmap"))  # the order of names does not matter
     return path
 
 

@@ -17,7 +17,7 @@ from tests.test_requirements import pins
 
 INSTALL = TOP / "install.sh"
 
-# Makes an environment whose programs say who they are. Its python runs the real one on the checkout.
+# Makes an environment whose programs print their names. Its python runs the real one on the checkout.
 PYTHON = f"""\
 #!/bin/bash
 real={shlex.quote(sys.executable)}
@@ -194,7 +194,7 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     assert "is removed" not in done["4"].out
     assert "btrkeep is removed." in done["5"].out
     left = set(done["6"].out.splitlines()) - set(done["1"].out.splitlines())
-    left = {path for path in left if "btrkeep" in path or not os.path.lexists(path)}  # others write on the machine itself meanwhile
+    left = {path for path in left if "btrkeep" in path or not os.path.lexists(path)}  # other programs write on the machine too
     ours = {path for path in left if "timers.target.wants" not in path and path not in ("/etc/systemd", "/var/lib/systemd/timers")}
     assert ours == {
         "/etc/btrkeep", "/etc/btrkeep/main.toml", "/etc/btrkeep/id_ed25519",

@@ -50,7 +50,7 @@ STEPS = {
     "uninstall": "./install.sh --uninstall",
     "after": LOOK,
 }
-# From a folder of packages, one of which somebody changed at first: nothing of the network is there.
+# From a folder of packages, one of them modified at first, without a network.
 OFFLINE = {
     "wheels": ". scripts/ground.sh; need_apt run; ./install.sh --fetch-wheels /var/cache/wheels",
     "tampered": "cp -r /var/cache/wheels /var/cache/tampered; echo >>/var/cache/tampered/waitress-*.whl; "

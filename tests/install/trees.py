@@ -78,7 +78,7 @@ def tree(suite: str) -> Path:
 
 def _make(suite: str, sources: str, path: Path) -> None:
     unfinished = path.with_name(f"{path.name}.new")
-    for attempt in (1, 2):  # what comes over a network may fail once
+    for attempt in (1, 2):  # a download may fail once
         shutil.rmtree(unfinished, ignore_errors=True)
         words = ("mmdebstrap", "--quiet", *_OPTIONS, suite, unfinished, *(("-",) if sources else ()))
         done = work(*words, input=sources or None, check=attempt == 2, timeout=500)

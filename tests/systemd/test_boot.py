@@ -58,7 +58,7 @@ def test_a_backup_keeps_everything_through_the_hardened_unit(rights: Booted) -> 
     assert rights.read("backup-has").splitlines() == source
     rows = [line.split() for line in source if line.startswith("home/alice/")]
     of_alice = {words[0].rpartition("/")[2]: words[1:5] for words in rows if len(words) > 5}  # by find
-    assert of_alice["setuid"] == ["f", "4755", "4242", "4242"]  # what was to be backed up was there
+    assert of_alice["setuid"] == ["f", "4755", "4242", "4242"]  # the files to back up existed
     assert of_alice["zero"][0] == of_alice["unknown"][0] == "c"
     assert of_alice["disk"][0] == "b"
     assert rights.read("capabilities").strip().endswith("alice/capable cap_net_raw=ep")
@@ -167,7 +167,7 @@ def test_the_dashboards_user_is_answered_and_others_are_not(served: Booted) -> N
     assert served.read("socket").split() == ["660", "root", "btrkeep"]
     assert [entry["name"] for entry in json.loads(served.read("browsed"))["entries"]] == ["hard", "file"]
     assert served.fields("while-answering")["ActiveState"] == "active"
-    assert json.loads(served.read("by-nobody"))["kind"] == "absent"  # the kernel keeps him out of the socket
+    assert json.loads(served.read("by-nobody"))["kind"] == "absent"  # the kernel refuses this user at the socket
     assert json.loads(served.read("by-nobody-let-in"))["kind"] == "refused"
 
 
@@ -223,7 +223,7 @@ def test_every_request_is_in_the_journal(served: Booted) -> None:
     output = served.read("journal-serve")
     assert 'run {"host": "here"} for alice' in output
     assert "may not connect" in output
-    assert "job {" not in output  # which is asked again and again
+    assert "job {" not in output  # polled requests are not logged
     assert "Traceback" not in output
 
 

@@ -134,8 +134,8 @@ def test_nothing_vanishes_with_the_first_server(read: Read) -> None:
 def test_the_second_server_continues_and_transfers_only_what_changed(read: Read) -> None:
     assert read("copy-3") == read("source-3")
     assert read("source-3") != read("source-2")
-    sizes = [int(line) for line in read("bytes-of-the-night").split()]  # that came from the host
-    assert 1000 < sum(sizes) < 2 * MIB  # of 24
+    sizes = [int(line) for line in read("bytes-of-the-night").split()]  # received from the host
+    assert 1000 < sum(sizes) < 2 * MIB  # out of 24 MiB
     assert len(backups(read("backups"))) == 3
 
 

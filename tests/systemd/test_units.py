@@ -12,12 +12,12 @@ from tests.beds import TOP, work
 
 UNITS = TOP / "systemd"
 JOBS = ("backup", "expire", "balance", "heatmap", "sample", "scrub", "news", "replicate", "offsite", "drill", "verify", "boot")
-ASKED = ("run", "restore")  # what the root service starts
+ASKED = ("run", "restore")  # started by the root service
 SERVICES = (*JOBS, "notify", "serve", "web", *ASKED)
-UNTOLD = ("news", "notify", "serve", *ASKED)  # whose failure is nobody told of
+UNTOLD = ("news", "notify", "serve", *ASKED)  # units without OnFailure=
 INSTANCE = {"notify": "btrkeep-backup@main.service"}
 
-# Tenths, by `systemd-analyze security`: docs/systemd.rst says what is behind them. Another systemd may weigh a little differently.
+# Tenths, by `systemd-analyze security`: docs/systemd.rst explains them. Another systemd may rate a little differently.
 EXPOSURE = {
     "backup": 48,
     "expire": 14,
@@ -124,7 +124,7 @@ def test_what_is_left_open_is_what_the_units_say(installed: Path) -> None:
         "ProtectProc",
         "ProtectSystem",  # "full" of "strict"
         "RemoveIPC",  # there is no user whose IPC it would be
-        "RestrictAddressFamilies_AF_UNIX",  # to tell systemd
+        "RestrictAddressFamilies_AF_UNIX",  # for sd_notify
         "RootDirectoryOrRootImage",
         "SupplementaryGroups",  # means a user as well
         "UserOrDynamicUser",

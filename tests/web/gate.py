@@ -116,7 +116,7 @@ class Gate:
 
     def token(self, address: str = "/login") -> str:
         page = self.get(address)
-        if page.location == "/":  # the login's, of somebody who is logged in
+        if page.location == "/":  # the login page's, for a user who is logged in
             page = self.get("/account")
         match = re.search(r'name="csrf_token" value="([^"]+)"', page.text)
         return match[1] if match else ""

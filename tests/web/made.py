@@ -81,7 +81,7 @@ def run(host: str, started: datetime, outcome: str | None = "complete", **more: 
         rsync_version="3.4.3",
         protocol=32,
         pid=ME,
-        pid_started="1",  # dead, since nobody who lives now began then
+        pid_started="1",  # dead: no running process started at that time
         night=True,
     )
     return replace(plain, **more)

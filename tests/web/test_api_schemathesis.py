@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.beds import work
 from tests.beds.dashboard import OPERATOR, Dashboard
 
-# `lab` is there, and is asked for in one request of three and more; a name that is not there ends every request early.
-# Two operations say no to what fits: to a folder as a file, and to a moment that is past.
+# `lab` exists, and is used in at least a third of the requests; an unknown name ends every request early.
+# Two operations refuse valid parameters: a folder as a file, and a time in the past.
 CONFIG = """
 [parameters]
 "path.host" = "lab"

@@ -79,7 +79,7 @@ def test_text_of_hosts_is_only_text(site: Dashboard, browser: Browser) -> None:
     with visit(browser, site.url) as (page, noticed):
         enter(page, site.url, site.cookie)
         for path in PAGES:
-            page.goto(path)  # to its load event, which comes after that of its pictures, or their errors
+            page.goto(path)  # until its load event, which follows those of its pictures, or their errors
             assert page.evaluate("window.pwned") is None, path
             assert "onerror" not in page.evaluate("[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames())"), path
         page.goto("/hosts/database0041.example.org")
@@ -126,7 +126,7 @@ def test_what_runs_moves_without_a_reload(site: Dashboard, browser: Browser) -> 
         before = next(progress for progress in catalogue.progress() if progress.host == host)
         try:
             catalogue.put_progress(_with(before, files_done=98_765, share=0.87))
-            copied(site.state)  # as a run does, but not each second
+            copied(site.state)  # as a run does, but not every second
             expect(page.locator("body")).to_contain_text("98,765", timeout=8000)
         finally:
             catalogue.put_progress(before)

@@ -127,7 +127,7 @@ def test_a_push_stands_there_with_its_size_and_progress_and_a_backup_says_in_whi
         catalogue.set_fact(COPIES, copies_text(copies))
         catalogue.set_fact("offsite-there:far", json.dumps({"incomplete": [], "newest": {"own1": NEWEST}}))
         catalogue.set_fact("copied:far", json.dumps({"hosts": {"own1": [older.name, "2001-01-01T0000Z"]}}))
-        catalogue.set_fact("copied:office", json.dumps({"hosts": {"own1": [older.name]}}))  # which has own1 no more
+        catalogue.set_fact("copied:office", json.dumps({"hosts": {"own1": [older.name]}}))  # the copy no longer has own1
         note_stored(catalogue, "far", 12345)
         note_session(catalogue, "far", ReplicaSession(NOW, NOW, "", "p", 1, 1, 5, 1.0), "offsite")
         note_session(catalogue, "away", ReplicaSession(NOW - HOUR, NOW - HOUR, "", "p", 2, 4, 5 << 20, 5.0), "push")
@@ -281,7 +281,7 @@ def test_2800_copies_take_as_long_as_a_page_may(tmp_path: Path) -> None:
     visitor = client(tmp_path)
     begun = process_time()
     page = visitor.get("/copies").text
-    assert process_time() - begun < 4.0  # a second is agreed, on a quick machine
+    assert process_time() - begun < 4.0  # the goal is a second, on a fast machine
     assert "2,800" in page
     assert page.count("<tr>") < 210
     assert len(page) < 100_000

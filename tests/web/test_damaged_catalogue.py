@@ -34,7 +34,7 @@ def take_away_a_time(file: Path) -> None:
 def test_what_damage_brought_about_is_told_as_damage(state: Path, page: str, status: int) -> None:
     take_away_a_time(state / "catalogue.sqlite")
     browser = client(state)
-    browser.application.config["PROPAGATE_EXCEPTIONS"] = False  # as it is outside of tests
+    browser.application.config["PROPAGATE_EXCEPTIONS"] = False  # as in production
     response = browser.get(page)
     assert (response.status_code, "damaged: NULL value in run.started" in response.text) == (status, True), response.text
     assert "backupd rebuild" in response.text

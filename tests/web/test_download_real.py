@@ -94,7 +94,7 @@ def test_a_download_that_the_client_cancels_leaves_nothing_behind(web: Dashboard
         line.connect(("127.0.0.1", web.port))
         line.sendall(f"GET {address(source, name, kind)} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {web.cookie}\r\n\r\n".encode())
         assert line.recv(1000).startswith(b"HTTP/1.1 200")
-        wait_until(lambda: of_downloads(pids[0]) and held(pids[0]) != before[0])  # else this test would hold nothing
+        wait_until(lambda: of_downloads(pids[0]) and held(pids[0]) != before[0])  # otherwise this test would prove nothing
     wait_until(lambda: all(map(is_no_more, map(held, pids), before)) and not any(map(of_downloads, pids)))
     assert "Traceback" not in web.said + web.service.said
 

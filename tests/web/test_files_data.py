@@ -247,7 +247,7 @@ def test_downloads_leave_room_for_others() -> None:
         pass
     places.take(BOB)
     with pytest.raises(TooManyDownloads, match="the maximum number"), place(BOB, places):
-        pass  # the last one is for those who have none
+        pass  # the last one is for users without any
     places.take(CAROL)
     with pytest.raises(TooManyDownloads, match="the maximum number"), place(Viewer("dave", "viewer"), places):
         pass

@@ -272,7 +272,7 @@ def test_what_is_switched_off_has_no_way_to_it(olga: Visitor, shop: Dashboard, s
     shop.nights.tables["serve"] = {**QUICK, "no_downloads": True, "no_restores": True}
     try:
         shop.nights.write()
-        olga.get(addresses[0])  # the root service reads the configuration anew, and tells it
+        olga.get(addresses[0])  # the root service reads the configuration again, and publishes it
         for address in addresses:
             page = olga.get(address)
             assert page.status == 200

@@ -120,7 +120,7 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
         {"sessions": [{**answer, "user": []}]},
         {"users": [alice, {**alice, "role": "admin"}]},
         {"users": [{**alice, "created": "0001-01-01T00:00:00"}]},
-        {"users": [{**alice, "hosts": "web*"}]},  # as a list of letters that would be all hosts
+        {"users": [{**alice, "hosts": "web*"}]},  # as a list of letters, that would be all hosts
         {"users": [{**alice, "hosts": ["web1,*"]}]},
         {"tokens": [script, {**script, "name": "other", "key": "zz"}]},
         {"tokens": [script, script]},
@@ -163,7 +163,7 @@ def test_what_is_wrong_with_the_database_of_users_is_told_in_our_own_words(tmp_p
     file.write_bytes(content)
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("DROP TABLE user")
-    with pytest.raises(sqlite3.OperationalError, match="no such table"):  # no fault of whoever runs it
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):  # a bug, not a mistake of the user
         Store(settings.data).users()
 
 
@@ -440,7 +440,7 @@ def test_a_server_that_is_told_to_end_does_so_at_once_and_has_logged_no_secret(s
     log_in(server)
     log_in(server, "a wrong password")
     begun = time.monotonic()
-    waiting = socket.create_connection(("127.0.0.1", server.port))  # somebody who never asks
+    waiting = socket.create_connection(("127.0.0.1", server.port))  # a client that never sends a request
     status = server.stop()
     assert (status, time.monotonic() - begun < 20) == (0, True)
     waiting.close()

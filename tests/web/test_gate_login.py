@@ -73,7 +73,7 @@ def test_who_knows_the_password_comes_in_and_goes_on_to_where_he_wanted(here: Ga
 def test_the_cookie_is_no_scripts_business_and_what_it_holds_is_not_in_the_database(here: Gate, settings: Settings) -> None:
     output = here.log_in().headers["Set-Cookie"]
     assert {"HttpOnly", "Path=/", "SameSite=Lax"} <= set(output.split("; "))
-    assert "Secure" not in output  # it came by http
+    assert "Secure" not in output  # requested over http
     with here.client.session_transaction() as session:
         word = session["sid"]
     assert len(word) > 40
@@ -98,7 +98,7 @@ def test_a_wrong_password_and_a_wrong_name_are_answered_alike(here: Gate, monkey
         pages.append((answer.status_code, re.sub(r'value="[^"]*"', "", answer.text)))
     assert pages[0] == pages[1]
     assert pages[0][0] == 401
-    assert len(asked) == 2  # each was held against a hash
+    assert len(asked) == 2  # each was compared with a hash
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_behind_its_proxy_cookies_are_for_https_alone_and_the_address_is_the_bro
             "/login", data=form, base_url="https://backup.example.org", headers={"Referer": "https://backup.example.org/login"}
         )
     assert sent.status_code == 303
-    assert "login: alice from 198.51.100.7" in caplog.text  # what the proxy itself saw; the rest anybody can write
+    assert "login: alice from 198.51.100.7" in caplog.text  # the address that the proxy itself saw; any client can write the rest
 
 
 # --- roles
@@ -321,7 +321,7 @@ def test_without_a_catalogue_that_can_be_read_pages_say_so_and_the_account_works
     elif how == "damaged":
         for damaged in (file, copy):
             damaged.write_bytes(b"nothing of the sort" * 500)
-    elif how == "of before":  # what developers had before docs/decisions/0079
+    elif how == "of before":  # as developers had it before docs/decisions/0079
         import sqlite3
 
         for unmarked in (file, copy):

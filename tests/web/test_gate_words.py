@@ -30,7 +30,7 @@ FIRST, LAST = datetime(2000, 1, 1), datetime(2037, 1, 1)  # noqa: DTZ001  hypoth
 def test_a_path_comes_out_of_an_address_as_it_went_in(path: bytes, other: str) -> None:
     query = path_query(path, backup=other)
     assert query.isascii()
-    assert unquote_to_bytes(query.partition("&")[0].removeprefix("path=")) == path  # as anybody reads it
+    assert unquote_to_bytes(query.partition("&")[0].removeprefix("path=")) == path  # as every client decodes it
     with APP.test_request_context("/x?" + query):
         assert path_of_request() == path
         assert paths_of_request() == [path]

@@ -153,7 +153,7 @@ def test_only_so_many_bytes_are_kept_and_what_is_asked_for_again_is_not_made_aga
         kept.get(number, lambda: make(number))  # noqa: B023 - it is called at once
     assert made == [1, 2, 3, 2]
     assert len(kept.get("large", lambda: bytes(5000))) == 5000
-    assert kept._total == 5000  # nothing else has room beside it
+    assert kept._total == 5000  # nothing else fits in addition
 
 
 def test_many_threads_that_want_the_same_picture_have_it_drawn_once(folder: Path) -> None:

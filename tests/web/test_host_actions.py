@@ -81,7 +81,7 @@ def maximum_lengths(part: Any) -> Iterator[dict[str, Any]]:
 
 def test_run_now_makes_a_backup_and_leads_to_its_job(service: tuple[Nights, Service]) -> None:
     nights, result = service
-    nights.backupd("check", check=False)  # whatever it finds, the configuration is published
+    nights.backupd("check", check=False)  # the configuration is published regardless of its findings
     olga = client(nights.state, socket=result.socket)
     csrf = token(olga.get("/hosts/web1/run").text)
     answer = olga.post("/hosts/web1/run", data={"csrf_token": csrf})

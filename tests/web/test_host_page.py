@@ -128,7 +128,7 @@ def test_links_lead_to_the_files(olga: FlaskClient) -> None:
     assert f'href="/files/web1?path=%2F&amp;backup={backup_name(EVENING)}"' in page
     assert 'href="/files/web1/compare"' in page
     for address in set(re.findall(r'href="(/files/web1[^"]*)"', page)):
-        assert olga.get(address.replace("&amp;", "&")).status_code in (200, 503), address  # 503: nobody serves here
+        assert olga.get(address.replace("&amp;", "&")).status_code in (200, 503), address  # 503: no root service runs here
 
 
 def test_a_host_that_is_not_configured_any_more_says_so(olga: FlaskClient) -> None:

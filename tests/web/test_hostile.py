@@ -198,7 +198,7 @@ def test_no_parameter_makes_a_page_fail(site: Dashboard, data: st.DataObject) ->
     path = VARIABLE.sub(lambda match: raw(data.draw(st.one_of(st.just(VALUES.get(match[1], "x")), ODD))) or "x", rule)
     query = "&".join(f"{name}={raw(value)}" for name, value in values.items())
     answer = with_cookie(site, f"{path}?{query}")
-    # 502 and 503: there is no root service here; and that is what they must say.
+    # 502 and 503: there is no root service here, and the page must say so.
     assert answer.status < 500 or (answer.status in (502, 503) and "root service" in answer.text), (path, query, site.said[-1500:])
 
 

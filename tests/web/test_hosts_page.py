@@ -197,7 +197,7 @@ def test_three_thousand_hosts_are_listed_in_a_fifth_of_a_second(large: Path) -> 
     logged_in.get("/hosts")  # templates are compiled
     took = []
     for query in ("q=host1&sort=-size", "state=ok&page=9", "group=g3&sort=last", "sort=-backups&page=30"):
-        _touch(large)  # as in a night: what was kept of the answer before is of no use, or only for a second
+        _touch(large)  # as in a night: the cached answer is invalid, or valid only for a second
         logged_in.application.extensions["btrkeep-caches"].current.drop()
         begun = time.thread_time()
         assert logged_in.get(f"/hosts?{query}").status_code == 200

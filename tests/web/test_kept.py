@@ -126,7 +126,7 @@ def test_a_form_that_was_sent_ends_all_results_also_those_that_are_being_compute
     kept, compute = Caches().current, counting()
 
     def slowly() -> int:
-        kept.drop()  # as another request does meanwhile
+        kept.drop()  # as another request may do
         return compute()
 
     assert kept.get("key", slowly, of(file)) == 0
@@ -277,7 +277,7 @@ def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_after_a_form_shows_what_was_written_meanwhile(tmp_path: Path, clock: Clock) -> None:
     """A form of any kind: here that which logs out and in again."""
     write(tmp_path, [HostConfig("web1")], [backup("web1", EVENING)], [run("web1", EVENING)]).close()
-    time.sleep(0.06)  # what was written just now is not kept
+    time.sleep(0.06)  # a file written just now is not cached
     visitor = client(tmp_path)
     assert ">web1</a>" in visitor.get("/hosts").text
     with Catalogue.open(tmp_path) as catalogue:

@@ -263,7 +263,7 @@ def test_what_is_kept_for_one_is_not_shown_to_another(tmp_path: Path) -> None:
     names = ["mine1", "secret1"]
     runs = [run("mine1", EVENING), run("secret1", EVENING, "failed")]
     write(tmp_path, [host(name) for name in names], [backup("mine1", EVENING)], runs).close()
-    sleep(0.1)  # what was written just now is not kept
+    sleep(0.1)  # a file written just now is not cached
     kept, settings = Caches(), Settings("main", tmp_path, tmp_path, tmp_path)
     everything, mine = Viewer("olga", "operator"), Viewer("carol", "viewer", ("mine*",))
     for who, hosts in ((everything, 2), (mine, 1), (everything, 2)):

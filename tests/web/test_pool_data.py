@@ -83,7 +83,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 def test_the_trend_is_that_of_the_command(bed: Bed, days: int) -> None:
     answer = bed.says("trend", "--days", str(days))
     result = trend(bed.catalogue, bed.filesystem, parse_time(answer["since"]) + timedelta(days=days), days)
-    # The command's clock has fractions of a second, its JSON has not: where a step begins may differ by that, and a point with it.
+    # The command's clock has fractions of a second, its JSON has none: the start of a step, and so a point, may differ by that.
     fields = {point["taken"]: point for point in answer["points"]}
     ours = {format_time(point.taken): point for point in result.points}
     both = fields.keys() & ours.keys()

@@ -181,7 +181,7 @@ def test_a_job_that_was_started_here_is_shown_with_what_it_says_until_it_is_over
     assert job not in bed.web.ask("GET", "/jobs", Cookie=carol).text
     assert bed.get("/jobs/20200101T000000Z-00000000").status == 404
     assert "/jobs/night-" in bed.get("/jobs").text
-    assert "data-live" not in bed.get("/jobs").text  # nobody asks a service on and on that ends when nobody asks
+    assert "data-live" not in bed.get("/jobs").text  # no page polls a service that ends when idle
 
 
 # --- in a browser

@@ -226,7 +226,7 @@ def test_who_takes_slowly_but_steadily_is_let_be(port: int, monkeypatch: pytest.
 
 
 def test_many_requests_in_one_breath_keep_no_thread(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ours, "TAKING", 300.0)  # what takes nothing keeps its thread for as long
+    monkeypatch.setattr(ours, "TAKING", 300.0)  # a client that reads nothing keeps its thread that long
     stuck = [line(port, HEAD * 100) for _ in range(2)]
     time.sleep(0.3)  # until both threads have the requests; if not yet, they come later
     assert healthy(port, 30)

@@ -125,13 +125,13 @@ def test_with_everything_stuck_that_can_be_the_login_and_the_overview_answer(app
     stuck += [sent(port, "GET", "/files/web1?path=/etc", oskar) for _ in range(6)]
     wait_for(lambda: len(mute.verbs) >= 10)
     time.sleep(0.5)  # more would come now
-    assert mute.verbs.count("download") == 3  # the last place is for who has none
+    assert mute.verbs.count("download") == 3  # the last slot is for users without any
     assert len(mute.verbs) == 10
     begun = time.monotonic()
     assert answer(port, "/login")[0] == 200
     assert "olga" in answer(port, "/", olga)[1]
     assert answer(port, "/healthz")[0] == 503  # there is no sample
-    assert time.monotonic() - begun < 20  # the stuck ones stay so
+    assert time.monotonic() - begun < 20  # the stuck ones stay stuck
     status, text = answer(port, "/files/web1?path=/", oskar)
     assert (status, "are running" in text) == (503, True)
     for client in stuck:

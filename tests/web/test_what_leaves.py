@@ -202,7 +202,7 @@ def a_catalogue_that_cannot_be_read(site: Site) -> Iterator[None]:
         yield
     finally:
         site.nights.state.chmod(0o2750)
-        Catalogue.open(site.nights.state).close()  # a copy that was made meanwhile was root's alone
+        Catalogue.open(site.nights.state).close()  # a copy made in between belonged to root alone
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The rules of retention a second time: GNU date says which day, week, month and year a moment is in, SQLite asks naively.
+"""The rules of retention a second time: GNU date gives the day, week, month and year of a time, SQLite selects naively.
 
 It shares no code and no way of counting with backupd: dates are text, and every question is asked of every backup again. So it is
 slow, and easy to check by eye. The golden lists beside it are made by
@@ -89,7 +89,7 @@ def _by_rules(pool: sqlite3.Connection, source: str, policy: Mapping[str, int]) 
 
 
 def _thinned(pool: sqlite3.Connection, policy: Mapping[str, int], state: str, newer: int) -> Iterator[tuple[str, str]]:
-    """Of the suspect or failed ones that have exactly so many newer complete ones."""
+    """The suspect or failed ones with exactly that many newer complete ones."""
     pool.execute("DROP TABLE IF EXISTS bad")
     count = "(SELECT count(*) FROM good AS other WHERE other.epoch > one.epoch)"
     pool.execute(f"CREATE TABLE bad AS SELECT * FROM backup AS one WHERE state = '{state}' AND {count} = {newer}")
@@ -149,7 +149,7 @@ def _patchy() -> Scenario:
 
 
 def golden(name: str) -> dict[str, set[str]]:
-    """What is kept and why, as the stored list says."""
+    """What is kept and why, according to the stored list."""
     lines = [line for line in (GOLDEN / f"{name}.txt").read_text("utf-8").splitlines() if not line.startswith("#")]
     return {backup: set(reasons.split(", ")) for backup, _, reasons in (line.partition("  ") for line in lines)}
 

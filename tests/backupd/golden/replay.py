@@ -29,7 +29,7 @@ def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: dateti
 
 
 def prune(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
-    """What is left when everything that goes is gone at once."""
+    """What is left when everything due is deleted at once."""
     left = kept(backups, policy, zone, now)
     return [backup for backup in backups if backup.name in left]
 
@@ -43,7 +43,7 @@ def pruned_each_time(backups: Iterable[Candidate], policy: Retention, zone: str)
 
 
 def expire(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
-    """What is there after an expiry: what goes is marked, what is kept after all is unmarked, whose grace is over is gone."""
+    """The state after an expiry: backups due are marked, kept ones unmarked, and those whose grace has ended are deleted."""
     left = []
     for backup, decision in zip(
         sorted(backups, key=lambda backup: backup.started), decide(backups, policy, ZoneInfo(zone), now), strict=True

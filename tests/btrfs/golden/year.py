@@ -1,4 +1,4 @@
-"""What a year of nights (tests/beds/year.py) must leave, reckoned naively: no code of backupd's, all asked anew every day.
+"""The expected result of a year of nights (tests/beds/year.py), computed naively: without backupd's code, from scratch every day.
 
 GNU date says which day, week, month and year a moment lies in, in Berlin; everything else is lists of text. The golden list beside
 it is made by
@@ -146,7 +146,7 @@ def is_due(kept: Kept, moment: datetime) -> bool:
 
 
 def back_up(kept: Kept, night: date, moment: datetime) -> bool:
-    """One run of one host; whether nobody needs to look."""
+    """One run of one host; returns whether it needs no attention."""
     subject = kept.host.on(night)
     if subject == AWAY:
         return kept.host.optional
@@ -157,7 +157,7 @@ def back_up(kept: Kept, night: date, moment: datetime) -> bool:
 
 
 def expire(pool: Mapping[str, Kept], now: datetime, words: tuple[str, ...]) -> bool:
-    """One expiry; whether nobody needs to look. With a limit it only marks: by the next morning all are gone that should be."""
+    """One expiry; returns whether it needs no attention. With a limit it only marks: the next morning all due ones are deleted."""
     well = True
     for kept in pool.values():
         why = {} if kept.forgotten else reasons(kept, now)

@@ -142,7 +142,7 @@ def main() -> None:
     tried("olga, an operator of web1, runs here", at(olga, "run", host="here"))
     tried("olga holds web1", at(olga, "hold", **web1))
     tried("olga restores elsewhere on web1", at(olga, "restore", **web1, **restore, to="host:/etc"))
-    # --- without a session, or with one that is none
+    # --- without a session, or with an invalid one
     tried("asks as root, without a session", at(None, "browse", **here, path="/"))
     for name in ("logged out", "idle", "before another password"):
         tried(f"a session that is {name}", at(word[name], "jobs"))
