@@ -40,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--unit", action="store_true", help="only what is quick, without root, btrfs, servers, browsers")
     parser.addoption("--gate", action="store_true", help="what --unit runs, and the tests named in tests/beds/gate.py")
     parser.addoption("--also", action="append", default=[], metavar="MODULE", help="with --gate: this module of tests too")
+    parser.addoption(
+        "--passed", type=Path, metavar="FILE", help="with --unit: writes there which tests passed; with --gate: leaves these out"
+    )
     parser.addoption("--long", action="store_true", help="only the long forms: a whole year, each Debian")
 
 
@@ -107,6 +110,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _only(leftout.is_unit, config, items)
     if config.getoption("--gate"):
         _only(lambda item: leftout.is_gate(item) or _is_also(item.path, config), config, items)
+    if config.getoption("--gate") and (file := config.getoption("--passed")):
+        passed = set(file.read_text(encoding="utf-8").splitlines())
+        _only(lambda item: not leftout.passed_before(item, passed), config, items)
     if config.getoption("--long"):
         _only(lambda item: item.get_closest_marker("long") is not None, config, items)
     items[:] = dealing.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
@@ -140,7 +146,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     Nor because there is no btrfs, ssh server or root: where no loop device was free, all of the gate was left out and passed.
     """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or not os.environ.get("CI") or hasattr(session.config, "workerinput"):
+    if reporter is None or hasattr(session.config, "workerinput"):
+        return
+    if session.config.getoption("--unit") and (file := session.config.getoption("--passed")):
+        file.write_text("".join(f"{report.nodeid}\n" for report in reporter.stats.get("passed", [])), encoding="utf-8")
+    if not os.environ.get("CI"):
         return
     has_long = session.config.getoption("--long")
     skipped = [report for report in reporter.stats.get("skipped", []) if has_long or "long" not in report.keywords]

@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies
 
 from tests.beds import TOP, gate, leftout, work
 
@@ -34,6 +36,24 @@ def test_the_loop_of_a_minute_is_what_runs_anywhere(folder: str, fixtures: tuple
     marks = [SimpleNamespace(name=mark)]
     item: Any = SimpleNamespace(path=Path("tests", folder, "test_it.py"), fixturenames=fixtures, iter_markers=lambda: marks)
     assert leftout.is_unit(item) is unit
+
+
+def test_ci_runs_a_test_again_as_root_only_where_it_proves_more() -> None:
+    def plain(tmp_path: Path) -> None: ...
+
+    def wider(request: pytest.FixtureRequest) -> None: ...
+
+    @hypothesis.given(strategies.integers())
+    def examples(number: int) -> None: ...
+
+    def again(function: Any, nodeid: str = "t::a") -> bool:
+        item: Any = SimpleNamespace(nodeid=nodeid, function=function)
+        return not leftout.passed_before(item, {"t::a"})
+
+    assert not again(plain)
+    assert again(plain, "t::b")
+    assert again(wider)
+    assert again(examples)
 
 
 @pytest.mark.parametrize(

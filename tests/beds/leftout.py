@@ -4,9 +4,11 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +68,15 @@ def is_unit(item: pytest.Item) -> bool:
 def is_gate(item: pytest.Item) -> bool:
     """Whether `--gate` runs it."""
     return is_unit(item) or gate.is_named(item.nodeid)
+
+
+def passed_before(item: pytest.Item, passed: Collection[str]) -> bool:
+    """Whether the test is one of `passed`, names of what `--unit` ran, and would prove no more now. A property is tried with more
+    examples now, and what looks at the session's tests looks at others.
+    """
+    function: Any = getattr(item, "function", None)
+    looks_wider = function is None or hasattr(function, "hypothesis") or "request" in signature(function).parameters
+    return item.nodeid in passed and not looks_wider
 
 
 _REASON = re.compile(r"left out: (.+)")
