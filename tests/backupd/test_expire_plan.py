@@ -90,6 +90,8 @@ def test_a_complete_backup_stamped_in_the_future_does_not_replace_the_last_that_
     step = ExpiryStep(backup(1).name, ())
     assert _without_the_last(facts, [step], NOW) == ()
     assert _without_the_last(replace(facts, candidates=[*facts.candidates, backup(2)]), [step], NOW) == (step,)
+    ahead = replace(backup(0), started=NOW + timedelta(minutes=5))  # no clock is more exact
+    assert _without_the_last(replace(facts, candidates=[backup(1), ahead]), [step], NOW) == (step,)
 
 
 def test_a_marked_backup_that_a_rule_keeps_again_loses_its_mark_even_after_its_grace() -> None:
@@ -111,6 +113,8 @@ def test_while_the_clock_is_in_doubt_no_grace_and_no_hold_ends() -> None:
     host_plan = plan(*fresh, backup(3, marked=2 * DAY), backup(4, hold=Hold(NOW - DAY)), clock_waits=True)
     assert host_plan.delete == host_plan.mark == ()
     assert ages(host_plan.wait) == [3]
+    host_plan = plan(*fresh, backup(3, marked=2 * DAY, hold=Hold(NOW + DAY)), clock_waits=True)
+    assert host_plan.revive[0].reasons == (Reason(RetentionCode.HELD, until=NOW + DAY),), "the end of a hold in force is known"
 
 
 def test_what_a_killed_run_was_deleting_is_finished_also_while_the_clock_is_in_doubt() -> None:
@@ -207,6 +211,16 @@ def test_backups_that_the_catalogue_knows_as_expired_went_past_the_guards_before
 def test_a_host_that_was_given_up_is_no_matter_for_the_guards() -> None:
     done = make_plan([host("a", 0, 400, forgotten=NOW)], ZONE, NOW, Forced())
     assert (done.skipped_hosts, done.stop, done.count("mark")) == ({}, None, 400)
+
+
+def test_a_host_that_was_given_up_and_has_no_backup_is_in_the_plan_so_that_its_rows_can_go() -> None:
+    done = make_plan([facts(host="a", forgotten=NOW), facts(host="b")], ZONE, NOW, Forced())
+    assert [host_plan.host for host_plan in done.hosts] == ["a"]
+
+
+def test_hosts_whose_notes_have_deleted_backups_are_named() -> None:
+    done = make_plan([replace(facts(backup(0), host="a"), stale=True), facts(backup(0), host="b")], ZONE, NOW, Forced())
+    assert done.stale == ("a",)
 
 
 def test_a_host_with_trouble_is_left_out() -> None:

@@ -187,9 +187,14 @@ def test_a_clock_that_went_ahead_waits_and_is_believed_when_it_has_stayed_so_for
     """It was corrected manually, after days behind."""
     past, result = expiry(ClockPast(fact(NOON)), fact(NOON + 30 * DAY, DAY + HOUR))
     assert result.wait
-    for later in (timedelta(seconds=1), HOUR, 19 * HOUR):  # an expiry in between does not restart the night
+    second = timedelta(seconds=1)
+    for later in (second, HOUR, 20 * HOUR - second):  # an expiry in between does not restart the night
         past, result = expiry(past, fact(NOON + 30 * DAY + later, DAY + HOUR + later))
         assert result.wait, later
+    night = fact(NOON + 30 * DAY + 20 * HOUR, DAY + 21 * HOUR)
+    ahead = timedelta(minutes=5)  # by so much, a run may have ended in the future
+    assert expiry(past, night, newest=night.wall + ahead)[1] == ClockVerdict()
+    assert expiry(past, night, newest=night.wall + ahead + second)[1].stop
     past, result = expiry(past, fact(NOON + 31 * DAY, 2 * DAY + HOUR))
     assert result == ClockVerdict()
     assert past == ClockPast(fact(NOON + 31 * DAY, 2 * DAY + HOUR))
@@ -315,6 +320,13 @@ def test_a_run_that_a_wrong_clock_stamped_stops_until_there_is_a_newer_one() -> 
         assert result.stop
     past, result = expiry(past, fact(NOON + 4 * DAY, 4 * DAY, "two"), newest=NOON + 4 * DAY - HOUR)
     assert result == ClockVerdict()
+
+
+def test_before_the_first_expiry_a_run_of_the_last_night_proves_a_clock_that_another_run_contradicted() -> None:
+    past, result = expiry(ClockPast(), fact(NOON), newest=NOON + 2000 * DAY)
+    assert result.stop
+    assert past.trusted is None
+    assert expiry(past, fact(NOON + DAY, 2 * DAY), newest=NOON + DAY - HOUR)[1] == ClockVerdict()
 
 
 def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> tuple[ClockPast, ClockVerdict]:

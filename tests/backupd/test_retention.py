@@ -115,6 +115,15 @@ def test_a_stamp_is_in_the_future_beyond_five_minutes() -> None:
     assert actual_reasons == {"20": ("daily 1 of 1", "newest complete", "min_keep 1 of 1"), "21": ("its time is in the future",)}
 
 
+def test_a_mark_is_in_the_future_beyond_five_minutes_and_its_grace_then_begins_again() -> None:
+    marked, late = at("2026-11-20T23:05Z"), at("2026-11-20T23:05:01Z")
+    assert backup("2026-11-01T22:00Z", expired=marked).marked(NOW) == marked
+    assert backup("2026-11-01T22:00Z", expired=late).marked(NOW) is None
+    for request in (None, DeletionRequest()):
+        ends = decisions(backup("2026-11-20T22:00Z"), backup("2026-11-01T22:00Z", expired=late, asked=request))["01"].expires
+        assert ends == NOW + timedelta(seconds=FEW.grace)
+
+
 def test_one_backup_may_stand_for_several_periods_and_says_so() -> None:
     policy = Retention(daily=2, weekly=2, monthly=1, yearly=1, min_keep=2)
     actual_reasons = reasons(*(backup(f"2026-11-{day:02}T22:00Z") for day in (2, 3, 9, 10)), policy=policy)

@@ -188,6 +188,18 @@ def test_a_first_backup_cannot_have_shrunk_but_an_empty_one_has_a_warning() -> N
     result = judged(0, numbers={"files": 1, "regular": 0, "bytes": 0}, base=None)
     assert result.outcome is PathOutcome.COMPLETE
     assert "contains no file" in " ".join(result.warnings)
+    assert judged(0, base=None).warnings == ()
+
+
+def test_a_base_without_bytes_proves_nothing_about_them() -> None:
+    result = judged(0, numbers={**HUNDRED, "bytes": 0}, base={"files": 110, "regular": 100})
+    assert result.outcome is PathOutcome.COMPLETE
+
+
+def test_a_name_of_200_characters_is_shown_whole_and_a_longer_one_by_its_ends() -> None:
+    fits, longer = "a" * 199 + "z", "a" * 200 + "z"
+    assert f"such as {fits})" in judged(23, UNREADABLE.format(fits).replace("/srv/", "")).warnings[0]
+    assert f"such as {'a' * 100} ... {'a' * 99}z)" in judged(23, UNREADABLE.format(longer).replace("/srv/", "")).warnings[0]
 
 
 def test_vanished_files_are_complete_with_a_warning_however_many() -> None:
@@ -244,6 +256,7 @@ SMALLER = {"files": 110, "regular": 100, "bytes": 100, "created": 5, "deleted": 
         ((), SMALLER, {"bytes": 1_000_000}, False),
         ((), {**SMALLER, "bytes": 1_000_000}, HUNDRED, False),
         ((), {**SMALLER, "files": 10}, HUNDRED, False),
+        ((), {**SMALLER, "files": 10, "created": 0, "deleted": 100}, HUNDRED, False),  # holes do not explain fewer files
     ],
 )
 def test_the_disk_is_asked_about_holes_only_where_it_holds_the_listed_files_alone(
