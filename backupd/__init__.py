@@ -1,1 +1,1 @@
-"""backupd: pulls hosts with rsync into btrfs snapshots, and looks after the backups."""
+"""backupd: pulls hosts with rsync into btrfs snapshots, and manages the backups."""

@@ -203,7 +203,7 @@ class StepDone:
 
     @property
     def is_failure(self) -> bool:
-        """Returns True if it failed for a reason that an administrator should know; a swap file in it is none."""
+        """Returns True if it failed for a reason that an administrator should know; a swap file in it is not one."""
         return self.outcome is BalanceOutcome.FAILED and self.obstacle is not RelocationObstacle.SWAP
 
 

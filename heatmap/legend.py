@@ -96,7 +96,7 @@ def numbers(state: FilesystemState) -> list[str]:
 
 
 def pixel_words(grid: Grid, sort: str) -> str:
-    """Returns a line that says what a pixel represents."""
+    """Returns a line with the meaning of a pixel."""
     order = "by virtual address" if sort == VIRTUAL else "by position on the device"
     return f"{pixels(grid)}; {order}"
 

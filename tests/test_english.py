@@ -4,7 +4,9 @@ An administrator reads a message at night, often in a language that is not his o
 """
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 import pytest
@@ -74,12 +76,20 @@ def docstrings(source: str) -> Iterator[str]:
             yield from (value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
+def comments(source: str) -> Iterator[str]:
+    """Yields the comments of a module."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
 @pytest.mark.slow
-def test_no_docstring_has_a_phrase_that_has_to_be_read_twice() -> None:
+def test_no_docstring_or_comment_has_a_phrase_that_has_to_be_read_twice() -> None:
     wrong = {}
     for path in tracked_files():
         if path.parts[0] in PRODUCT and path.suffix == ".py":
-            texts = [" ".join(text.split()) for text in docstrings((TOP / path).read_text(encoding="utf-8"))]
+            source = (TOP / path).read_text(encoding="utf-8")
+            texts = [*(" ".join(text.split()) for text in docstrings(source)), *comments(source)]
             faults_here = [f"{text[:120]}: {advice}" for text in texts for rule, advice in IN_DOCSTRINGS if rule.search(text)]
             if faults_here:
                 wrong[str(path)] = faults_here
@@ -122,5 +132,6 @@ def other():
     """Begins anew."""
 '''
     assert sorted(strings(source)) == ["Begins anew.", "X is held by somebody"]
+    assert list(comments(f"{source}    pass  # which stays")) == ["# which stays"]
     assert faults("Begins\n  anew.") == ["Begins anew.: again, from the start"]
     assert faults("a file of the user nobody") == []

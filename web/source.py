@@ -141,7 +141,7 @@ STALE = timedelta(hours=1)
 
 
 def stale_after(source: RequestContext) -> timedelta:
-    """Returns the age from which on data of the copy of the catalogue is unknown: an hour, or more for a catalogue that is so large
+    """Returns the age above which data of the copy of the catalogue is unknown: an hour, or more for a catalogue that is so large
     that it is rarely copied.
     """
     longest = timedelta(seconds=old_after(size_of(source.settings.state / FILE)))

@@ -37,9 +37,9 @@ AHEAD = 1 << 20
 HURRY = 5.0
 """Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
 IN_ALL, OF_ONE = 64 << 20, 16 << 20
-"""Unread bytes, in all and of one viewer, from which on there is no further answer."""
+"""Unread bytes, in all and of one viewer, above which there is no further answer."""
 MOST = 256 << 20
-"""Unread bytes from which on even viewers without unread bytes get no answer: the requests of one viewer at the same time, on all
+"""Unread bytes above which even viewers without unread bytes get no answer: the requests of one viewer at the same time, on all
 threads of the server, must not be enough to refuse all others.
 """
 _LOOK = 5  # seconds between two checks

@@ -1,1 +1,1 @@
-"""What an administrator does to backups by hand: accept, delete, discard, forget, hold, rename, set quotas."""
+"""Manual actions of an administrator on backups: accept, delete, discard, forget, hold, rename, set quotas."""

@@ -63,7 +63,7 @@ class DeletionChoice:
 
 def require_sane_clock(context: ExpiryContext, asked: DeletionRequest) -> None:
     """Raises OperatorError if the clock is behind: a grace period that started years ago would end as soon as the clock is right.
-    If it is ahead, `clock_waits` of the context says so; then no hold ends.
+    If it is ahead, `clock_waits` of the context is set; then no hold ends.
     """
     verdict, _ = judge_clock(context.catalogue, read_clocks(context.now), Forced(), rehearsal=context.pool.rehearsal)
     context.clock_waits = verdict.wait is not None

@@ -1,4 +1,4 @@
-"""Changes by hand which backups are kept: holds, expired backups that are kept again, suspect or altered ones that are accepted.
+"""Manual changes of which backups are kept: holds, expired backups that are kept again, suspect or altered ones that are accepted.
 Ends holds.
 
 Everything is stored in the host's notes.json, which is on disk before the catalogue's row changes; if a command is killed between

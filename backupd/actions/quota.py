@@ -1,4 +1,4 @@
-"""Enables and disables simple quotas on the pool's filesystem, and lists obstacles and costs first.
+"""Enables and disables simple quotas on the pool's filesystem, and lists problems and costs first.
 
 Nothing enables them automatically: kernels before 6.7 cannot mount the filesystem afterwards.
 """

@@ -1,6 +1,6 @@
 """Remembers which alarms were sent: in the catalogue, and in a file beside it for when the catalogue cannot be used.
 
-What was sent must not be sent again because of the very fault that was reported. So the file has the same rows as the catalogue.
+An alarm must not be sent again because of the same fault that it reported. So the file has the same rows as the catalogue.
 While the catalogue cannot be written, the file is ahead of it, and the catalogue follows once it can. The file is in the state
 folder, or in memory (/dev/shm) if that folder is full or read-only, does not answer, or can be written by other users: these could
 have alarms count as sent.

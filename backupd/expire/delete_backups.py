@@ -244,6 +244,6 @@ def _shared_before(own: FinalBackup, other: FinalBackup) -> int:
     since = 0
     if other.subvolume.uuid == own.subvolume.parent_uuid:
         since = own.subvolume.created
-    elif not own.subvolume.received_uuid:  # else its record is about another pool
+    elif not own.subvolume.received_uuid:  # a received one has a record about another pool
         since = min(own.record.ancestors.get(other.path.name, 0), own.subvolume.created)
     return since if max(other.subvolume.created, other.subvolume.written) <= since else 0

@@ -5,7 +5,7 @@
 - Several backups: `versions` has one path in all of them, `backup_differences` what differs between two, `sameness` whether one
   name is the same in both.
 - A restore (its data are in `restore_types`): `restore_request` prepares it `to_folder`, `to_host` (by `host_rsync`) or `to_tar`.
-  Into a folder, `placing` says where names go, `conflict_policy` what may be overwritten, `privileged_attributes` what is withheld;
+  Into a folder, `placing` decides where names go, `conflict_policy` what is overwritten, `privileged_attributes` what is omitted;
   `destination` is the folder, `writing` makes one name, `place_comparer` compares it. `group_writer` and `result_comparer` do the
   same with many plain files (`plain_files`) and folders at a time, by processes (`group_workers`).
 - A stream: `archive` makes a tar or a zip (`tar_headers`, `zip_headers`).

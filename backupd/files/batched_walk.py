@@ -239,7 +239,7 @@ def _totals(folders: Sequence[PlainFolder]) -> FolderTotals:
 def _whole_folder(
     tree: Tree, down: Descent, name: bytes, status: os.stat_result, unreadable: Unreadable | None
 ) -> PlainFolder | _Level | None:
-    """Reads a folder as long as it may be a plain one. Returns it open if it is none; None if it is not to be entered."""
+    """Reads a folder as long as it may be a plain one. Returns it open if it is not plain; None if it is not to be entered."""
     path, fd, stays_open = down.path_of(name), -1, False
     try:
         if not tree.owns(status.st_dev):
@@ -414,7 +414,7 @@ def _below(tree: Tree, first: Entry, number: int, event: Any, events: _Events, u
 
 
 def _enter(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable | None) -> bool:
-    """Returns True if the walk has entered the folder of that name; else it remained where it was."""
+    """Returns True if the walk has entered the folder of that name; otherwise its position is unchanged."""
     try:
         down.enter(name)
     except OSError as error:

@@ -35,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PlaceOccupied(OSError):
-    """Another file has appeared in the place of a file to be written."""
+    """Another file has appeared where a file was to be written."""
 
 
 def names_of(path: Path) -> Names:

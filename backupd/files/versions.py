@@ -134,7 +134,7 @@ def has_data(entry: Entry) -> bool:
 
 
 def key_of(entry: Entry) -> tuple[object, ...]:
-    """Returns what two entries of one version have in common."""
+    """Returns the identity of a version, equal for all of its entries."""
     size = entry.size if has_data(entry) else 0
     return entry.kind, size, entry.mtime, entry.mode, entry.uid, entry.gid, entry.target, entry.rdev
 

@@ -270,7 +270,7 @@ def _names_by_folder(tree: Tree, unreadable: Unreadable) -> Iterator[FolderNames
 
 
 def _is_entered(tree: Tree, down: Descent, name: bytes, unreadable: Unreadable) -> bool:
-    """Returns True if the walk has entered the folder of that name; else it remained where it was."""
+    """Returns True if the walk has entered the folder of that name; otherwise its position is unchanged."""
     try:
         down.enter(name)
     except OSError as error:

@@ -92,7 +92,7 @@ def in_doubt_verifier(
     tell: Callable[[ReadCount], None],
     seconds: float | None = None,
 ) -> Verifier:
-    """Returns a verifier that reads all data written into backups in doubt, and reads again what was read before this boot.
+    """Returns a verifier that reads all data written into backups in doubt, and reads files again that were read before this boot.
 
     After `seconds` no file is started; None: no limit.
     """

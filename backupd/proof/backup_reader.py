@@ -123,7 +123,7 @@ class BackupReader:
         self._linked = set[Key]()
         """Files with several names that are being read."""
         self._other_names: dict[Key, list[bytes]] = {}
-        """Their names that were found in the meantime."""
+        """Their names found so far."""
 
     def verify(self, tree: Tree) -> None:
         """Reads. Raises OSError."""

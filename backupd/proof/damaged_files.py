@@ -100,7 +100,7 @@ class DamagedFile:
     known: tuple[str, ...]
     """All backups of the host."""
     proven: tuple[str, ...] = ()
-    """Backups with another copy that has the recorded checksum of the file, whatever its time."""
+    """Backups with another copy that has the recorded checksum of the file, at any time."""
     replicas: tuple[str, ...] = ()
     """Replicas that have one of these backups."""
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _PREFIX = os.fsencode(DATA) + b"/"
-_MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # whose names are searched together
+_MOST_ADDRESSES, _MOST_REFERENCES = 1024, 200_000  # addresses whose names are searched together
 Backups = Mapping[int, tuple[str, str]]
 """Host and name of a backup by the id of its subvolume."""
 _Referred = tuple[int, list[Reference] | None]

@@ -29,7 +29,7 @@ _LONGEST = 16 << 20  # bytes of a seed.json
 
 
 class InitialCopyDamaged(OperatorError):
-    """An initial copy differs from what was written."""
+    """An initial copy differs from the written data."""
 
 
 @dataclass(frozen=True, slots=True)

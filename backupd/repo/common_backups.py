@@ -1,10 +1,10 @@
-"""Which backup of each host two pools have in common: the newest one, against which the next difference is made.
+"""The newest backup of each host that two pools share: the next difference is made against it.
 POOL/.btrkeep/common/NAME.json is written on both sides at the end of a replication; expiry on both sides keeps these backups. An
-administrator who gives up a replica deletes the file.
+administrator who retires a replica deletes the file.
 
 {"format": 1, "hosts": {HOST: NAME}, "seeds": {HOST: [NAMES]}, "told": TIME}
 
-`seeds`: what was written to disks that are being transported. All of a host are kept until both pools share a backup of it, because
+`seeds`: backups written to disks that are being transported. All of a host are kept until both pools share a backup of it, because
 it is unknown which of them will arrive. `told`: when the pool that fetches from this one has last fetched, as it reported.
 POOL/.btrkeep/copied/NAME.json names all backups that both pools had by then, only for the dashboard.
 """
@@ -30,7 +30,7 @@ _FOLDER = "common"
 _COPIED = "copied"
 _MOST = 100  # replicas of one pool
 CommonBackups = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""By host and backup: the names of the replicas that have the backup in common with this pool."""
+"""By host and backup: the names of the replicas that share the backup with this pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def drop_common(pool: Pool, replica: str, hosts: Collection[str]) -> None:
 
 
 def rename_common(pool: Pool, old: str, new: str) -> None:
-    """Renames a host in the record of what replicas have in common with this pool. Raises UnreadableRecord."""
+    """Renames a host in the record of the backups that replicas share with this pool. Raises UnreadableRecord."""
     for file in _files(pool):
         record = _read(file.path)
         if old in record.hosts or old in record.initial_copies:

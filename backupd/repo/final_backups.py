@@ -70,7 +70,7 @@ class SnapshotOfPool(PoolUnusable):
 
 
 class ForeignData(OperatorError):
-    """Something that btrkeep did not make is in the place of a backup; it is not touched."""
+    """A foreign entry has the name of a backup; it is not touched."""
 
 
 def read_if_ours(path: Path, host: str) -> tuple[Subvolume, Record] | None:

@@ -53,7 +53,7 @@ class NotesFull(OperatorError):
 class Notes:
     """notes.json of a host. `backups`: by a backup's name and the note's key. `was`: earlier names of the host.
 
-    `forgotten`: the host was given up, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
+    `forgotten`: the host was forgotten, all its backups may be deleted. `deleted`: backups deleted on request, by name: when that
     was requested, when it was done, and why. `replica`: the host is fetched from another pool and not backed up here: that pool's
     id, the replica's name, and since when. `machine`: the id that marks its copies offsite, so that another machine which gets the
     same name later is distinguished; None before the first copy. `actions`: what users did to the host's backups, oldest first,

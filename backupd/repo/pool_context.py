@@ -33,7 +33,7 @@ class PoolContext:
     problem: OperatorError | None = None
     """Why the catalogue exists only in memory, for this command; None: it is a file."""
     lost: bool = False
-    """True if the catalogue knows no backup of the pool."""
+    """True if the catalogue lists no backup of the pool."""
     clock_doubt: str | None = None
     """Why the clock is doubted; None: it is trusted."""
 

@@ -46,7 +46,7 @@ def publish_referenced_bytes(pool: Pool, catalogue: Catalogue) -> None:
 
 
 def publish_copies(pool: Pool, catalogue: Catalogue) -> None:
-    """Publishes which hosts are copies, and the backups that replicas have in common with this pool. Raises OSError, CatalogueBusy.
+    """Publishes which hosts are copies, and the backups that replicas share with this pool. Raises OSError, CatalogueBusy.
 
     What cannot be read remains as published before; expiry reports it.
     """

@@ -183,7 +183,7 @@ class ReconcileResult:
 def reconcile(pool: Pool, catalogue: Catalogue, since: str) -> ReconcileResult:
     """Repairs differences that a kill or a person left, cheaply: by names, and by the hosts' notes.
 
-    A locked host is left to the process that holds the lock. A host whose folder contains an obstacle is named in the result and
+    A locked host is left to the process that holds the lock. A host with a foreign entry in its folder is listed in the result and
     does not affect the others.
     """
     done = ReconcileResult()
@@ -453,7 +453,7 @@ def _why_unwritable(catalogue: Catalogue, pool_id: str) -> OperatorError | None:
 @contextmanager
 def stand_in(pool_id: str) -> Iterator[Catalogue]:
     """Yields an empty catalogue in memory."""
-    from tempfile import TemporaryDirectory  # which few commands need
+    from tempfile import TemporaryDirectory  # few commands need it
 
     name = f"{_STAND_IN}{os.getpid()}-{start_time(os.getpid())}-"
     with TemporaryDirectory(prefix=name, dir=_memory()) as folder, Catalogue.open(Path(folder), copies=False) as catalogue:

@@ -1,5 +1,5 @@
 """verified.json, compared.json and damaged.json beside a host's backups: when its files were last read, or compared with the host,
-and what is damaged, whoever found it; and how all of this is restored to a lost catalogue.
+and all known damage; and how all of this is restored to a lost catalogue.
 
 {"format": 1, "backups": {NAME: {"begun", "at", "read", "compared", "bytes", "whole", "damages", "damaged": [PATHS]}}}
 

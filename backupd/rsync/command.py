@@ -72,7 +72,7 @@ _SSH_OPTIONS = (
     "Compression=no",
 )
 """What a configuration of ssh's may not change: a host gets one connection that carries rsync and nothing else, is known by the
-files of known hosts alone, and nothing of this machine is handed to it. OpenSSH knows all of them since 8.5.
+files of known hosts alone, and nothing of this machine is handed to it. OpenSSH has all of them since 8.5.
 """
 
 

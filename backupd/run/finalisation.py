@@ -138,8 +138,8 @@ def finalise(
     The record is written before the sync, so a read-only `.working` always has a correct one; the name comes last. On a full pool
     the record uses the reserve: everything else is already there.
 
-    `limits` None: the sums of the base are still correct. `split`: `links_split` of the record. `judge` gets the record when the
-    pool knows what was written, and may change its state.
+    `limits` None: the sums of the base are still correct. `split`: `links_split` of the record. `judge` gets the record when
+    the written data is known, and may change its state.
     """
     name = _free_name(pool, record)
     _forget_former_notes(pool.host(record.host), name)
@@ -172,7 +172,7 @@ def _forget_former_notes(folder: Path, name: str) -> None:
 
 
 def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
-    """Writes what was shared into the record. On a full pool the record remains as it was, which is also correct."""
+    """Records how much was shared. On a full pool the record stays unchanged, which is also correct."""
     if shared.other is None:
         return record
     shared_record = replace(record, shared_with=shared.other, shared_bytes=shared.bytes)

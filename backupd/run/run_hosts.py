@@ -273,7 +273,7 @@ class Reporting:
         self._ping.start()
 
     def end(self, context: RunContext, early: str | None) -> None:
-        """Reports that the night is over. `early`: why it ended before all hosts had their turn. The result is judged by the
+        """Reports that the night is over. `early`: why it ended before all hosts were started. The result is judged by the
         present catalogue.
         """
         if self._ping is None:

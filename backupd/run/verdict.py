@@ -123,7 +123,7 @@ _NAMED = (MessageClass.UNREADABLE, MessageClass.NOT_KEPT, MessageClass.PATH_BROK
 
 
 def _unknown(evidence: PathEvidence) -> int:
-    """Returns how many unrecognised messages are about files that were not transferred: all of them, if the exit status says that
+    """Returns how many unrecognised messages are about files that were not transferred: all of them, if the exit status means that
     something was not transferred and no other message names it.
     """
     if evidence.exit_code != 23 or any(map(evidence.messages.count, _NAMED)):

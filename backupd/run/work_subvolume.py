@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class HostForgotten(OperatorError):
-    """The host was given up; it is not backed up until that is reverted."""
+    """The host was forgotten; it is not backed up until that is undone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class ServeJob:
 
     @property
     def waits(self) -> bool:
-        """True if the job waits for its turn and has no process."""
+        """True if the job waits for a slot and has no process."""
         return self.state == QUEUED and self.called is None
 
     @property

@@ -62,7 +62,7 @@ def unit_of(verb: str, pool: str, job_id: str) -> str:
 def begin(
     service: ServiceContext, verb: str, host: str, who: str, arguments: Mapping[str, Any], folder: str | None = None
 ) -> ServeJob:
-    """Starts the work; a backup when its turn comes, which may be now. Raises LockHeld with the present user of the host,
+    """Starts the work; a backup when a slot is free, which may be now. Raises LockHeld with the present user of the host,
     RequestRefused for too many previews or waiting backups, OperatorError if it cannot be started.
     """
     now = service.clock.now()
@@ -154,7 +154,7 @@ def _with_microseconds(now: datetime) -> str:
 
 
 def keep_starting(service: ServiceContext) -> NoReturn:
-    """Starts waiting backups when their turn comes, also those of an earlier service. A thread runs this for ever.
+    """Starts waiting backups when a slot is free, also those of an earlier service. A thread runs this for ever.
 
     Nothing is checked while nothing waits. If the jobs cannot be read (for example because the pool is not mounted), the service
     may end; if it continues, it tries again after a minute, or with the next request.

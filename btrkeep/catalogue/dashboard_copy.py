@@ -62,7 +62,7 @@ def seldom_interval(size: int) -> float:
 
 
 def old_after(size: int) -> float:
-    """Returns the age in seconds from which on a copy of `size` bytes is too old: an hour, or more if it is rarely made."""
+    """Returns the age in seconds above which a copy of `size` bytes is too old: an hour, or more if it is rarely made."""
     return max(_HOUR, seldom_interval(size) + _LATE)
 
 

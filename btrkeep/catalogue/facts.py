@@ -60,7 +60,7 @@ class HistoryStore(AboutStore):
     """Each method that changes rows does so in one transaction."""
 
     def has_backups(self) -> bool:
-        """True if the catalogue knows any backup."""
+        """True if the catalogue lists any backup."""
         return self._reader.value(_ANYTHING[0]) is not None
 
     def history_rows(self) -> "Iterator[tuple[str, Row]]":
@@ -99,7 +99,7 @@ class HistoryStore(AboutStore):
         return _spans(self.get_fact(_UNKNOWN))
 
     def know_since(self, moment: datetime) -> None:
-        """Records `moment` as the time from which a new catalogue knows everything. Does nothing if a time is already recorded."""
+        """Records `moment` as the time since which a new catalogue is complete. Does nothing if a time is already recorded."""
         if self.get_fact(_UNKNOWN) is None and not any(self._reader.value(query) for query in _ANYTHING):
             self.set_fact(_UNKNOWN, spans_text([(BEGINNING, moment)]))
 

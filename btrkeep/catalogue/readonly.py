@@ -84,7 +84,7 @@ class ReadOnlySession(Session):
         except (sqlite3.DatabaseError, *NOT_OURS):
             if self._mark == _mark(self.path):
                 raise
-            return None  # the file changed while it was read, so the error says nothing about the catalogue
+            return None  # the file changed while it was read, so the error may not be the catalogue's
         return _FetchedRows(rows) if self._mark == _mark(self.path) else None
 
     def _settled(self) -> sqlite3.Connection | None:

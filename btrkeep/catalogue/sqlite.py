@@ -352,7 +352,7 @@ def opened(path: Path) -> Session:
 
 
 def meaning_of(error: sqlite3.Error, path: Path) -> OperatorError | None:
-    """Translates an error of SQLite into one that tells the user what to do; None if it is a bug."""
+    """Translates an error of SQLite into one with a remedy; None if it is a bug."""
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_ERROR and str(error) == _OTHER_FORMAT:
         return _error(_DAMAGED, path, error)

@@ -84,7 +84,7 @@ def _sentences(value: object) -> object:
 
 
 def text_width() -> int:
-    """Returns the columns of the terminal on standard output; 80 if it is none."""
+    """Returns the columns of the terminal on standard output; 80 without a terminal."""
     import shutil
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 80

@@ -25,7 +25,7 @@ from btrkeep.units import format_time, parse_time
 
 FACT = "published"
 LOST, CLOCK = "lost", "clock_doubt"
-"""Facts of the catalogue while it knows none of the pool's backups, and while the clock is doubted: the reason."""
+"""Facts of the catalogue while it lists none of the pool's backups, and while the clock is doubted: the reason."""
 ALIVE = "alive"
 """The fact of the bytes that each host wrote and that still exist, as JSON. Missing without simple quotas."""
 _SHOWN = (*(key.name for key in fields(HostConfig) if KEY in key.metadata and key.metadata[KEY].shown), "fault")

@@ -20,7 +20,7 @@ from btrkeep.decisions.due import latest
 from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_time
 
 COPIES = "copies"
-"""The fact of which hosts are copies, and which backups this pool and replicas have in common. Missing without replicas."""
+"""The fact of which hosts are copies, and which backups this pool and replicas share. Missing without replicas."""
 REPLICA, PUSH, FETCHED_BY, OFFSITE = "replica", "push", "fetched_by", "offsite"
 """Kinds of copies: pools fetched into this one, servers to which this one is sent, pools that fetch from this one, and
 repositories.

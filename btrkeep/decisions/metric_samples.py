@@ -1,4 +1,4 @@
-"""The samples that `backupd metrics` and the dashboard's /metrics have in common: which value belongs to which metric
+"""The samples that `backupd metrics` and the dashboard's /metrics share: which value belongs to which metric
 and labels.
 """
 

@@ -30,8 +30,8 @@ NIGHT_LOCK, EXPIRE_LOCK, VERIFY_LOCK = "night", "expire", "verify"
 BALANCE_LOCK = "balance"
 """Held while one block group is balanced, and while backups are deleted: both change the same trees."""
 POOL_LOCKS = (NIGHT_LOCK, EXPIRE_LOCK, BALANCE_LOCK)
-"""The locks of the pool itself. Their files are made while there is free space: without space for metadata no file can be made any
-more.
+"""The locks of the pool itself. Their files are made while there is free space: without space for metadata no file can
+be made.
 """
 _LENGTH = 1024
 _UNKNOWN = "another process"

@@ -12,7 +12,7 @@ from btrkeep.decisions.due import DAY, is_due, window_end
 from btrkeep.units import counted
 from web.hosts.nights import INSTANT, OUTCOMES, best, boundaries, end_of, explained, last_chance, outcome_of, usual_window
 
-_ALL_NAMES, _SOME_NAMES = 8, 5  # up to so many are all listed; of more, only the first ones
+_ALL_NAMES, _SOME_NAMES = 8, 5  # up to the first number all are listed, of more only the second number
 _PAUSE = timedelta(minutes=15)  # shorter pauses between two hosts of a night are normal
 _PARTS = (*OUTCOMES[: OUTCOMES.index("none")], "waiting", "missed")
 """The outcomes of a host in a night: those of OUTCOMES, and without a run: waiting for its turn, or missed."""

@@ -203,7 +203,7 @@ def night_row(night: Night, now: datetime, goal: float) -> JobRow:
 
 
 def _night_state(night: Night, goal: float, *, is_runs: bool) -> str:
-    """Returns complete if all hosts are; mostly if the goal was met; else the state of the worst host."""
+    """Returns "complete" if all hosts are, "mostly" if the goal was met, otherwise the state of the worst host."""
     if is_runs or night.outcomes.get(""):
         return "running" if is_runs else "killed"
     worst = next((bad for bad in ("failed", "suspect", "partial") if night.outcomes.get(bad)), "complete")
