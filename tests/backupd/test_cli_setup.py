@@ -222,8 +222,8 @@ def test_a_host_key_that_is_not_the_same_is_not_written_down(site: Site, sshd: S
 
 
 QUESTIONS = (
-    "Where should the pool be", "How long", "In which time zone", "When may", "Its address", "The port", "Its name", "Source paths",
-    "Is it the same", "Enter when", "Back up",
+    "Where should the pool be", "How long", "In which time zone", "When may", "Its address", "Its ssh port", "Its name",
+    "Source paths", "Is it the same", "Enter when", "Back up",
 )  # fmt: skip
 
 
@@ -235,8 +235,8 @@ def test_interrupted_at_any_question_it_goes_on_when_it_is_run_again(site: Site,
         with site.asked() as terminal:
             answers = {
                 "Where should the pool be": str(site.pool), "How long": "", "In which time zone": "", "When may": "",
-                "Its address": sshd.address, "The port": str(sshd.port), "Its name": "web1", "Source paths": str(site.source),
-                "Is it the same": "y", "Enter when": "", "Back up": "",
+                "Its address": sshd.address, "Its ssh port": str(sshd.port), "Its name": "web1",
+                "Source paths": str(site.source), "Is it the same": "y", "Enter when": "", "Back up": "",
             }  # fmt: skip
             while True:
                 question = terminal.wait_for("|".join(QUESTIONS))[0]
