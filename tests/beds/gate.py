@@ -224,8 +224,8 @@ PROTECTIONS: Mapping[str, tuple[str, ...]] = {
         "btrfs/test_expire.py::test_a_row_that_somebody_changed_deletes_nothing_that_the_pool_says_must_stay",
         "btrfs/test_expire.py::test_a_host_whose_backup_runs_is_left_to_the_next_run",
         "btrfs/test_expire.py::test_what_is_somebody_elses_in_a_forgotten_hosts_folder_stays_and_is_named",
-        "btrfs/test_expire_foreign.py::test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired[a read-only snapshot of a backup]",
-        "btrfs/test_expire_foreign.py::test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired[a copy of a backup]",
+        "btrfs/test_expire_foreign.py::test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired[a read-only snapshot of a backup]",  # noqa: E501
+        "btrfs/test_expire_foreign.py::test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired[a copy of a backup]",  # noqa: E501
         "btrfs/test_expire_foreign.py::test_a_backup_whose_record_cannot_be_read_stays_and_is_named[]",
         "btrfs/test_expire_foreign.py::test_a_host_whose_notes_cannot_be_read_loses_nothing_and_is_named[{]",
         "btrfs/test_expire_foreign.py::test_a_folder_that_was_renamed_stays_and_comes_back_unmarked",

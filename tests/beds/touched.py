@@ -20,9 +20,9 @@ from zlib import crc32
 TURNS = 10
 """After that many consecutive commits, each test module has had its turn."""
 
-# A share of the time of all tests, which is 45 to 90 minutes on two cores. The gate, the tests as nobody and the demonstration take 10
-# to 15 of the 25 minutes that CI has; HEAD's turn takes four to six more. What is touched comes first; further turns have what it
-# leaves.
+# A share of the time of all tests, which is 45 to 90 minutes on two cores. The gate, the tests as nobody and the demonstration take
+# 10 to 15 of the 25 minutes that CI has; HEAD's turn takes four to six more. What is touched comes first; further turns have what
+# it leaves.
 _ROOM = 0.07
 
 # Files that all tests depend on, and files without a record: a change of these requires a second turn.
