@@ -45,6 +45,9 @@ class CauseCode(StrEnum):
     EMPTIED_SETTINGS = "emptied-settings"
     NOT_COMPARED = "not-compared"
     NOT_NAMED = "not-named"
+    NO_SNAPSHOTS = "no-snapshots"
+    NOT_FROM_SNAPSHOT = "not-from-snapshot"
+    DUMP_FAILED = "dump-failed"
     DEADLINE = "deadline"
     WINDOW_CLOSED = "window-closed"
     STALLED = "stalled"
@@ -80,6 +83,9 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.EMPTIED_UNDATED: _EMPTIED,
     CauseCode.EMPTIED_SETTINGS: _EMPTIED,
     CauseCode.NOT_COMPARED: {"why": str},
+    CauseCode.NO_SNAPSHOTS: {"line": str},
+    CauseCode.NOT_FROM_SNAPSHOT: {"line": str},
+    CauseCode.DUMP_FAILED: {"name": str, "line": str},
     CauseCode.WINDOW_CLOSED: {"window": str},
     CauseCode.STALLED: {"seconds": float},
     CauseCode.SIGNAL: {"name": str},
@@ -90,7 +96,9 @@ FACTS: Mapping[CauseCode, Mapping[str, type]] = {
     CauseCode.MAX_MEMORY: _EXCEEDED,
     CauseCode.QUOTA: _EXCEEDED,
 }
-"""The facts that belong to a code; none for missing codes. Shares are fractions; `line` is a line of rsync, printed by a host."""
+"""The facts that belong to a code; none for missing codes. Shares are fractions; `line` is a line of rsync or
+btrkeep-source, printed by a host.
+"""
 _ADDED_LATER = {(CauseCode.RSYNC_UNFINISHED, "line"): "", (CauseCode.RSYNC_FAILED, "line"): ""}
 
 

@@ -13,6 +13,7 @@ MAX_PRESSURE = 0.4
 """The share of time that programs may wait for the disks before a balance waits."""
 ALLOCATORS = ("ssd", "nossd", "ssd_spread")
 IN_PLACE = ("always", "large", "never")
+SNAPSHOTS = ("off", "auto", "required")
 CURVES = ("hilbert", "linear", "snake")
 SORTS = ("physical", "virtual")
 COLOURS = {

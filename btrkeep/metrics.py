@@ -69,6 +69,12 @@ HOST_NEW = Metric(
     "btrkeep_host_last_success_new_bytes", "gauge", "New data that rsync wrote for the newest complete backup.", ("host",)
 )
 HOST_FILES = Metric("btrkeep_host_last_success_files", "gauge", "Files in the newest complete backup.", ("host",))
+HOST_LIVE = Metric(
+    "btrkeep_host_live_paths",
+    "gauge",
+    "Source paths of the newest complete backup that were not read from a snapshot; no sample without `snapshots`.",
+    ("host",),
+)
 HOST_ALIVE = Metric(
     "btrkeep_host_alive_bytes",
     "gauge",

@@ -59,6 +59,7 @@ def _host(samples: MetricSamples, row: HostRow) -> None:
     samples.add(table.HOST_SIZE, row.size, row.host)
     samples.add(table.HOST_NEW, row.new_bytes, row.host)
     samples.add(table.HOST_FILES, row.files, row.host)
+    samples.add(table.HOST_LIVE, row.live_paths, row.host)
 
 
 def _backups(samples: MetricSamples, source: RequestContext) -> None:

@@ -20,6 +20,7 @@ from backupd.rsync.confined import confinement, require_harmless
 from backupd.rsync.host_answers import is_expected, left_out_words, own_address, read_host_mounts, read_sshd_limits, sshd_advice
 from backupd.rsync.probe import HostAccess, left_empty, probe
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
+from backupd.rsync.snapshot_session import NoSnapshots, check_source
 from btrkeep.config import Config, HostConfig, page
 from btrkeep.config.reading import backupd_command
 from btrkeep.config.self_exclusion import below
@@ -66,12 +67,31 @@ async def _probe(gate: asyncio.Semaphore, config: Config, host: HostConfig, conf
             if host.one_file_system and not findings:
                 findings += [note for path in host.paths if (note := await _left_out(config, host, path, confined, connection))]
             if all(finding.level in ("note", "unknown") for finding in findings):
+                findings += await _snapshots(config, host, connection)
                 findings += await _mounts(config, host, confined, connection)
                 findings += await sshd_findings(config, host, connection)
         finally:
             await connection.close()
     reached = Finding("host", "ok", f"reached, {counted(len(host.paths), 'path')} can be listed", subject=host.name)
     return findings if any(finding.level in ("warning", "error") for finding in findings) else [reached, *findings]
+
+
+async def _snapshots(config: Config, host: HostConfig, connection: SharedConnection) -> list[Finding]:
+    """Returns the source paths of a host with `snapshots` that a run would not read from snapshots, and why."""
+    if host.snapshots == "off":
+        return []
+    level = "warning" if host.snapshots == "required" else "note"
+    try:
+        paths = await check_source(host, config.ssh, await connection.socket(Cancellation()))
+    except (NoSnapshots, NotConnected) as error:
+        message, hint = (error.message, error.hint) if isinstance(error, NoSnapshots) else ("it could not be reached again", "")
+        return [Finding("host", "warning", f"the host makes no snapshots: {message}", hint, subject=host.name)]
+    hint = f'{page("sources")} has the filesystems that can; with snapshots = "auto" such a path is read live'
+    return [
+        Finding("host", level, f"{printable(path)}: no snapshot: {consistency.reason}", hint, subject=host.name)
+        for path, consistency in paths.items()
+        if consistency.is_live
+    ]
 
 
 async def _mounts(config: Config, host: HostConfig, confined: bool, connection: SharedConnection) -> list[Finding]:

@@ -91,7 +91,8 @@ def backup_object(backup: Restorable) -> dict[str, Any]:
     """Formats the name of a backup."""
     skipped = skipped_deletions_object(backup.record)
     named = {"name": backup.name, "state": backup.state, "started": format_time(backup.started)}
-    return named | ({"deletions_skipped": skipped} if skipped else {}) | left_out_object(backup.record)
+    remarks = left_out_object(backup.record) | consistency_object(backup.record)
+    return named | ({"deletions_skipped": skipped} if skipped else {}) | remarks
 
 
 def skipped_deletions_object(record: Record) -> list[dict[str, str]]:
@@ -106,6 +107,13 @@ def left_out_object(record: Record) -> dict[str, Any]:
     """Returns the folders whose content `one_file_system` excluded, and since when; {} if there are none."""
     left_out = [{"path": condition.key.name, "since": format_time(condition.since)} for condition in record.left_out]
     return {"left_out": left_out} if left_out else {}
+
+
+def consistency_object(record: Record) -> dict[str, Any]:
+    """Returns how the source paths were read, and the dumps of the host; {} if `snapshots` was off."""
+    paths = [{"path": result.path, **result.consistency.as_json()} for result in record.paths if result.consistency]
+    dumps = [dump.as_json() for dump in record.dumps]
+    return ({"consistency": paths} if paths else {}) | ({"dumps": dumps} if dumps else {})
 
 
 def history_object(host: str, history: "PathHistory") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from backupd.repo.pool_files import NOT_UNDERSTOOD, has_room, number_of, text_of_file
 from btrkeep.backup_states import Cause, Condition, ConditionKey, ConditionKind, cause_of, conditions_of, shortened
 from btrkeep.checkpoints import Checkpoint
+from btrkeep.consistency import HostDump, PathConsistency, consistency_of, dumps_of
 from btrkeep.errors import OperatorError
 from btrkeep.units import LARGEST_NUMBER, bounded, format_time, parse_time
 
@@ -89,6 +90,8 @@ class PathResult:
     """`meaning` as data, an ExitCause; "": none."""
     left_out: tuple[str, ...] | None = None
     """Folders of the host whose content `one_file_system` leaves out; None, and missing in the file: unknown."""
+    consistency: PathConsistency | None = None
+    """How it was read; None, and missing in the file: `snapshots` was off, or no transfer began."""
 
 
 _LEFT_OUT = {"omitted": True}  # metadata of a field that is written only if it is not the default
@@ -170,6 +173,8 @@ class Record:
     """
     address: str | None = field(default=None, metadata=_LEFT_OUT)
     """How ssh reached the host; None, and missing in the file, if this server is the source."""
+    dumps: tuple[HostDump, ...] = field(default=(), metadata=_LEFT_OUT)
+    """The dumps that the host made for it; only if set."""
 
     def total(self, key: str) -> int | None:
         """Returns the sum of one of rsync's numbers over all paths, limited like each of them; None if no path has it."""
@@ -216,6 +221,12 @@ class Record:
         regular = self.total("regular")
         return self.total("files") if regular is None else regular
 
+    @property
+    def live_paths(self) -> int | None:
+        """Returns the number of source paths that were not read from snapshots; None if `snapshots` was off."""
+        paths = [result.consistency for result in self.paths if result.consistency]
+        return sum(path.is_live for path in paths) if paths else None
+
     def path(self, name: str) -> PathResult | None:
         """Returns the result of one source path."""
         return next((result for result in self.paths if result.path == name), None)
@@ -235,6 +246,8 @@ class Record:
             fields["cause"] = self.cause.as_json()
         if self.lasting:
             fields["lasting"] = [condition.as_json() for condition in self.lasting]
+        if self.dumps:
+            fields["dumps"] = [dump.as_json() for dump in self.dumps]
         fields["totals"] = {key: self.total(key) for key in ("files", "bytes", "literal", "matched", "received")}
         return fields
 
@@ -259,6 +272,10 @@ _CHECKED: Mapping[type[Any], tuple[tuple[str, ...], ...]] = {
 
 def _path_fields(result: PathResult) -> dict[str, Any]:
     fields = {name: getattr(result, name) for name in _PATH_FIELDS}
+    if result.consistency is None:
+        del fields["consistency"]
+    else:
+        fields["consistency"] = result.consistency.as_json()
     if result.left_out is None:
         del fields["left_out"]
     return {**fields, "cause": result.cause.as_json() if result.cause else None}
@@ -284,6 +301,7 @@ def parse(text: str) -> Record:
         }
         known_fields["cause"] = cause_of(known_fields.get("cause"))
         known_fields["lasting"] = conditions_of(known_fields.get("lasting", ()))
+        known_fields["dumps"] = dumps_of(known_fields.get("dumps", ()))
         return _checked(Record(**known_fields))
     except NOT_UNDERSTOOD as error:
         raise UnreadableRecord(f"backup.json is invalid: {error!r}", "btrkeep does not use or delete this backup") from None
@@ -318,6 +336,7 @@ def _path_result(entry: Mapping[str, Any]) -> PathResult:
         "numbers": numbers,
         "outcome": PathOutcome(known_fields["outcome"]),
         "cause": cause_of(known_fields.get("cause")),
+        "consistency": consistency_of(known_fields.get("consistency")),
     }
     return PathResult(**{**known_fields, **parsed})
 

@@ -31,6 +31,8 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.process.programs import ProgramFailed, run
 
 LARGE = 1 << 20  # inplace = "large": above this size, a rewrite costs more than the dead space of in-place writes
+SNAPSHOT_FOLDER = ".btrkeep-source"
+"""The folder at the top of a subvolume in which btrkeep-source keeps its btrfs snapshots."""
 
 METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--numeric-ids")
 """All metadata of a file, in both directions. Without a second --xattrs rsync leaves out the attributes user.rsync.% of a file,
@@ -198,6 +200,7 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
         *(f"--filter=+ {as_pattern(name)}" for name in wanted),
         *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
+        *((f"--filter=- {SNAPSHOT_FOLDER}/",) if host.snapshots != "off" else ()),
     )
 
 

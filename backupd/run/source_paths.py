@@ -20,6 +20,7 @@ from backupd.rsync.process import RsyncEnd, RunCancellation, transfer
 from backupd.rsync.shared_connection import NotConnected, SharedConnection
 from backupd.run.arriving_zeros import ArrivingZeros
 from backupd.run.finalisation import WorkSubvolume
+from backupd.run.host_snapshots import HostSnapshots, SnapshotsRequired
 from backupd.run.limits import HostQuota, LimitWatch
 from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.unlisted import NOTHING, Contents, contents_of, files_below, stored_bytes
@@ -83,7 +84,9 @@ class HostTransfer:
         transfers = len(host.paths) * len(passes(host.inplace, based=not self.sparse))
         self.zeros = ArrivingZeros(prepared.path, cancellation, sparse=self.sparse)
         self.limits = LimitWatch(host, prepared.path, cancellation, None if self.sparse else self.zeros.stop_to_recount)
-        self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1 or host.one_file_system)
+        asks_more = host.one_file_system or host.snapshots != "off"
+        self.connection = SharedConnection(host, context.config.ssh, wanted=transfers > 1 or asks_more)
+        self.snapshots = HostSnapshots(host, context.config.ssh, self.connection, cancellation)
         self._last: RsyncEnd | None = None
         self._output_bytes = 0
         self._output_limit = OUTPUT_LIMIT
@@ -96,6 +99,13 @@ class HostTransfer:
 
         Leaves `connection` open for further questions to the host: the caller closes it.
         """
+        try:
+            await self._run_attempts()
+        finally:
+            await self.snapshots.end()
+        self.results = {result.path: result for result in self.snapshots.judged([self.results[path] for path in self.host.paths])}
+
+    async def _run_attempts(self) -> None:
         pending: Sequence[str] = self.host.paths
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt
@@ -104,12 +114,16 @@ class HostTransfer:
                 break
             silent = self.unreachable or any(is_timeout(self.results[path].cause) for path in pending)
             await self.pause(min(_LONGEST_PAUSE, self.context.retry_pause * 3 ** (attempt - 1)), silent)
-        self.results = {path: self.results[path] for path in self.host.paths}
 
     async def _attempt(self, paths: Sequence[str]) -> list[str]:
         """Tries all `paths` once and returns the unfinished ones. An error of one path does not affect the others."""
         for number, path in enumerate(paths):
-            result = self.results[path] = await self._path(path)
+            try:
+                result = self.results[path] = await self._path(path)
+            except SnapshotsRequired as refused:
+                broken = PathResult(path, PathOutcome.BROKEN, cause_words(refused.cause), cause=refused.cause)
+                self.results |= {rest: replace(broken, path=rest) for rest in paths[number:]}
+                break
             if result.outcome is PathOutcome.FAULT or self.cancellation.reason or self.unreachable:
                 for rest in paths[number + 1 :]:
                     self.results.setdefault(rest, PathResult(rest, PathOutcome.UNFINISHED, result.reason, cause=result.cause))
@@ -150,6 +164,7 @@ class HostTransfer:
         self.zeros.begin()
         try:
             control = await self.connection.socket(self.cancellation)
+            await self.snapshots.begin(control)
         except NotConnected as error:
             return self._not_connected(error)
         with ExitStack() as held:
@@ -174,6 +189,7 @@ class HostTransfer:
             ended = self._last = replace(ended, stopped=cause)
         if (cause := await self.limits.at_end()) and not ended.stopped:
             ended = self._last = replace(ended, stopped=cause)
+        self.snapshots.note_transfer(path, ended)
         self.protocol = ended.output.protocol or self.protocol
         self.seconds["rsync"] = round(self.seconds["rsync"] + ended.seconds, 3)
         return ended
@@ -184,7 +200,7 @@ class HostTransfer:
 
     async def _size(self, control: Path | None, file: str) -> int | None:
         access = HostAccess(self.confined, control, self.context.buckets(self.host))
-        return await size_on_host(self.context.config, self.host, file, access)
+        return await size_on_host(self.context.config, self.snapshots.host, file, access)
 
     def _not_connected(self, error: NotConnected) -> RsyncEnd:
         """Returns the result of an rsync whose ssh would get the same error."""
@@ -198,7 +214,7 @@ class HostTransfer:
         self, path: str, data: str, one_pass: Pass, control: Path | None, held: ExitStack
     ) -> tuple[tuple[str, ...], ConfinedTransfer | None]:
         """Returns the command, and its cell if it talks to a host and confinement works on this machine."""
-        host, ssh, buckets = self.host, self.context.config.ssh, self.context.buckets(self.host)
+        host, ssh, buckets = self.snapshots.host, self.context.config.ssh, self.context.buckets(self.host)
         if not self.confined:
             return rsync_command(host, ssh, path, data, one_pass, buckets, control=control), None
         memory = host.max_memory.bytes_of(physical_memory())

@@ -29,7 +29,8 @@ _LASTING = """CASE WHEN instr(detail.detail, '"lasting"') AND json_valid(detail.
 _FACTS = f"""
     SELECT host.name, {backup.select("started", "finished", "files", "bytes", "new_bytes", of="good")},
         {backup.select("state", "error", "warnings", of="newest")}, {run.select("id", "started", "outcome", "error")},
-        ({_AHEAD}) AS "ahead [moment]", {backup.select("cause", of="newest")}, {run.select("cause")}, {_LASTING}
+        ({_AHEAD}) AS "ahead [moment]", {backup.select("cause", of="newest")}, {run.select("cause")}, {_LASTING},
+        {backup.select("live_paths", of="good")}
     FROM host
     LEFT JOIN backup AS good ON good.host = host.name AND good.name = ({_NEWEST_COMPLETE})
     LEFT JOIN backup_detail AS detail ON detail.host = good.host AND detail.name = good.name

@@ -70,6 +70,8 @@ class Backup:
     """Bytes of its new data that share the data of another host's backup (`share_with`); None: that is not configured."""
     sealed: int | None = None
     """The recorded transaction of its last change (ctransid); None: it has no seal."""
+    live_paths: int | None = None
+    """Number of source paths that were not read from snapshots of the host; None: `snapshots` was off, or unknown."""
     detail: Mapping[str, object] = field(default_factory=dict)
     """The other fields of backup.json; empty unless requested with `backups(with_detail=True)`."""
 
@@ -311,6 +313,8 @@ class HostFacts:
     """The files that the newest complete backup could not fetch or delete, each with the first of the successive backups with that
     problem.
     """
+    last_complete_live_paths: int | None = None
+    """The `live_paths` of the newest complete backup."""
 
 
 @dataclass(frozen=True, slots=True)

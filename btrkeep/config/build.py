@@ -180,6 +180,7 @@ def _hosts(
             problems.add(table.file, dotted(HOST, name, "paths"), reason, (HOST, name, "paths"))
         values["self_excluded"] = () if "address" in table.given else _this_machine(name, table, values, kept, problems)
         _report_empty_values(name, table.file, values, problems)
+        _check_snapshots(name, table.file, values, "address" in table.given, problems)
         values["share_with"] = _share_with(name, table.file, values, sections, problems)
         yield name, config_model.HostConfig(name, **values)
 
@@ -289,6 +290,18 @@ def _share_with(name: str, file: Path, values: Mapping[str, Any], sections: Sect
         reason = "is not in the same group: users who see one could learn about the other's files (share_across_groups allows it)"
         problems.add(file, where, reason, (HOST, name, "share_with"))
     return str(sibling)
+
+
+def _check_snapshots(name: str, file: Path, values: Mapping[str, Any], has_address: bool, problems: Problems) -> None:
+    """Adds a problem if the host cannot be asked for snapshots: it is this machine, or another command starts its rsync."""
+    if values.get("snapshots", "off") == "off":
+        return
+    where, path = f"{dotted(HOST, name, 'snapshots')} = {show(values['snapshots'])}", (HOST, name, "snapshots")
+    if not has_address:
+        reason = 'the host has no address: snapshots of this machine are not made; set snapshots = "off" for this host'
+        problems.add(file, where, reason, path)
+    elif "rsync_path" in values:
+        problems.add(file, where, "rsync_path is set, but btrkeep-source starts rsync then: remove rsync_path", path)
 
 
 def _report_empty_values(name: str, file: Path, values: Mapping[str, Any], problems: Problems) -> None:

@@ -85,6 +85,9 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
         "the next run compares again, and `backupd accept HOST latest` makes this backup complete"
     ).format_map,
     CauseCode.NOT_NAMED: "rsync reports that some files were not transferred, but not which",
+    CauseCode.NO_SNAPSHOTS: "the host made no snapshots: {line}".format_map,
+    CauseCode.NOT_FROM_SNAPSHOT: "not read from a snapshot: {line}".format_map,
+    CauseCode.DUMP_FAILED: lambda facts: _with_line(f"the host could not make the dump {facts['name']}", facts),
     CauseCode.DEADLINE: "the deadline has passed",
     CauseCode.WINDOW_CLOSED: "the window {window} has closed".format_map,
     CauseCode.STALLED: lambda facts: f"no progress for {format_duration(facts['seconds'])}",

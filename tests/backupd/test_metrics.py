@@ -65,6 +65,7 @@ def everything() -> bytes:
         last_complete_files=7,
         last_complete_bytes=1000,
         last_complete_new_bytes=10,
+        last_complete_live_paths=0,
     )
     look = seen(
         config(WEB, HostConfig('b\\"\n', optional=True)),

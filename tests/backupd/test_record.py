@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from backupd.repo.backup_json import FORMAT, PathOutcome, PathResult, Record, UnreadableRecord, parse, read, write
 from backupd.repo.notes_json import Notes, effective_state, read_notes, write_notes
 from btrkeep.backup_states import COMPLETE, FAILED, FINAL, SUSPECT, Cause, CauseCode, Condition, ConditionKey, ConditionKind
+from btrkeep.consistency import LIVE, HostDump, PathConsistency
 from tests.beds import btrfs as beds
 from tests.beds import work
 
@@ -364,7 +365,11 @@ def test_of_a_record_that_is_too_long_the_lasting_facts_go_last(
 
 
 def test_a_short_record_keeps_everything(tmp_path: Path) -> None:
-    path = PathResult("/srv", PathOutcome.COMPLETE, warnings=("w",), samples=("s",), left_out=("/mnt",))
-    written = Record("web", "u", "complete", datetime(2026, 3, 1, tzinfo=UTC), paths=(path,), lasting=(CONDITION,))
+    read_live = PathConsistency(LIVE, reason="ext4 on a plain partition")
+    path = PathResult("/srv", PathOutcome.COMPLETE, warnings=("w",), samples=("s",), left_out=("/mnt",), consistency=read_live)
+    dumps = (HostDump("shop", "/srv/shop.sql", 0, True, 1.5, 4096),)
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+    written = Record("web", "u", "complete", moment, paths=(path,), lasting=(CONDITION,), dumps=dumps)
     write(tmp_path, written)
     assert read(tmp_path) == written
+    assert written.live_paths == 1

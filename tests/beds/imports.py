@@ -12,6 +12,7 @@ BOTTOM = (
     "btrkeep.checkpoints",
     "btrkeep.choices",
     "btrkeep.clock",
+    "btrkeep.consistency",
     "btrkeep.descriptors",
     "btrkeep.errors",
     "btrkeep.hung_storage",

@@ -243,6 +243,20 @@ def test_of_two_that_find_an_older_catalogue_one_migrates_it(tmp_path: Path, mon
     assert ask(state / "catalogue.sqlite", "PRAGMA user_version") == [(NEXT_VERSION,)]
 
 
+def test_a_catalogue_without_live_paths_gets_them_and_keeps_its_rows(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, connection:
+        first = (migrate.SCHEMA / "0001.sql").read_text()
+        connection.executescript(f"{first}PRAGMA application_id = {tables.APPLICATION_ID}; PRAGMA user_version = 1;")
+        connection.execute("INSERT INTO host VALUES ('web1')")
+        columns = "host, name, path, state, started"
+        connection.execute(f"INSERT INTO backup ({columns}) VALUES ('web1', 'n1', '/p', 'complete', '2026-11-20T22:00:00Z')")
+    with Catalogue.open(tmp_path) as catalogue:
+        assert [row.live_paths for row in catalogue.backups()] == [None]
+        catalogue.put_backup(replace(BACKUP, live_paths=2))
+        assert [row.live_paths for row in catalogue.backups()] == [2]
+        assert catalogue.host_facts(NOW)["web1"].last_complete_live_paths == 2
+
+
 @pytest.mark.parametrize(("last", "error"), [("SELECT * FROM nowhere", sqlite3.Error), ("DELETE FROM host", RuntimeError)])
 def test_a_migration_that_fails_half_way_leaves_the_old_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, error: type[Exception]
@@ -307,7 +321,9 @@ def test_a_newer_catalogue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
     before = (tmp_path / "catalogue.sqlite").read_bytes()
-    with pytest.raises(OperatorError, match="has schema 99, this btrkeep has 1: a newer version migrated it") as caught:
+    with pytest.raises(
+        OperatorError, match=f"has schema 99, this btrkeep has {NOW_VERSION}: a newer version migrated it"
+    ) as caught:
         Catalogue.open(tmp_path)
     assert "backupd rebuild" in caught.value.hint
     assert (tmp_path / "catalogue.sqlite").read_bytes() == before

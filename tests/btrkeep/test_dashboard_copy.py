@@ -283,11 +283,12 @@ def test_a_torn_copy_is_made_again_by_the_next_program_and_a_left_part_of_one_is
 
 
 def test_a_copy_of_an_older_schema_is_renewed_although_nothing_changed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    present = tables.SCHEMA_VERSION
     Catalogue.open(state).close()
     with closing(sqlite3.connect(state / "catalogue.sqlite")) as live, live:
-        live.execute("PRAGMA user_version = 2")
-    monkeypatch.setattr(tables, "SCHEMA_VERSION", 2)  # the copy has version 1
-    with pytest.raises(CatalogueUnready, match="older schema 1,"):
+        live.execute(f"PRAGMA user_version = {present + 1}")
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", present + 1)  # the copy has the present version
+    with pytest.raises(CatalogueUnready, match=f"older schema {present},"):
         Catalogue.open_copy(state)
     Catalogue.open(state).close()
     assert in_copy(state) is None

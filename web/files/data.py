@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from btrkeep.backup_states import EXPIRED, FINISHED
 from btrkeep.catalogue.model_backup import Backup
+from btrkeep.consistency import consistency_of, consistency_words, do_overlap
 from btrkeep.decisions.due import latest
 from btrkeep.units import parse_backup_name, parse_time, printable
 from web.mapping import from_json
@@ -108,6 +109,8 @@ class FolderPage:
     """The offset of the next page; null: this is the last."""
     deletions_skipped: datetime | None
     """Since when deletions have been skipped in this backup or those that it grew from; null: they were not."""
+    consistency: tuple[str, ...] = ()
+    """How the source paths at this path, or above or below it, were read, one line each; empty: `snapshots` was off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,11 @@ def browse(asks: Asks, host: str, backup: str, path: bytes, offset: int = 0, lim
         sort=sort if as_asked else "name",
         deletions_skipped=min(
             (parse_time(condition["since"]) for condition in answer["backup"].get("deletions_skipped", ())), default=None
+        ),
+        consistency=tuple(
+            consistency_words(entry["path"], consistency)
+            for entry in answer["backup"].get("consistency", ())
+            if do_overlap(entry["path"], text_of(path)) and (consistency := consistency_of(entry))
         ),
     )
 

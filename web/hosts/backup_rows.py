@@ -77,6 +77,8 @@ class BackupRow:
     """The same in a sentence."""
     copies: tuple[str, ...] = ()
     """The replicas and repositories that also have it, as of the last replication or listing."""
+    live_paths: int | None = None
+    """Number of source paths that were not read from snapshots of the host; null: `snapshots` was off."""
 
     @property
     def restorable(self) -> bool:

@@ -81,6 +81,8 @@ class HostRow:
     """The error or the warning; "": there is none."""
     tone: str
     """Which of the two `words` is: error, warning, or ""."""
+    live_paths: int | None = None
+    """Number of source paths that its newest complete backup did not read from snapshots; null: `snapshots` was off."""
     nights: tuple[HostNight, ...] = ()
     """Its last 30 nights, oldest first; only for displayed hosts."""
     strip: str = ""
@@ -183,6 +185,7 @@ def row_of(
         size=facts.last_complete_bytes if facts else None,
         files=facts.last_complete_files if facts else None,
         new_bytes=facts.last_complete_new_bytes if facts else None,
+        live_paths=facts.last_complete_live_paths if facts else None,
         backups=backups,
         words=_words(status),
         tone="error" if status.error else "warning" if status.warnings and not replica else "",

@@ -65,6 +65,8 @@ class HostSettings:
     """Seconds after which a run is stopped."""
     one_file_system: bool
     """Whether filesystems that are mounted below the paths are left out."""
+    snapshots: str
+    """Whether the files are read from snapshots of the host: off, auto or required."""
     retention: str
     """The rules, in words."""
 
@@ -275,7 +277,7 @@ def sentence(row: HostRow, config: HostConfig | None) -> str:
     if config.fault:
         return f"It is not backed up until its configuration is corrected; {ago}."
     if row.state == "suspect":
-        return f"The newest backup lost or missed too many files, so it does not count until an operator accepts it; {ago}."
+        return f"The newest backup lost or missed too much, so it does not count until an operator accepts it; {ago}."
     if row.state == "failing":
         return f"The newest run made no complete backup; {ago}."
     if row.state == "late":

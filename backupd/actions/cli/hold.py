@@ -106,7 +106,7 @@ def _end(day: date, zone: ZoneInfo, now: datetime) -> datetime:
 def accept_command(ctx: click.Context, host: str, name: str, why: str, as_json: bool) -> int:
     """Let the suspect or altered backup NAME of HOST count as complete.
 
-    A suspect backup has finished, but lost or missed too many files; `backupd list HOST` shows which. Check it. If it is right
+    A suspect backup has finished, but lost or missed too much; `backupd list HOST` shows which. Check it. If it is right
     (for example because many files were deleted on purpose), accept it: the next backup is based on it, and older ones may
     expire. `latest` as NAME is the newest one that is suspect or altered. HOST@NAME as one word is accepted too.
 

@@ -24,6 +24,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.final_backups import LATEST
 from backupd.repo.pool_context import open_configured
 from btrkeep.cli.listings import Column, listing
+from btrkeep.consistency import consistency_words, do_overlap
 from btrkeep.decisions.lasting import condition_words
 from btrkeep.errors import OperatorError, UsageError
 from btrkeep.pool.marker import Pool
@@ -130,25 +131,23 @@ def state_words(state: str) -> str:
 
 
 def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
-    """Returns remarks about a backup: where deletions were skipped, and which folders `one_file_system` excluded. Only those about
-    a folder that contains, or is below, one of the paths.
+    """Returns remarks about a backup: where deletions were skipped, which folders `one_file_system` excluded, and how source paths
+    were read. Only those about a folder that contains, or is below, one of the paths.
     """
     asked = [os.fsdecode(path) for path in paths]
     lines = [
         condition_words(skipped_deletion)
         for skipped_deletion in record.skipped_deletions
-        if any(_overlap(skipped_deletion.key.path, path) for path in asked)
+        if any(do_overlap(skipped_deletion.key.path, path) for path in asked)
     ]
-    conditions = [condition for condition in record.left_out if any(_overlap(condition.key.name, path) for path in asked)]
+    conditions = [condition for condition in record.left_out if any(do_overlap(condition.key.name, path) for path in asked)]
     lines += map(condition_words, conditions[:_MOST_LEFT_OUT])
     if (more := len(conditions) - _MOST_LEFT_OUT) > 0:
         lines.append(f"{counted(more, 'more folder')} excluded by `one_file_system`")
+    for result in record.paths:
+        if result.consistency and any(do_overlap(result.path, path) for path in asked):
+            lines.append(consistency_words(result.path, result.consistency))
     return lines
-
-
-def _overlap(excluded: str, other: str) -> bool:
-    first, second = (f"{path.rstrip('/')}/" for path in (excluded, other))
-    return first.startswith(second) or second.startswith(first)
 
 
 def entries_table(entries: Sequence[Entry]) -> str:

@@ -31,7 +31,7 @@ _LINES_EVERY = 5.0
 _PLACES = 10
 _SHOWN = 20
 _STATES = {
-    "suspect": "lost or missed too many files",
+    "suspect": "lost or missed too much",
     "failed": "incomplete: a source path was missing or failed",
     "expired": "it will be deleted: `backupd hold` keeps it",
 }

@@ -50,7 +50,7 @@ def command(ctx: click.Context, host: str | None, everything: bool, as_json: boo
     \b
     States:
       complete   no more is missing than the configuration allows
-      suspect    it lost or missed too many files: `backupd accept` accepts it
+      suspect    it lost or missed too much: `backupd accept` accepts it
       failed     a source path is missing or failed; the rest is complete
       altered    changed after it was final: `backupd accept` accepts it
       partial    it was stopped; the next run continues it
@@ -161,6 +161,7 @@ def _columns(context: PoolContext) -> tuple[Column[Backup], ...]:
         Column("bytes", lambda backup: backup.bytes, "SIZE", format_size, right=True),
         Column("new_bytes", lambda backup: backup.new_bytes, "NEW", format_size, right=True),
         Column("shared_bytes", lambda backup: backup.shared_bytes),
+        Column("live_paths", lambda backup: backup.live_paths),
         Column("warnings", lambda backup: backup.warnings),
         Column("error", lambda backup: error_words(backup.error, backup.cause)),
         Column("held", notes.hold_fields),
@@ -183,6 +184,7 @@ def _remark(backup: Backup, notes: _BackupNotes) -> str:
         notes.hold_words(backup),
         ahead,
         f"{format_size(backup.shared_bytes)} shared with another host" if backup.shared_bytes else None,
+        f"{counted(backup.live_paths, 'path')} not from a snapshot" if backup.live_paths else None,
         wrong,
     ]
     return "; ".join(words for words in remarks if words)

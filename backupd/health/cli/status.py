@@ -151,7 +151,7 @@ def command(
     """Show the state of every host: ok, late, failing, suspect, never, unknown or copy.
 
     late: the newest complete backup is older than `late` in the configuration, by default 1.5 times `every` and at least one
-    missed window. failing: the newest run made no complete backup. suspect: the newest backup lost or missed too many files.
+    missed window. failing: the newest run made no complete backup. suspect: the newest backup lost or missed too much.
     never: there is no complete backup yet. unknown: it was due when no runs were recorded, because the catalogue was lost since.
     copy: configured here, but replicated from another pool, so this server does not back it up.
 

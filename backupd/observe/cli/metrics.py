@@ -134,6 +134,7 @@ def _hosts(samples: MetricSamples, report: StatusReport) -> None:
             samples.add(table.HOST_SIZE, facts.last_complete_bytes, host.name)
             samples.add(table.HOST_NEW, facts.last_complete_new_bytes, host.name)
             samples.add(table.HOST_FILES, facts.last_complete_files, host.name)
+            samples.add(table.HOST_LIVE, facts.last_complete_live_paths, host.name)
     enabled = Counter(status.state for status in own if report.config.host_named(status.host).enabled)
     metric_samples.add_counts(samples.add, table.HOSTS, STATES, enabled)
 

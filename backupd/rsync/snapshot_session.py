@@ -1,0 +1,230 @@
+"""A session of snapshots on a host: the requests to its program btrkeep-source over ssh, and its answers.
+
+``begin`` makes the dumps and takes the snapshots. ``rsync SESSION`` starts the host's rsync, which then sees the snapshots in their
+places. ``end`` deletes them (docs/sources.rst). A host may answer anything: size and time are limited, and answers are parsed
+strictly.
+"""
+
+import asyncio
+import json
+import re
+import shlex
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.rsync.command import host_command
+from backupd.rsync.process import RunCancellation
+from backupd.rsync.shared_connection import NotConnected
+from btrkeep.config import HostConfig, SshSettings
+from btrkeep.config.self_exclusion import below
+from btrkeep.consistency import (
+    LIVE,
+    MOST_DUMPS,
+    SNAPSHOT,
+    HostDump,
+    PathConsistency,
+    limited_text,
+    methods_of,
+    parse_dump,
+)
+from btrkeep.errors import OperatorError
+from btrkeep.process.group import ENDS_WITH_US, Group
+from btrkeep.units import parse_time
+
+PROGRAM = "btrkeep-source"
+_FORMAT = 1
+_LARGEST, _MOST_ERRORS = 1 << 20, 1 << 14  # bytes of an answer, and of the program's errors
+_MOST_PATHS, _MOST_FILESYSTEMS = 10_000, 4000
+_SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+_CHECK_SECONDS = 60.0
+_INSTALL = f"install {PROGRAM} there (docs/sources.rst)"
+_NOT_CONNECTED, _NOT_FOUND = 255, 127
+_INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+class NoSnapshots(OperatorError):
+    """The host made no snapshots, or did not delete them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSession:
+    """The answer to ``begin``."""
+
+    name: str
+    """The session's name on the host."""
+    paths: Mapping[str, PathConsistency]
+    """How each source path is read in the session."""
+    mounts: tuple[str, ...] = ()
+    """The mount points of the filesystems that have snapshots."""
+    dumps: tuple[HostDump, ...] = ()
+    """The dumps that the host made."""
+
+    def without(self, full: Iterable[str]) -> dict[str, PathConsistency]:
+        """Returns how the source paths were read if the snapshots of these filesystems became full: a classic snapshot of LVM then
+        cannot be read any more.
+        """
+        return {path: _overflowed(path, consistency, self.mounts, tuple(full)) for path, consistency in self.paths.items()}
+
+
+def _overflowed(path: str, consistency: PathConsistency, mounts: Sequence[str], full: Sequence[str]) -> PathConsistency:
+    lost = [mount for mount in _mounts_of(path, mounts) if mount in full]
+    if consistency.is_live or not lost:
+        return consistency
+    return PathConsistency(LIVE, reason=limited_text(f"the snapshot of {lost[0]} became full: raise lvm_size on the host"))
+
+
+def _mounts_of(path: str, mounts: Iterable[str]) -> list[str]:
+    """Returns the mount points below a path, and the one that it is on."""
+    above = [mount for mount in mounts if below(path, mount)]
+    return [*(mount for mount in mounts if mount != path and below(mount, path)), *([max(above, key=len)] if above else [])]
+
+
+def in_session(host: HostConfig, session: str) -> HostConfig:
+    """Returns the host with a command for rsync that shows it the snapshots of a session."""
+    return replace(host, rsync_path=f"{PROGRAM} rsync {session}")
+
+
+async def begin_session(
+    host: HostConfig, ssh: SshSettings, control: Path | None, cancellation: RunCancellation, seconds: float
+) -> SnapshotSession:
+    """Makes snapshots and dumps on the host. Raises NoSnapshots, and NotConnected if ssh could not connect."""
+    answer = await _ask(host, ssh, control, ("begin", "--", *host.paths), cancellation, seconds)
+    return parse_session(answer, host.paths)
+
+
+async def end_session(
+    host: HostConfig, ssh: SshSettings, control: Path | None, session: str, cancellation: RunCancellation, seconds: float
+) -> tuple[str, ...]:
+    """Deletes the snapshots. Returns the mount points of those that had become full. Raises NoSnapshots and NotConnected."""
+    answer = await _ask(host, ssh, control, ("end", session), cancellation, seconds)
+    try:
+        return tuple(str(mount) for mount in _list_of({"full": [], **_parsed(answer)}, "full", _MOST_FILESYSTEMS))
+    except _INVALID:
+        raise _invalid("end") from None
+
+
+async def check_source(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, PathConsistency]:
+    """Returns how each source path would be read in a session. Changes nothing on the host. Raises NoSnapshots and NotConnected."""
+    answer = await _ask(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
+    try:
+        return _consistencies(_parsed(answer), host.paths, {})
+    except _INVALID:
+        raise _invalid("check") from None
+
+
+async def _ask(
+    host: HostConfig,
+    ssh: SshSettings,
+    control: Path | None,
+    words: Sequence[str],
+    cancellation: RunCancellation,
+    seconds: float,
+) -> bytes:
+    """Returns the output of one request. Raises NoSnapshots and NotConnected.
+
+    `cancellation` may end it, whether it is cancelled already or not: the end of a session is requested after a cancelled run too.
+    """
+    output, errors = bytearray(), bytearray()
+
+    def take(data: bytes) -> None:
+        output.extend(data)
+        if len(output) > _LARGEST:
+            group.signal(signal.SIGKILL)
+
+    begun = time.monotonic()
+    line = shlex.join((PROGRAM, *words))
+    command = (*ENDS_WITH_US, *host_command(host, ssh, control, (line,)))
+    group = Group.start(command, on_stdout=take, on_stderr=lambda data: errors.extend(data[: _MOST_ERRORS - len(errors)]))
+    cancellation.group = group
+    try:
+        async with asyncio.timeout(seconds):
+            status = await group.wait()
+    except TimeoutError:
+        group.signal(signal.SIGKILL)
+        await group.wait()
+        raise NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", "check what it waits for on the host") from None
+    except asyncio.CancelledError:
+        group.signal(signal.SIGKILL)
+        raise
+    finally:
+        cancellation.group = None
+    if len(output) > _LARGEST:
+        raise NoSnapshots(f"the answer of {PROGRAM} is larger than {_LARGEST >> 20} MiB", _INSTALL)
+    if status == _NOT_CONNECTED:
+        raise NotConnected(bytes(errors), time.monotonic() - begun)
+    if status:
+        raise NoSnapshots(*_refusal(status, errors.decode("utf-8", "replace")))
+    return bytes(output)
+
+
+def _refusal(status: int, errors: str) -> tuple[str, str]:
+    """Returns why a request failed, and what to do."""
+    lines = [line for line in errors.splitlines() if line.strip()]
+    own = [line.removeprefix(f"{PROGRAM}: ") for line in lines if line.startswith(f"{PROGRAM}: ")]
+    if own:  # it has its own advice
+        return limited_text(own[-1]), ""
+    if status == _NOT_FOUND:
+        return f"{PROGRAM} is not installed on the host", _INSTALL
+    return limited_text(f"the host does not run {PROGRAM}: {lines[-1] if lines else f'exit status {status}'}"), _INSTALL
+
+
+def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
+    """Parses the answer to ``begin``. Raises NoSnapshots. A path that it does not have is LIVE."""
+    try:
+        fields = _parsed(answer)
+        name = fields["session"]
+        if not _SESSION.fullmatch(name) or name.startswith("-"):
+            raise ValueError("not the name of a session")
+        taken = dict(_filesystem(entry) for entry in _list_of(fields, "filesystems", _MOST_FILESYSTEMS))
+        dumps = tuple(parse_dump(entry) for entry in _list_of(fields, "dumps", MOST_DUMPS))
+        return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps)
+    except _INVALID:
+        raise _invalid("begin") from None
+
+
+def _invalid(request: str) -> NoSnapshots:
+    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} there (docs/sources.rst)")
+
+
+def _parsed(answer: bytes) -> dict[str, Any]:
+    """Returns the JSON object in the last line: a login shell may print lines before it. Raises ValueError, KeyError, TypeError."""
+    lines = answer.decode("utf-8").splitlines()
+    fields = json.loads(lines[-1] if lines else "")
+    if not isinstance(fields, dict) or type(fields["format"]) is not int or fields["format"] != _FORMAT:
+        raise ValueError("another format")
+    return fields
+
+
+def _list_of(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
+    entries = fields[name]
+    if not isinstance(entries, list) or len(entries) > most:
+        raise ValueError("not a list, or too long")
+    return entries
+
+
+def _filesystem(entry: Mapping[str, Any]) -> tuple[str, datetime]:
+    mount = entry["mount"]
+    if not isinstance(mount, str) or not mount.startswith("/"):
+        raise ValueError("not a mount point")
+    return mount, parse_time(entry["taken"])
+
+
+def _consistencies(fields: Mapping[str, Any], paths: Sequence[str], taken: Mapping[str, datetime]) -> dict[str, PathConsistency]:
+    entries = {entry["path"]: entry for entry in _list_of(fields, "paths", _MOST_PATHS)}
+    return {path: _consistency(path, entries.get(path), taken) for path in paths}
+
+
+def _consistency(path: str, entry: Mapping[str, Any] | None, taken: Mapping[str, datetime]) -> PathConsistency:
+    if entry is None:
+        return PathConsistency(LIVE, reason=f"{PROGRAM} did not report it")
+    if entry["consistency"] == LIVE:
+        return PathConsistency(LIVE, reason=limited_text(entry["reason"]))
+    if entry["consistency"] != SNAPSHOT:
+        raise ValueError("not a consistency")
+    moments = [taken[mount] for mount in _mounts_of(path, taken)]
+    return PathConsistency(SNAPSHOT, methods_of(entry["methods"]), min(moments, default=None))
