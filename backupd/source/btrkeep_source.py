@@ -1,0 +1,1490 @@
+#!/usr/bin/python3 -I
+"""btrkeep-source: gives a backup server snapshots of this host to read, and nothing else.
+
+It is the forced command of the server's key (`restrict,command="btrkeep-source --server NAME"`), and comes to a host as this file
+alone: Python 3.6 and its standard library. The host's administrator writes in /etc/btrkeep-source.conf what the server may read.
+
+A server asks with SSH_ORIGINAL_COMMAND:
+
+`btrkeep-source begin [--] PATH...` runs the dumps and takes a snapshot of each filesystem below the paths: a session.
+`btrkeep-source rsync SESSION --server --sender OPTIONS . PATH...` reads from it. rsync runs in a mount namespace of its own, in
+    which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
+`btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
+`btrkeep-source check [--] [PATH...]` reports what `begin` would do.
+
+The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator
+writes.
+"""
+
+import argparse
+import calendar
+import configparser
+import contextlib
+import ctypes
+import errno
+import fcntl
+import fnmatch
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+FORMAT = 1
+VERSION = "1"
+CONFIG = "/etc/btrkeep-source.conf"
+STATE = "/run/btrkeep-source"
+DUMPS = "/var/lib/btrkeep-source/dumps"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HIDDEN = ".btrkeep-source"  # the folder of our snapshots at the top of a btrfs subvolume
+NEVER = (".snapshots", HIDDEN)  # nested subvolumes below these names are others' snapshots, and ours
+PREFIX = "btrkeep-source-"  # of LVM volumes and ZFS snapshots
+MOST_NESTED = 2000
+SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
+SESSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})-(\d{8}T\d{6}Z)-[0-9a-f]{6}")
+LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
+
+# linux/btrfs.h
+SUBVOL_GETFLAGS, SNAP_CREATE_V2, SNAP_DESTROY = 0x80089419, 0x50009417, 0x5000940F
+GET_SUBVOL_ROOTREF, INO_LOOKUP_USER = 0xD000943D, 0xD000943E
+SUBVOL_RDONLY, SUBVOLUME_TOP = 2, 256
+# sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
+MNT_DETACH, CLONE_NEWNS, PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 2, 0x20000, 1, 24
+CAP_MKNOD, CAP_SETFCAP = 27, 31
+ST_RELATIME = 4096
+
+PSEUDO = frozenset(
+    "proc sysfs devtmpfs devpts cgroup cgroup2 mqueue debugfs tracefs securityfs bpf hugetlbfs configfs pstore efivarfs "
+    "binfmt_misc rpc_pipefs fusectl nsfs autofs selinuxfs nfsd".split()
+)
+REMOTE = frozenset("nfs nfs4 cifs smb3 ceph 9p afs lustre virtiofs fuse".split())
+VOLATILE = frozenset(("tmpfs", "ramfs"))
+RUNTIME = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/etc/ld.so.cache")  # what rsync needs to start
+
+
+class Refused(Exception):
+    """Ends the request; its text is the one line that the server gets."""
+
+
+# --- configuration --------------------------------------------------------------------------------------------------------------
+class Dump(NamedTuple):
+    """A section [dump NAME]."""
+
+    name: str
+    command: str
+    """postgresql, mysql, sqlite FILE, or a line for sh."""
+    output: str
+    """Absolute path: a folder for the first three, else the file of the standard output."""
+    required: bool
+    timeout: int
+    """Seconds."""
+
+
+class Config:
+    """/etc/btrkeep-source.conf. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.allow = ["/"]
+        self.methods = ["btrfs", "lvm", "zfs"]
+        self.most = 2
+        self.oldest = 86400
+        self.lvm_size = "10%"
+        self.may_be_live = ["/boot", "/boot/*", "/efi"]
+        self.dumps: List[Dump] = []
+        self.restore_allow: List[str] = []
+        self.restore_setuid = self.restore_devices = self.restore_links = False
+
+
+def read_config(path: str) -> Config:
+    """Returns the configuration, or the defaults if there is none. Raises Refused for an unknown key, because it may be a typing
+    error in one that protects files."""
+    config = Config()
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), default_section="")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            owner = os.fstat(file.fileno())
+            if owner.st_uid not in (0, os.geteuid()) or owner.st_mode & 0o022:
+                raise Refused(f"{path} can be changed by other users; run `chown root {path}; chmod 644 {path}`")
+            parser.read_file(file)
+    except FileNotFoundError:
+        return config
+    except (OSError, configparser.Error, UnicodeError) as error:
+        raise Refused(f"{path} cannot be read ({error}); correct it") from error
+    try:
+        for section in parser.sections():
+            keys = dict(parser.items(section))
+            if section.startswith("dump "):
+                config.dumps.append(_dump(section[5:].strip(), keys))
+            else:
+                _section(config, section, keys)
+            if keys:
+                raise ValueError(f"[{section}] has no key {min(keys)}")
+    except (KeyError, ValueError) as error:
+        raise Refused(f"{path}: {error.args[0]}; correct it") from error
+    return config
+
+
+def _section(config: Config, section: str, keys: Dict[str, str]) -> None:
+    """Moves the values of a section from `keys` to the configuration."""
+    if section == "paths":
+        config.allow = _folders(keys.pop("allow", "/"))
+    elif section == "snapshots":
+        config.methods = keys.pop("methods", " ".join(config.methods)).split()
+        if not set(config.methods) <= {"btrfs", "lvm", "zfs"}:
+            raise ValueError("methods may be btrfs, lvm and zfs")
+        most = keys.pop("most", str(config.most))
+        if not re.fullmatch(r"[1-9]\d{0,3}", most):
+            raise ValueError(f"most is a number, not {most}")
+        config.most = int(most)
+        config.oldest = _seconds(keys.pop("oldest", "1d"))
+        config.lvm_size = keys.pop("lvm_size", config.lvm_size)
+        if not re.fullmatch(r"\d+(%|[KMGTkmgt])", config.lvm_size):
+            raise ValueError("lvm_size must be like 10% (of the volume) or 5G")
+        config.may_be_live = keys.pop("may_be_live", " ".join(config.may_be_live)).split()
+    elif section == "restore":
+        config.restore_allow = _folders(keys.pop("allow", ""))
+        config.restore_setuid = _yes(keys.pop("setuid", "no"))
+        config.restore_devices = _yes(keys.pop("devices", "no"))
+        config.restore_links = _yes(keys.pop("links", "no"))
+    else:
+        raise ValueError(f"there is no section [{section}]")
+
+
+def _dump(name: str, keys: Dict[str, str]) -> Dump:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,50}", name) or name.startswith("."):
+        raise ValueError(f"the name of [dump {name}] may have letters, digits, '.', '_' and '-'")
+    if "command" not in keys:
+        raise ValueError(f"[dump {name}] has no command")
+    output = keys.pop("output", name)
+    required = _yes(keys.pop("required", "yes"))
+    return Dump(name, keys.pop("command"), os.path.join(DUMPS, output), required, _seconds(keys.pop("timeout", "1h")))
+
+
+def _folders(text: str) -> List[str]:
+    """Returns the paths, one a line."""
+    paths = [line.strip() for line in text.splitlines() if line.strip()]
+    for path in paths:
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise ValueError(f"{path} is not an absolute path")
+    return [normal(path) for path in paths]
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"(\d+)([smhd])", text.strip())
+    if not match:
+        raise ValueError(f"{text} is not a time such as 30m, 12h or 1d")
+    return int(match.group(1)) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
+
+
+def _yes(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError(f"{text} is neither yes nor no")
+    return text == "yes"
+
+
+# --- paths and mounts -----------------------------------------------------------------------------------------------------------
+def normal(path: str) -> str:
+    """Returns the path without doubled slashes, dots and a slash at its end."""
+    return "/" + os.path.normpath("/" + path).strip("/")
+
+
+def is_below(path: str, folder: str) -> bool:
+    """True also if they are equal."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def as_text(path: str) -> str:
+    """Returns a path for JSON: UTF-8 whatever the locale is, with lone surrogates for other bytes."""
+    return os.fsencode(path).decode("utf-8", "surrogateescape")
+
+
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo."""
+
+    number: int
+    parent: int
+    device: str
+    """MAJOR:MINOR."""
+    root: str
+    """The folder of the filesystem that is mounted."""
+    point: str
+    read_only: bool
+    """This mount, or the whole filesystem."""
+    kind: str
+    source: str
+    stable: bool
+    """True if the filesystem is read-only everywhere."""
+
+
+def parse_mounts(text: str) -> List[Mount]:
+    """Parses /proc/self/mountinfo."""
+    mounts = []
+    for line in filter(None, text.split("\n")):
+        before, _, after = line.partition(" - ")
+        fields, (kind, source, options) = before.split(" "), after.split(" ")[:3]
+        root, point, source = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), word)
+                               for word in (fields[3], fields[4], source))  # fmt: skip
+        stable = "ro" in options.split(",")
+        read_only = stable or "ro" in fields[5].split(",")
+        mounts.append(Mount(int(fields[0]), int(fields[1]), fields[2], root, point, read_only, kind, source, stable))
+    return mounts
+
+
+def visible(mounts: Sequence[Mount]) -> List[Mount]:
+    """Returns the mounts that a path reaches, outer ones first: not those with another mount over them."""
+    numbers = {mount.number: mount for mount in mounts}
+    children: Dict[int, List[Mount]] = {}
+    for mount in mounts:
+        if mount.parent != mount.number:
+            children.setdefault(mount.parent, []).append(mount)
+
+    def is_covered(mount: Mount) -> bool:
+        """True if another mount is over a folder above its mount point: it has the same parent then."""
+        beside = (other for other in children.get(mount.parent, []) if other is not mount)
+        parent = numbers.get(mount.parent, mount)
+        return any(is_below(mount.point, other.point) for other in beside) or (parent is not mount and is_covered(parent))
+
+    def is_shown(mount: Mount) -> bool:
+        return not is_covered(mount) and all(child.point != mount.point for child in children.get(mount.number, []))
+
+    shown = {mount.point: mount for mount in mounts if is_shown(mount)}
+    shown.setdefault("/", Mount(0, 0, "0:0", "/", "/", False, "unknown", "none", False))
+    return sorted(shown.values(), key=lambda mount: (mount.point.rstrip("/").count("/"), mount.point))
+
+
+def read_mounts() -> List[Mount]:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return visible(parse_mounts(os.fsdecode(file.read())))
+
+
+def holder(mounts: Iterable[Mount], path: str) -> Mount:
+    """Returns the mount that a path is on."""
+    return max((mount for mount in mounts if is_below(path, mount.point)), key=lambda mount: len(mount.point))
+
+
+def is_remote(mount: Mount) -> bool:
+    return mount.kind in REMOTE or mount.kind.startswith("fuse.")
+
+
+def open_below(root: int, path: str) -> int:
+    """Opens a path below the folder `root` without following any symlink, for use as a mount's end."""
+    fd = os.open(".", os.O_PATH | os.O_DIRECTORY, dir_fd=root)
+    for name in filter(None, path.split("/")):
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise NotADirectoryError(errno.ENOTDIR, "is or goes through a symlink or file", path)
+        try:
+            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    if stat.S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotADirectoryError(errno.ENOTDIR, "is a symlink", path)
+    return fd
+
+
+# --- programs -------------------------------------------------------------------------------------------------------------------
+def run(argv: Sequence[str]) -> str:
+    """Runs a program and returns its output. Raises OSError with its last line of error."""
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        out, err = process.communicate(timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise OSError(errno.ETIMEDOUT, "%s did not end within %d seconds" % (argv[0], LONGEST)) from None
+    if process.returncode:
+        raise OSError(errno.EIO, last_line(err) or "%s failed with status %d" % (argv[0], process.returncode))
+    return os.fsdecode(out)
+
+
+def last_line(output: bytes) -> str:
+    lines = os.fsdecode(output).strip().splitlines()
+    return one_line(lines[-1]) if lines else ""
+
+
+def one_line(text: str) -> str:
+    """Returns a text without control characters, of at most 500 characters."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "?", text)[:500]
+
+
+def reason_of(error: OSError) -> str:
+    """Returns the reason why a snapshot is not possible."""
+    if error.errno == errno.ENOSPC:
+        return "the filesystem is full"
+    if error.errno == errno.ETXTBSY:
+        return "an active swap file is in the subvolume; move it to a subvolume of its own"
+    return one_line(error.strerror or str(error))
+
+
+# --- btrfs ----------------------------------------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+    """A folder, opened for ioctl without following symlinks."""
+    top = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        end = open_below(top, path)
+        try:
+            fd = os.open("/proc/self/fd/%d" % end, os.O_RDONLY | os.O_DIRECTORY)
+        finally:
+            os.close(end)
+    finally:
+        os.close(top)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def nested_subvolumes(fd: int) -> List[str]:
+    """Returns the subvolumes directly in the one of `fd`, as paths relative to that folder."""
+    paths, least = [], 0
+    while True:
+        answer = bytearray(struct.pack("=Q4088x", least))
+        is_more = False
+        try:
+            fcntl.ioctl(fd, GET_SUBVOL_ROOTREF, answer)
+        except OSError as error:
+            if error.errno != errno.EOVERFLOW:
+                raise
+            is_more = True
+        (least,) = struct.unpack_from("=Q", answer)
+        for number in range(answer[4088]):
+            tree, folder = struct.unpack_from("=QQ", answer, 8 + 16 * number)
+            name = bytearray(struct.pack("=QQ4080x", folder, tree))
+            try:
+                fcntl.ioctl(fd, INO_LOOKUP_USER, name)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.ENOENT):  # not below this folder, or deleted
+                    continue
+                raise
+            above, last = bytes(name[272:]).split(b"\0")[0], bytes(name[16:272]).split(b"\0")[0]
+            paths.append(os.fsdecode(above + last))
+        if not is_more:
+            return paths
+        if len(paths) > MOST_NESTED:
+            raise OSError(errno.EOVERFLOW, "there are more than %d nested subvolumes" % MOST_NESTED)
+
+
+def is_read_only_subvolume(fd: int) -> bool:
+    flags = bytearray(8)
+    fcntl.ioctl(fd, SUBVOL_GETFLAGS, flags)
+    return bool(struct.unpack("=Q", flags)[0] & SUBVOL_RDONLY)
+
+
+def hidden_folder(top: int) -> int:
+    """Opens the folder of our snapshots at the top of a subvolume, and makes it if it is missing. Raises OSError if a user made
+    it."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(HIDDEN, 0o700, dir_fd=top)
+    fd = os.open(HIDDEN, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+    owner = os.fstat(fd)
+    if owner.st_uid != os.geteuid() or owner.st_mode & 0o077:
+        os.close(fd)
+        raise OSError(errno.EPERM, f"the folder {HIDDEN} is not root's own; remove it")
+    return fd
+
+
+def take_btrfs(piece: Dict[str, Any]) -> None:
+    with opened(piece["folder"]) as top, opened(piece["of"]) as source:
+        folder = hidden_folder(top)
+        try:
+            words = struct.pack("=qQQ32x4040s", source, 0, SUBVOL_RDONLY, piece["name"].encode())
+            fcntl.ioctl(folder, SNAP_CREATE_V2, bytearray(words))
+        finally:
+            os.close(folder)
+
+
+def remove_btrfs(piece: Dict[str, Any]) -> None:
+    try:
+        with opened(piece["folder"]) as top:
+            folder = os.open(HIDDEN, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, piece["name"].encode())))
+            finally:
+                os.close(folder)
+            with contextlib.suppress(OSError):
+                os.rmdir(HIDDEN, dir_fd=top)
+    except FileNotFoundError:  # the filesystem is no longer mounted, or nothing was made
+        pass
+
+
+# --- LVM and ZFS ----------------------------------------------------------------------------------------------------------------
+def logical_volume(mount: Mount) -> Optional[Dict[str, str]]:
+    """Returns what lvs reports of the volume that a filesystem is on; None if it is on none. Raises OSError if that is unknown."""
+    try:
+        with open(f"/sys/dev/block/{mount.device}/dm/uuid") as file:
+            if not file.read().startswith("LVM-"):
+                return None
+        with open(f"/sys/dev/block/{mount.device}/dm/name") as file:
+            device = "/dev/mapper/" + file.read().strip()
+    except FileNotFoundError:
+        return None
+    (report,) = _lvs("vg_name,lv_name,segtype,pool_lv,lv_size", device)
+    return report
+
+
+def _lvs(columns: str, *volumes: str) -> List[Dict[str, str]]:
+    words = ["lvs", "--reportformat", "json", "--units", "b", "--nosuffix", "-o", columns]
+    rows = json.loads(run(words + list(volumes)))["report"][0]["lv"]
+    return [dict(row) for row in rows]
+
+
+def take_lvm(piece: Dict[str, Any]) -> None:
+    words = ["lvcreate", "--quiet", "--yes", "--snapshot", "--name", piece["name"]]
+    if piece["method"] == "lvm-thin":
+        words += ["--setactivationskip", "n"]
+    elif piece["size"].endswith("%"):
+        words += ["--extents", piece["size"] + "ORIGIN"]
+    else:
+        words += ["--size", piece["size"]]
+    run([*words, "{}/{}".format(piece["group"], piece["of"])])
+
+
+def lvm_device(piece: Dict[str, Any]) -> str:
+    return "/dev/mapper/{}-{}".format(piece["group"].replace("-", "--"), piece["name"].replace("-", "--"))
+
+
+def is_full(piece: Dict[str, Any]) -> bool:
+    """True if a classic snapshot had no space for what changed, so that it can no longer be read."""
+    if piece["method"] != "lvm":
+        return False
+    try:
+        (row,) = _lvs("lv_attr", "{}/{}".format(piece["group"], piece["name"]))
+    except (OSError, ValueError):
+        return False
+    return row["lv_attr"][4:5] in ("I", "S")
+
+
+def remove_lvm(piece: Dict[str, Any]) -> None:
+    name = "{}/{}".format(piece["group"], piece["name"])
+    if any(row["lv_name"] == piece["name"] for row in _lvs("lv_name", piece["group"])):
+        run(["lvremove", "--quiet", "--yes", name])
+
+
+def take_zfs(piece: Dict[str, Any]) -> None:
+    run(["zfs", "snapshot", "{}@{}".format(piece["of"], piece["name"])])
+
+
+def remove_zfs(piece: Dict[str, Any]) -> None:
+    name = "{}@{}".format(piece["of"], piece["name"])
+    if name in run(["zfs", "list", "-H", "-t", "snapshot", "-o", "name", "-d", "1", piece["of"]]).split("\n"):
+        run(["zfs", "destroy", name])
+
+
+TAKE = {"btrfs": take_btrfs, "lvm": take_lvm, "lvm-thin": take_lvm, "zfs": take_zfs}
+REMOVE = {"btrfs": remove_btrfs, "lvm": remove_lvm, "lvm-thin": remove_lvm, "zfs": remove_zfs}
+
+
+# --- the plan of a session ------------------------------------------------------------------------------------------------------
+class Plan:
+    """What `begin` takes. A piece is one snapshot: a method, a name, and where it is."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.pieces: Dict[str, Dict[str, Any]] = {}
+        """By the key of the filesystem or subvolume."""
+        self.places: List[Dict[str, Any]] = []
+        """Each place of a filesystem or subvolume below the paths: `point`, `key` of its piece or None, `folder` of it, `reason` if
+        it is live, and `counts`: False if it does not matter for consistency."""
+
+        self.reason = ""
+        """Why no snapshot can be taken at all, or ""."""
+
+    def add(self, point: str, key: Optional[str], folder: str = "", reason: str = "") -> None:
+        place = {"point": point, "key": key, "folder": folder, "reason": reason, "counts": True}
+        self.places.append(place)
+
+    def piece(self, key: str, **values: Any) -> str:
+        """Adds a snapshot unless it is planned already; returns its key."""
+        name = "%s%s.%d" % ("" if values["method"] == "btrfs" else PREFIX, self.session, len(self.pieces))
+        if key not in self.pieces:
+            self.pieces[key] = dict(values, name=name, taken=None)
+        return key
+
+
+def make_plan(mounts: Sequence[Mount], paths: Sequence[str], config: Config, session: str) -> Plan:
+    """Plans the snapshots for the paths. Changes nothing."""
+    plan, wanted = Plan(session), {name for path in paths for name in (path, os.path.realpath(path))}
+    tops = btrfs_tops(mounts) if "btrfs" in config.methods else {}
+    for mount in mounts:
+        is_wanted = any(is_below(mount.point, path) or holder(mounts, path) is mount for path in wanted)
+        if not is_wanted or mount.kind in PSEUDO:
+            continue
+        before = len(plan.places)
+        try:
+            reason = _plan_mount(plan, mount, mounts, wanted, config, tops)
+        except (OSError, ValueError, KeyError) as error:
+            reason = reason_of(error) if isinstance(error, OSError) else "its volume cannot be read"
+        if reason:
+            plan.places = [place for place in plan.places if place["point"] != mount.point]
+            plan.add(mount.point, None, "", reason)
+        if mount.kind in VOLATILE or is_remote(mount) or any(fnmatch.fnmatchcase(mount.point, each) for each in config.may_be_live):
+            for place in plan.places[before:]:
+                place["counts"] = False
+    used = {place["key"] for place in plan.places}
+    plan.pieces = {key: piece for key, piece in plan.pieces.items() if key in used}
+    return plan
+
+
+def btrfs_tops(mounts: Sequence[Mount]) -> Dict[int, Mount]:
+    """Returns a writable mount of each subvolume whose top folder is mounted, by its device number."""
+    tops = {}
+    for mount in mounts:
+        if mount.kind == "btrfs" and not mount.read_only:
+            with contextlib.suppress(OSError):
+                status = os.stat(mount.point)
+                if status.st_ino == SUBVOLUME_TOP:
+                    tops[status.st_dev] = mount
+    return tops
+
+
+def _plan_mount(plan: Plan, mount: Mount, mounts: Sequence[Mount], wanted: Set[str], config: Config, tops: Dict[int, Mount]) -> str:
+    """Plans one mount; returns the reason why it can only be read live, or ""."""
+    if mount.stable:
+        plan.add(mount.point, None)
+        return ""
+    if mount.kind == "btrfs" and "btrfs" in config.methods:
+        return _plan_btrfs(plan, mount, mounts, wanted, tops)
+    if mount.kind == "zfs" and "zfs" in config.methods:
+        if mount.root != "/":
+            return "a folder of a ZFS dataset is mounted here"
+        plan.add(mount.point, plan.piece(mount.source, method="zfs", of=mount.source, mount=mount.point))
+        return ""
+    if mount.kind in ("ext2", "ext3", "ext4", "xfs") and "lvm" in config.methods:
+        volume = logical_volume(mount)
+        if volume is None:
+            return f"{mount.kind} on a plain partition"
+        method = "lvm-thin" if volume["pool_lv"] else "lvm"
+        place = {"group": volume["vg_name"], "of": volume["lv_name"], "size": config.lvm_size, "kind": mount.kind}
+        plan.add(mount.point, plan.piece(mount.device, method=method, mount=mount.point, **place), mount.root.strip("/"))
+        return ""
+    return f"{mount.kind} has no snapshots"
+
+
+def _plan_btrfs(plan: Plan, mount: Mount, mounts: Sequence[Mount], wanted: Set[str], tops: Dict[int, Mount]) -> str:
+    with opened(mount.point) as fd:
+        status = os.fstat(fd)
+        top = tops.get(status.st_dev)
+        if status.st_ino == SUBVOLUME_TOP and is_read_only_subvolume(fd):
+            plan.add(mount.point, None)
+            return ""
+        if top is None:
+            return "the subvolume is mounted nowhere writable and whole"
+        folder = os.path.relpath(mount.root, top.root)
+        key = plan.piece(str(status.st_dev), method="btrfs", folder=top.point, of=top.point, mount=mount.point)
+        plan.add(mount.point, key, "" if folder == "." else folder)
+    _plan_nested(plan, mount, mount.point, top.point, mounts, wanted)
+    return ""
+
+
+def _plan_nested(plan: Plan, mount: Mount, above: str, top: str, mounts: Sequence[Mount], wanted: Set[str]) -> None:
+    """Plans the subvolumes in the one at `above` which have no mount of their own. `top`: where the snapshots are."""
+    with opened(above) as fd:
+        names = nested_subvolumes(fd)
+    for name in names:
+        path = normal(above + "/" + name)
+        is_wanted = any(is_below(path, each) or is_below(each, path) for each in wanted)
+        if not is_wanted or set(NEVER) & set(path[len(mount.point) :].split("/")) or holder(mounts, path) is not mount:
+            continue
+        with opened(path) as fd:
+            if is_read_only_subvolume(fd):
+                plan.add(path, None)
+                continue
+            key = plan.piece(str(os.fstat(fd).st_dev), method="btrfs", folder=top, of=path, mount=path)
+        plan.add(path, key)
+        if len(plan.pieces) > MOST_NESTED:
+            raise OSError(errno.EOVERFLOW, "there are more than %d nested subvolumes" % MOST_NESTED)
+        _plan_nested(plan, mount, path, top, mounts, wanted)
+
+
+def take(plan: Plan) -> None:
+    """Takes the snapshots. A place whose snapshot fails becomes live."""
+    for key, piece in list(plan.pieces.items()):
+        try:
+            TAKE[piece["method"]](piece)
+            piece["taken"] = moment()
+        except OSError as error:
+            for place in plan.places:
+                if place["key"] == key:
+                    place.update(key=None, folder="", reason=reason_of(error))
+            with contextlib.suppress(OSError):
+                REMOVE[piece["method"]](piece)
+            del plan.pieces[key]
+
+
+def moment() -> str:
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + ".%03dZ" % (now % 1 * 1000)
+
+
+def consistency(plan: Plan, mounts: Sequence[Mount], path: str) -> Dict[str, Any]:
+    """Returns the answer about one path."""
+    places: Dict[str, Dict[str, Any]] = {}
+    for name in {path, os.path.realpath(path)}:
+        above = [place for place in plan.places if is_below(name, place["point"])]
+        deepest = max(above, key=lambda place: len(place["point"]), default=None)
+        if deepest and len(deepest["point"]) >= len(holder(mounts, name).point):
+            places[deepest["point"]] = deepest
+        places.update((place["point"], place) for place in plan.places if is_below(place["point"], name))
+    live = ["{}: {}".format(place["point"], place["reason"]) for place in places.values() if place["reason"] and place["counts"]]
+    if not os.path.lexists(path):
+        live = ["it does not exist"]
+    elif plan.reason:
+        live = [plan.reason]
+    elif not live and all(place["reason"] for place in places.values()):
+        live = ["{}: {}".format(place["point"], place["reason"]) for place in places.values()] or ["it is on a pseudo filesystem"]
+    reason = as_text(live[0] + (" (and %d more)" % (len(live) - 1) if len(live) > 1 else "")) if live else None
+    methods = sorted({plan.pieces[place["key"]]["method"] for place in places.values() if place["key"]})
+    return {"path": as_text(path), "consistency": "live" if live else "snapshot", "methods": methods, "reason": reason}
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------------------
+class Sessions:
+    """The folder with the records of sessions: NAME.json, and NAME.lock, which each rsync of the session holds."""
+
+    def __init__(self, folder: str, config: Config) -> None:
+        self.folder = folder
+        self.config = config
+
+    def prepare(self) -> None:
+        os.makedirs(self.folder, 0o700, exist_ok=True)
+        status = os.lstat(self.folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise Refused(f"{self.folder} is not root's own folder; remove it")
+
+    def path(self, name: str, ending: str) -> str:
+        return os.path.join(self.folder, name + ending)
+
+    def names(self) -> List[str]:
+        ends = (name[:-5] for name in os.listdir(self.folder) if name.endswith(".json"))
+        return sorted(name for name in ends if SESSION.fullmatch(name))
+
+    @contextlib.contextmanager
+    def locked(self, name: str = "all", longest: float = LONGEST) -> Iterator[None]:
+        """Only one process at a time begins or removes sessions, or makes a dump."""
+        fd = os.open(self.path(name, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            deadline = time.monotonic() + longest
+            while not _locks(fd, fcntl.LOCK_EX):
+                if time.monotonic() > deadline:
+                    raise Refused("another request has kept this host busy for %d seconds; try again later" % longest)
+                time.sleep(0.05)
+            yield
+        finally:
+            os.close(fd)
+
+    def write(self, record: Dict[str, Any]) -> None:
+        new = self.path("session", ".new")
+        with open(new, "w") as file:
+            json.dump(record, file)
+        os.rename(new, self.path(record["session"], ".json"))
+
+    def read(self, name: str) -> Dict[str, Any]:
+        try:
+            with open(self.path(name, ".json")) as file:
+                return dict(json.load(file))
+        except FileNotFoundError:
+            raise Refused(f"the session {name} is gone; begin another one") from None
+
+    def remove(self, name: str, patience: Optional[float]) -> Optional[List[str]]:
+        """Removes a session and returns the mount points whose snapshot overflowed; None if an rsync uses it. With `patience`, it
+        waits that many seconds for these, and then ends them. Raises OSError if a snapshot could not be removed."""
+        lock = os.open(self.path(name, ".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            if not _locks(lock, fcntl.LOCK_EX) and not (patience is not None and self._end_readers(name, lock, patience)):
+                return None
+            full = []
+            if os.path.exists(self.path(name, ".json")):
+                pieces = self.read(name)["pieces"]
+                full = [as_text(piece["mount"]) for piece in pieces if is_full(piece)]
+                self._remove_pieces(pieces)
+                stop_timer(name)
+                os.unlink(self.path(name, ".json"))
+            os.unlink(self.path(name, ".lock"))
+            return full
+        finally:
+            os.close(lock)
+
+    def _remove_pieces(self, pieces: Sequence[Dict[str, Any]]) -> None:
+        """Removes snapshots. A volume is in use for a moment after its last reader has ended."""
+        deadline, left = time.monotonic() + 5, list(pieces)
+        while left:
+            error = None
+            for piece in list(left):
+                try:
+                    REMOVE[piece["method"]](piece)
+                    left.remove(piece)
+                except OSError as problem:
+                    error = problem
+            if error and time.monotonic() > deadline:
+                raise error
+            if error:
+                time.sleep(0.2)
+
+    def _end_readers(self, name: str, lock: int, patience: float) -> bool:
+        """Ends the session's rsync processes, as a lost connection would."""
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            for pid in self._readers(name) if number else []:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            deadline = time.monotonic() + (patience if not number else 5)
+            while time.monotonic() < deadline:
+                if _locks(lock, fcntl.LOCK_EX):
+                    return True
+                time.sleep(0.05)
+        return _locks(lock, fcntl.LOCK_EX)
+
+    def _readers(self, name: str) -> List[int]:
+        pids = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                links = {os.readlink(f"/proc/{entry}/fd/{fd}") for fd in os.listdir(f"/proc/{entry}/fd")}
+                if any(link.endswith(f"/{name}.lock") for link in links) and int(entry) != os.getpid():
+                    pids.append(int(entry))
+        return pids
+
+    def tidy(self, server: Optional[str]) -> List[str]:
+        """Removes this server's sessions that no rsync uses, and all that are too old; returns problems."""
+        problems = []
+        for name in self.names():
+            is_old = time.time() - start_of(name) > self.config.oldest
+            if is_old or owner_of(name) == server:
+                try:
+                    self.remove(name, 0 if is_old else None)
+                except OSError as error:
+                    problems.append(f"{name}: {reason_of(error)}")
+        return problems
+
+    def remove_orphans(self, server: Optional[str], mounts: Iterable[Mount]) -> None:
+        """Removes snapshots of which no session is recorded: /run is empty after a reboot. Without a server: old ones of all."""
+        recorded = set(self.names())
+
+        def is_orphan(session: str) -> bool:
+            if not SESSION.fullmatch(session) or session in recorded:
+                return False
+            return owner_of(session) == server if server else time.time() - start_of(session) > self.config.oldest
+
+        kinds = {mount.kind for mount in mounts}
+        for mount in mounts:
+            if mount.kind == "btrfs" and "btrfs" in self.config.methods and not mount.read_only:
+                with contextlib.suppress(OSError):
+                    for name in os.listdir(os.path.join(mount.point, HIDDEN)):
+                        if is_orphan(name.rpartition(".")[0]):
+                            remove_btrfs({"folder": mount.point, "name": name})
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if "lvm" in self.config.methods and any(os.path.exists(f"/sys/dev/block/{mount.device}/dm") for mount in mounts):
+                for row in _lvs("vg_name,lv_name"):
+                    if row["lv_name"].startswith(PREFIX) and is_orphan(row["lv_name"][len(PREFIX) :].rpartition(".")[0]):
+                        remove_lvm({"group": row["vg_name"], "name": row["lv_name"]})
+        with contextlib.suppress(OSError):
+            if "zfs" in self.config.methods and "zfs" in kinds:
+                for line in run(["zfs", "list", "-H", "-t", "snapshot", "-o", "name"]).split("\n"):
+                    dataset, _, name = line.partition("@")
+                    if name.startswith(PREFIX) and is_orphan(name[len(PREFIX) :].rpartition(".")[0]):
+                        remove_zfs({"of": dataset, "name": name})
+
+
+def _locks(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def owner_of(session: str) -> str:
+    match = SESSION.fullmatch(session)
+    return match.group(1) if match else ""
+
+
+def start_of(session: str) -> float:
+    """Returns the time of a session's start."""
+    match = SESSION.fullmatch(session)
+    return calendar.timegm(time.strptime(match.group(2), "%Y%m%dT%H%M%SZ")) if match else 0.0
+
+
+def start_timer(session: str, after: int, arguments: Sequence[str]) -> None:
+    """Lets systemd remove the session if nothing else does. Without systemd, the next `begin` does it."""
+    if os.path.isdir("/run/systemd/system") and shutil.which("systemd-run"):
+        words = ["systemd-run", "--quiet", "--collect", f"--unit={PREFIX}{session}", "--on-active=%d" % after]
+        with contextlib.suppress(OSError):
+            run([*words, sys.executable, "-I", os.path.abspath(__file__), *list(arguments), "clean"])
+
+
+def stop_timer(session: str) -> None:
+    if os.path.isdir("/run/systemd/system") and shutil.which("systemctl"):
+        with contextlib.suppress(OSError):
+            run(["systemctl", "--quiet", "stop", f"{PREFIX}{session}.timer"])
+
+
+# --- dumps ----------------------------------------------------------------------------------------------------------------------
+def make_dump(dump: Dump) -> Dict[str, Any]:
+    """Runs one dump and replaces its output when it has succeeded; returns the answer about it."""
+    answer: Dict[str, Any] = {"name": dump.name, "path": as_text(dump.output), "seconds": 0.0, "bytes": 0, "error": None}
+    answer.update(status=None, required=dump.required)
+    start, new = time.monotonic(), dump.output + ".new"
+    try:
+        is_ours = dump.output.startswith(DUMPS + "/")
+        for folder in (os.path.dirname(DUMPS), DUMPS) if is_ours else (os.path.dirname(dump.output),):
+            if not os.path.isdir(folder):
+                os.makedirs(folder)
+                os.chmod(folder, 0o711 if is_ours else 0o700)  # an owner of a database writes below it
+        _delete(new)
+        kind, _, rest = dump.command.partition(" ")
+        ready = {"postgresql": dump_postgresql, "mysql": dump_mysql, "sqlite": dump_sqlite}.get(kind)
+        if ready:
+            os.mkdir(new, 0o700)
+            ready(new, rest.strip(), start + dump.timeout)
+        else:
+            _into(new, ["/bin/sh", "-c", dump.command], start + dump.timeout)
+        answer["bytes"] = _bytes_of(new)
+        if os.path.isdir(dump.output) and not os.path.islink(dump.output):
+            _delete(dump.output + ".old")
+            os.rename(dump.output, dump.output + ".old")
+        os.rename(new, dump.output)
+        _delete(dump.output + ".old")
+        answer["status"] = 0
+    except subprocess.CalledProcessError as error:
+        answer["status"], answer["error"] = error.returncode, as_text(error.output)
+    except OSError as error:
+        answer["status"], answer["error"] = 1, as_text(one_line(str(error)))
+    if answer["status"]:
+        _delete(new)
+    answer["seconds"] = round(time.monotonic() - start, 3)
+    return answer
+
+
+def dump_postgresql(folder: str, _rest: str, deadline: float) -> None:
+    """Writes globals.sql, and NAME.sql for each database, as pg_dump prints it."""
+    user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
+    _into(folder + "/globals.sql", [*user, "pg_dumpall", "--globals-only"], deadline)
+    query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"
+    _into(folder + "/.names", [*user, "psql", "-X", "-A", "-t", "-c", query, "postgres"], deadline)
+    for name in _names(folder):
+        # --dbname takes a connection string: quoted, so that a database's name is not read as one.
+        quoted = "dbname='{}'".format(name.replace("\\", "\\\\").replace("'", "\\'"))
+        _into(folder + "/" + _file_name(name) + ".sql", [*user, "pg_dump", "--create", "--dbname=" + quoted], deadline)
+
+
+def dump_mysql(folder: str, _rest: str, deadline: float) -> None:
+    """Writes NAME.sql for each database of MySQL or MariaDB, in one transaction each."""
+    is_mariadb = shutil.which("mariadb-dump") is not None
+    client, dumper = ("mariadb", "mariadb-dump") if is_mariadb else ("mysql", "mysqldump")
+    _into(folder + "/.names", [client, "--batch", "--skip-column-names", "-e", "SHOW DATABASES"], deadline)
+    words = "--single-transaction --quick --routines --events --triggers --skip-dump-date --order-by-primary --databases".split()
+    for name in _names(folder):
+        if name not in ("information_schema", "performance_schema", "sys"):
+            _into(folder + "/" + _file_name(name) + ".sql", [dumper, *words, "--", name], deadline)
+
+
+COPY_SQLITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=60).backup(sqlite3.connect(sys.argv[2]))"
+
+
+def dump_sqlite(folder: str, file: str, deadline: float) -> None:
+    """Copies an SQLite database with its own backup function, in one step, so that a writer cannot make it start again.
+
+    It runs as the owner of the file, who could otherwise let root open other files as its journal.
+    """
+    status = os.stat(file)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", file)
+    copy, log = os.path.join(folder, os.path.basename(file)), folder + "/.log"
+    if sys.version_info >= (3, 7):
+        words = [sys.executable, "-I", "-c", COPY_SQLITE, file, copy]
+    else:
+        words = ["sqlite3", "-bail", "-cmd", ".timeout 60000", file, ".backup '{}'".format(copy.replace("'", "''"))]
+    owner = (status.st_uid, status.st_gid) if not os.geteuid() else None
+    if owner:
+        os.chown(folder, *owner)
+    _into(log, words, deadline, owner)
+    if owner:
+        os.chown(folder, 0, 0)
+    os.unlink(log)
+
+
+def _names(folder: str) -> List[str]:
+    with open(folder + "/.names", encoding="utf-8", errors="surrogateescape") as file:
+        names = [name for name in file.read().split("\n") if name]
+    os.unlink(folder + "/.names")
+    return names
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[/%\x00-\x1f]|^\.", lambda match: f"%{ord(match.group(0)):02X}", name)
+
+
+def _into(path: str, argv: Sequence[str], deadline: float, owner: Optional[Tuple[int, int]] = None) -> None:
+    """Runs a program with its output in a new file. Raises CalledProcessError with its last line of error as `output`.
+
+    `owner`: the user and group that it runs as.
+    """
+
+    def prepare() -> None:
+        if owner:
+            os.setgroups([])
+            os.setgid(owner[1])
+            os.setuid(owner[0])
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # it ends when this program is killed
+
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.PIPE, cwd="/", start_new_session=True, preexec_fn=prepare
+        )
+    try:
+        _, err = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+        error = last_line(err)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        error = "it took longer than its timeout"
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, argv[0], error or "status %d" % process.returncode)
+
+
+def _delete(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _bytes_of(path: str) -> int:
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    return sum(os.path.getsize(os.path.join(path, name)) for name in os.listdir(path))
+
+
+# --- the words of an rsync ------------------------------------------------------------------------------------------------------
+_LETTERS = re.compile(r"-(?=.)[ADEHIJNORSUWXcdghlmnopqrtuvxyz]*(e\d*\.[A-Za-z0-9]*)?")
+_NUMBERED = re.compile(r"-[B@]-?\d+")
+_NUMBER, _WORDS, _SIZE = r"-?\d+", r"[A-Za-z0-9,._-]+", r"[A-Za-z0-9.+-]+"
+READ_OPTIONS: Dict[str, Optional[str]] = {
+    **dict.fromkeys(
+        "append dirs existing fuzzy ignore-existing ignore-missing-args ignore-times inplace list-only size-only".split()
+    ),
+    **dict.fromkeys("group hard-links links munge-links numeric-ids owner perms recursive safe-links specials times".split()),
+    **dict.fromkeys("msgs2stderr new-compress no-msgs2stderr old-compress one-file-system open-noatime stats use-qsort".split()),
+    **dict.fromkeys("no-W no-implied-dirs no-r no-relative no-specials".split()),
+    **dict.fromkeys("timeout checksum-seed compress-level compress-threads block-size modify-window".split(), _NUMBER),
+    **dict.fromkeys("checksum-choice compress-choice iconv info stderr".split(), _WORDS),
+    **dict.fromkeys("bwlimit max-size min-size max-alloc".split(), _SIZE),
+    "skip-compress": r"[A-Za-z0-9./-]+",
+    "log-format": r"[A-Za-z0-9%|]+",
+}
+"""The long options that an rsync may have which only reads, with a pattern of the value, or None. Not those that follow links
+(copy-links), read devices, name files (log-file, files-from, write-batch), delete files, or take other words from the connection.
+"""
+WRITE_OPTIONS = dict(READ_OPTIONS, partial=None, fsync=None, preallocate=None)
+"""The same for a restore. It deletes nothing, and uses no folder besides its target."""
+
+
+def rsync_words(words: Sequence[str], is_sender: bool) -> Tuple[List[str], List[str]]:
+    """Returns the options and the paths of `--server [--sender] OPTIONS . PATH...`. Raises Refused for everything unknown."""
+    start = ["--server", "--sender"] if is_sender else ["--server"]
+    if list(words[: len(start)]) != start or (not is_sender and words[1:2] == ["--sender"]):
+        raise Refused("this key only %s files with rsync" % ("reads" if is_sender else "restores"))
+    rest, allowed = list(words[len(start) :]), READ_OPTIONS if is_sender else WRITE_OPTIONS
+    if "." not in rest:
+        raise Refused("the rsync request has no paths")
+    dot = rest.index(".")
+    options, paths = rest[:dot], rest[dot + 1 :]
+    for option in options:
+        if _LETTERS.fullmatch(option) or _NUMBERED.fullmatch(option):
+            continue
+        name, is_given, value = option[2:].partition("=")
+        if not option.startswith("--") or name not in allowed:
+            raise Refused(f"the rsync option {one_line(option)} is not allowed")
+        pattern = allowed[name]
+        if bool(is_given) != (pattern is not None) or (pattern and not re.fullmatch(pattern, value)):
+            raise Refused(f"the rsync option {one_line(option)} has a value that is not allowed")
+    if not paths or (not is_sender and len(paths) != 1):
+        raise Refused("the rsync request has no path, or too many")
+    for path in paths:
+        checked_path(path)
+    return options, paths
+
+
+def checked_path(path: str) -> str:
+    """Returns a path of a request in its normal form."""
+    if not path.startswith("/"):
+        raise Refused(f"{one_line(path)} is not an absolute path")
+    if ".." in path.split("/"):
+        raise Refused(f"{one_line(path)} has .. in it")
+    return normal(path)
+
+
+def require_allowed(path: str, allowed: Sequence[str], hint: str) -> None:
+    if not any(is_below(path, folder) for folder in allowed):
+        raise Refused(f"{one_line(path)} is not one of the allowed paths; {hint}")
+
+
+# --- the view in which rsync runs -----------------------------------------------------------------------------------------------
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    if getattr(LIBC, name)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def mount_at(source: Optional[str], target: str, kind: Optional[str], flags: int, data: str = "") -> None:
+    texts = [os.fsencode(text) if text is not None else None for text in (source, target, kind)]
+    _call("mount", texts[0], texts[1], texts[2], ctypes.c_ulong(flags), os.fsencode(data) if data else None)
+
+
+def bind(source: str, root: str, point: str, recursive: bool = False, read_only: bool = True) -> None:
+    """Shows `source` at `point` below the folder `root`; follows no symlink on either side."""
+    top, view = os.open("/", os.O_PATH), os.open(root, os.O_PATH)
+    fds = [top, view]
+    try:
+        fds += [open_below(top, source), open_below(view, point)]
+        flags = MS_BIND | (MS_REC if recursive else 0)
+        mount_at("/proc/self/fd/%d" % fds[2], "/proc/self/fd/%d" % fds[3], None, flags)
+        if read_only:
+            # `view` may be the mount that is covered now.
+            new = os.open(root, os.O_PATH)
+            fds.append(new)
+            fds.append(open_below(new, point))
+            shown = "/proc/self/fd/%d" % fds[-1]
+            kept = os.statvfs(shown).f_flag
+            flags = kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)  # nosuid, nodev, noexec, noatime
+            mount_at(None, shown, None, MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def can_mount() -> str:
+    """Returns the reason why no view can be made, or ""."""
+    if os.geteuid():
+        return "btrkeep-source runs without root"
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own_mounts()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    status = os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+    return f"mounts are not possible here: {os.strerror(status)}" if status else ""
+
+
+def own_mounts() -> None:
+    _call("unshare", CLONE_NEWNS)
+    mount_at(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def enter_view(state: str, record: Optional[Dict[str, Any]], allowed: Sequence[str], read_only: bool = True) -> None:
+    """Moves this process to a root folder with the host's files in their places: the snapshots of a session, and only the allowed
+    paths. No link leads out of it."""
+    stage = os.path.join(state, "view")
+    os.makedirs(stage, 0o700, exist_ok=True)
+    own_mounts()
+    mounts = read_mounts()
+    mount_at("tmpfs", stage, "tmpfs", 0, "mode=755,size=4m")
+    full, root = stage + "/full", stage + "/root"
+    for folder in (full, root, stage + "/empty"):
+        os.mkdir(folder, 0o755)
+    paths = record["paths"] if record else allowed
+    places = {place["point"]: place for place in record["places"]} if record else {}
+    shown = [mount.point for mount in mounts if _is_shown(mount, paths)]
+    # /dev has to be shown where /dev/shm is.
+    points = {mount.point for mount in mounts if any(is_below(point, mount.point) for point in shown)}
+    _build(stage, full, places, points, read_only)
+    if list(allowed) != ["/"]:
+        _limit(full, root, allowed, read_only)
+        full = root
+    os.chdir(full)
+    try:
+        _call("pivot_root", b".", b".")
+        _call("umount2", b".", MNT_DETACH)
+    except (OSError, AttributeError):  # the root is the initial RAM disk
+        os.chroot(".")
+    os.chdir("/")
+
+
+def _is_shown(mount: Mount, paths: Sequence[str]) -> bool:
+    """Only the filesystems of these paths and of rsync: others could not be unplugged while it runs, or may hang."""
+    return mount.kind not in PSEUDO and any(
+        is_below(mount.point, path) or is_below(path, mount.point) for path in [*paths, *RUNTIME]
+    )
+
+
+def _build(stage: str, full: str, places: Dict[str, Dict[str, Any]], points: Set[str], read_only: bool) -> None:
+    """Shows the host's files at `full`. `places`: those of the session; `points`: where anything is mounted now."""
+    for point in sorted({*places, *points}, key=lambda point: (point.rstrip("/").count("/"), point)):
+        place = places.get(point)
+        try:
+            source = _source(stage, place["piece"], place["folder"]) if place and place["piece"] else point
+            bind(source, full, point, read_only=read_only)
+        except OSError as error:
+            # What was mounted after the snapshot was taken has no folder in it, and a user's FUSE is closed even to root.
+            # A subvolume without a mount may be deleted.
+            is_needed = place and (place["piece"] or (place["counts"] and error.errno != errno.ENOENT))
+            if point == "/" or is_needed:
+                raise
+        with contextlib.suppress(OSError):
+            bind(stage + "/empty", full, point.rstrip("/") + "/" + HIDDEN)
+
+
+def _source(stage: str, piece: Dict[str, Any], folder: str) -> str:
+    """Returns the folder with a snapshot's files; mounts the snapshot if necessary."""
+    if piece["method"] == "btrfs":
+        source = "{}/{}/{}".format(piece["folder"], HIDDEN, piece["name"])
+        with opened(source) as fd:
+            if os.fstat(fd).st_ino != SUBVOLUME_TOP or not is_read_only_subvolume(fd):
+                raise Refused("the snapshot of {} was replaced; begin another session".format(piece["mount"]))
+    elif piece["method"] == "zfs":
+        source = "{}/.zfs/snapshot/{}".format(piece["mount"], piece["name"])
+        os.listdir(source)  # lets the kernel mount it
+    else:
+        source = "{}/lvm-{}-{}".format(stage, piece["group"], piece["of"])
+        if not os.path.isdir(source):
+            os.mkdir(source)
+            mount_at(lvm_device(piece), source, piece["kind"], MS_RDONLY, "nouuid" if piece["kind"] == "xfs" else "")
+    return source + "/" + folder
+
+
+def _limit(full: str, root: str, allowed: Sequence[str], read_only: bool) -> None:
+    """Shows only the allowed paths of `full` at `root`, and what rsync needs to start."""
+    bind(root, root, "/", read_only=False)
+    folders = [(root, os.lstat(full))]
+    for path in RUNTIME:
+        if os.path.islink(full + path):
+            os.symlink(os.readlink(full + path), root + path)
+        elif os.path.lexists(full + path):
+            _place(full, root, path, folders, True)
+    for path in allowed:
+        try:
+            _place(full, root, path, folders, read_only)
+        except OSError as error:
+            raise Refused(f"the allowed path {path} cannot be used ({error.strerror}); correct the configuration") from error
+    for folder, status in reversed(folders):
+        os.chown(folder, status.st_uid, status.st_gid)
+        os.chmod(folder, stat.S_IMODE(status.st_mode))
+        os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
+    mount_at(None, root, None, MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
+def _place(full: str, root: str, path: str, folders: List[Tuple[str, os.stat_result]], read_only: bool) -> None:
+    """Makes the folders above a path with the attributes that they have in `full`, and shows the path there."""
+    above, parts = "", path.strip("/").split("/")
+    for name in parts[:-1]:
+        above += "/" + name
+        status = os.lstat(full + above)
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "it goes through a symlink; write the path that it leads to", path)
+        if not os.path.isdir(root + above):
+            os.mkdir(root + above, 0o755)
+            folders.append((root + above, status))
+    status = os.lstat(full + path)
+    if not os.path.lexists(root + path):
+        if stat.S_ISDIR(status.st_mode):
+            os.mkdir(root + path, 0o755)
+        else:
+            os.close(os.open(root + path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    bind(full + path, root, path, recursive=True, read_only=read_only)
+
+
+# --- requests -------------------------------------------------------------------------------------------------------------------
+class Host:
+    """What a request works with: the server that asks, and this host's configuration and sessions."""
+
+    def __init__(self, server: str, config_path: str, state: str) -> None:
+        self.server = server
+        self.config_path = config_path
+        self.config = read_config(config_path)
+        self.state = os.path.realpath(state)
+        self.sessions = Sessions(self.state, self.config)
+
+    def paths(self, words: Sequence[str]) -> List[str]:
+        paths = [checked_path(word) for word in (words[1:] if words[:1] == ["--"] else words)]
+        for path in paths:
+            hint = f"change allow in [paths] of {self.config_path}"
+            require_allowed(path, self.config.allow, hint)
+            require_allowed(os.path.realpath(path), self.config.allow, hint)
+        return paths
+
+    def begin(self, words: Sequence[str]) -> Dict[str, Any]:
+        paths = self.paths(words)
+        if not paths:
+            raise Refused("begin needs the paths of the backup")
+        session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), secrets.token_hex(3))
+        dumps = self._dumps(paths)
+        missing = can_mount()
+        if os.geteuid():
+            return self._answer(session, _live_plan(session, missing), read_mounts(), paths, dumps)
+        self.sessions.prepare()
+        with self.sessions.locked():
+            mounts = read_mounts()
+            problems = self.sessions.tidy(self.server)
+            holders = [
+                mount for mount in mounts if any(is_below(mount.point, path) or is_below(path, mount.point) for path in paths)
+            ]
+            self.sessions.remove_orphans(self.server, holders)
+            own = [name for name in self.sessions.names() if owner_of(name) == self.server]
+            if len(own) >= self.config.most:
+                hint = problems[0] if problems else "rsync still reads from them; wait for these runs"
+                raise Refused("%s has %d sessions on this host already (%s)" % (self.server, len(own), hint))
+            plan = _live_plan(session, missing) if missing else make_plan(mounts, paths, self.config, session)
+            self._write(plan, paths, missing)  # before: a snapshot without a record would stay
+            take(plan)
+            self._write(plan, paths, missing)
+            open(self.sessions.path(session, ".lock"), "a").close()
+        start_timer(session, self.config.oldest + 60, ["--config", self.config_path, "--state", self.state])
+        return self._answer(session, plan, mounts, paths, dumps)
+
+    def _write(self, plan: Plan, paths: Sequence[str], missing: str) -> None:
+        places = [dict(place, piece=plan.pieces.get(place["key"])) for place in plan.places]
+        real = [os.path.realpath(path) for path in paths]
+        record = {"session": plan.session, "paths": list(paths) + real, "view": not missing}
+        self.sessions.write(dict(record, pieces=list(plan.pieces.values()), places=places))
+
+    def _answer(
+        self, session: str, plan: Plan, mounts: Sequence[Mount], paths: Sequence[str], dumps: List[Dict[str, Any]]
+    ) -> Dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "session": session,
+            "paths": [consistency(plan, mounts, path) for path in paths],
+            "filesystems": [
+                {"mount": as_text(piece["mount"]), "method": piece["method"], "taken": piece["taken"]}
+                for piece in plan.pieces.values()
+            ],
+            "dumps": dumps,
+        }
+
+    def _dumps(self, paths: Sequence[str]) -> List[Dict[str, Any]]:
+        answers = []
+        for dump in self.config.dumps:
+            if any(is_below(dump.output, path) for path in paths):
+                if not os.geteuid():
+                    self.sessions.prepare()
+                    with self.sessions.locked("dump-" + dump.name, dump.timeout):
+                        answers.append(make_dump(dump))
+                else:
+                    answers.append(make_dump(dump))
+            else:
+                error = f"it was not run: no path of this backup contains {dump.output}; add it"
+                answer = {"name": dump.name, "path": as_text(dump.output), "status": None, "seconds": 0.0, "bytes": 0}
+                answers.append(dict(answer, error=error, required=dump.required))
+        return answers
+
+    def end(self, words: Sequence[str]) -> Dict[str, Any]:
+        session = self._own_session(words[:1])
+        if os.geteuid() or not os.path.isdir(self.state):
+            return {"format": FORMAT, "removed": 0, "full": []}
+        with self.sessions.locked():
+            is_recorded = os.path.exists(self.sessions.path(session, ".json"))
+            full = self.sessions.remove(session, 10)
+            if full is None:
+                raise Refused(f"rsync processes of the session {session} do not end; the next begin removes it")
+        return {"format": FORMAT, "removed": int(is_recorded), "full": full}
+
+    def _own_session(self, words: Sequence[str]) -> str:
+        session = words[0] if words else ""
+        if not SESSION.fullmatch(session) or owner_of(session) != self.server:
+            raise Refused("{} is not a session of {}".format(one_line(session) or "nothing", self.server))
+        return session
+
+    def check(self, words: Sequence[str]) -> Dict[str, Any]:
+        paths = self.paths(words) or self.config.allow
+        mounts, missing = read_mounts(), can_mount()
+        plan = _live_plan("", missing) if missing else make_plan(mounts, paths, self.config, "check")
+        dumps = [{"name": dump.name, "path": as_text(dump.output), "required": dump.required} for dump in self.config.dumps]
+        names = self.sessions.names() if os.path.isdir(self.state) and not os.geteuid() else []
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "server": self.server,
+            "paths": [consistency(plan, mounts, path) for path in paths],
+            "dumps": dumps,
+            "restore": [as_text(path) for path in self.config.restore_allow],
+            "rsync": shutil.which("rsync"),
+            "sessions": [name for name in names if owner_of(name) == self.server],
+        }
+
+    def clean(self) -> Dict[str, Any]:
+        """Removes what is older than `oldest`, of all servers."""
+        self.sessions.prepare()
+        with self.sessions.locked():
+            before = len(self.sessions.names())
+            problems = self.sessions.tidy(None)
+            self.sessions.remove_orphans(None, [mount for mount in read_mounts() if not is_remote(mount)])
+            removed = before - len(self.sessions.names())
+        if problems:
+            raise Refused("; ".join(problems))
+        return {"format": FORMAT, "removed": removed}
+
+    def read(self, words: Sequence[str], session: Optional[str]) -> None:
+        """Becomes the rsync that sends files."""
+        options, paths = rsync_words(words, is_sender=True)
+        record = None
+        for path in paths:
+            require_allowed(normal(path), self.config.allow, f"change allow in [paths] of {self.config_path}")
+        if session is not None and not os.geteuid():
+            name = self._own_session([session])
+            self._hold(name)
+            record = self.sessions.read(name)
+            for path in paths:
+                require_allowed(normal(path), record["paths"], "begin a session with it")
+            record = record if record["view"] else None
+        elif session is not None:
+            self._own_session([session])
+        program = rsync_program()
+        if record or self.config.allow != ["/"]:
+            self._enter(record, self.config.allow)
+        for path in paths:
+            require_allowed(os.path.realpath(path), self.config.allow, "it is a symlink")
+        become([program, "--server", "--sender", *options, "--", ".", *paths])
+
+    def _hold(self, name: str) -> None:
+        """Locks the session for as long as this process lives, whatever program it becomes."""
+        try:
+            fd = os.open(self.sessions.path(name, ".lock"), os.O_RDWR | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            raise Refused(f"the session {name} is gone; begin another one") from None
+        if not _locks(fd, fcntl.LOCK_SH):
+            raise Refused(f"the session {name} is being removed; begin another one")
+        os.set_inheritable(fd, True)
+
+    def _enter(self, record: Optional[Dict[str, Any]], allowed: Sequence[str], read_only: bool = True) -> None:
+        if os.geteuid():
+            raise Refused("only root can be limited to {}; use sudo, or allow = /".format(" ".join(allowed)))
+        self.sessions.prepare()
+        try:
+            enter_view(self.state, record, allowed, read_only)
+        except OSError as error:
+            raise Refused(f"the files cannot be shown to rsync: {one_line(str(error))}; see `btrkeep-source check`") from error
+
+    def restore(self, words: Sequence[str]) -> None:
+        """Becomes the rsync that writes files, below the allowed folders only."""
+        config = self.config
+        if not config.restore_allow:
+            raise Refused(f"restores are not allowed; write allow in [restore] of {self.config_path}")
+        if words[:1] != ["rsync"]:
+            raise Refused("this key only restores files with rsync")
+        options, paths = rsync_words(words[1:], is_sender=False)
+        target = normal(paths[0])
+        if not any(is_below(target, folder) or is_below(folder, target) for folder in config.restore_allow):
+            raise Refused(
+                "{} is not below {}, where restores are allowed".format(one_line(target), ", ".join(config.restore_allow))
+            )
+        program = rsync_program()
+        if config.restore_allow != ["/"]:
+            self._enter(None, config.restore_allow, read_only=False)
+        elif os.geteuid():
+            raise Refused("restores need root; use sudo")
+        if not config.restore_setuid:
+            options.append("--chmod=u-s,g-s")
+            LIBC.prctl(PR_CAPBSET_DROP, CAP_SETFCAP, 0, 0, 0)
+        if not config.restore_devices:
+            LIBC.prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0)
+        if not config.restore_links:
+            options.append("--safe-links")
+        become([program, "--server", *options, "--", ".", *paths])
+
+
+def _live_plan(session: str, reason: str) -> Plan:
+    plan = Plan(session)
+    plan.reason = reason
+    return plan
+
+
+def rsync_program() -> str:
+    program = shutil.which("rsync")
+    if program is None:
+        raise Refused("rsync is not installed on this host; install it")
+    return program
+
+
+def become(argv: List[str]) -> None:
+    os.umask(0o022)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and a program inherits that
+    try:
+        os.execv(argv[0], argv)
+    except OSError as error:
+        raise Refused(f"{argv[0]} cannot be started ({error.strerror})") from error
+
+
+def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
+    """Does what a server asks for; returns the answer, unless it becomes rsync."""
+    actions: Dict[str, Callable[..., Dict[str, Any]]] = {"begin": host.begin, "end": host.end, "check": host.check}
+    if words[:1] == ["rsync"]:
+        host.read(words[1:], None)
+    if words[:2] == ["btrkeep-source", "rsync"] and len(words) > 2:
+        host.read(words[3:], words[2])
+    if words[:1] == ["btrkeep-source"] and words[1:2] and words[1] in actions:
+        return actions[words[1]](words[2:])
+    raise Refused("%s is not allowed with this key; it only reads files with rsync" % (one_line(words[0]) if words else "a login"))
+
+
+def clean_environment() -> Optional[str]:
+    """Replaces the environment, which comes from the server in part; returns the request."""
+    request = os.environ.get("SSH_ORIGINAL_COMMAND")
+    os.environ.clear()
+    os.environ.update(PATH=PATH, LC_ALL="C.UTF-8")
+    os.environ["HOME"] = os.path.expanduser("~")  # by the list of users now
+    return request
+
+
+def main(arguments: Sequence[str]) -> int:
+    request = clean_environment()
+    os.umask(0o077)
+    parser = argparse.ArgumentParser(
+        prog="btrkeep-source", description="Gives a backup server snapshots of this host to read. See btrkeep-source(8).",
+        allow_abbrev=False, epilog="Without a command, it does what SSH_ORIGINAL_COMMAND asks for.")  # fmt: skip
+    parser.add_argument("--server", default="backup", metavar="NAME", help="the backup server that has the key")
+    parser.add_argument("--config", default=CONFIG, metavar="FILE", help="the configuration, instead of %(default)s")
+    parser.add_argument("--state", default=STATE, metavar="FOLDER", help="where sessions are recorded, instead of %(default)s")
+    parser.add_argument("--version", action="version", version="btrkeep-source " + VERSION)
+    parser.add_argument("command", nargs="?", choices=("check", "clean", "begin", "end", "restore"), help="see the manual")
+    parser.add_argument("words", nargs="*", help="the paths for check and begin, or the session for end")
+    options = parser.parse_args(arguments)
+    try:
+        if not SERVER.fullmatch(options.server):
+            raise Refused("--server takes letters, digits, '.', '_' and '-'")
+        host = Host(options.server, options.config, os.path.abspath(options.state))
+        if options.command == "restore":
+            host.restore(request_words(request))
+            return 1
+        if options.command == "clean":
+            answer = host.clean()
+        elif options.command:
+            answer = answer_request(host, ["btrkeep-source", options.command, *options.words])
+        else:
+            answer = answer_request(host, request_words(request))
+        print(json.dumps(answer))
+    except Refused as error:
+        print("btrkeep-source: " + one_line(str(error)), file=sys.stderr)
+        return 1
+    except OSError as error:
+        print("btrkeep-source: " + one_line(str(error)), file=sys.stderr)
+        return 1
+    return 0
+
+
+def request_words(request: Optional[str]) -> List[str]:
+    try:
+        return shlex.split(request or "")
+    except ValueError:
+        raise Refused("the request has an open quote") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""What btrkeep-source lets a server ask for: the words of rsync, paths, names of sessions, and the host's configuration.
+
+All words come from whoever has the server's key. One that is let through by mistake reads, writes or runs something else.
+"""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backupd.source import btrkeep_source as program
+from tests.beds.source_program import PROGRAM
+
+READ = ["--server", "--sender", "-vlogDtprRe.iLsfxCIvu", "--timeout=60", "--numeric-ids"]
+WRITE = ["--server", "-vlHogDtpAXXrRSe.iLsfxCIvu", "--log-format=%i", "--ignore-existing", "--no-implied-dirs", "--numeric-ids"]
+
+
+def test_the_words_of_a_backup_and_of_a_restore_are_let_through() -> None:
+    assert program.rsync_words([*READ, ".", "/./srv/www/"], is_sender=True) == (READ[2:], ["/./srv/www/"])
+    assert program.rsync_words([*WRITE, ".", "/srv/www/"], is_sender=False) == (WRITE[1:], ["/srv/www/"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--log-file=/etc/cron.d/x",
+        "--files-from=/etc/shadow",
+        "--files-from=-",
+        "--write-batch=/etc/x",
+        "--only-write-batch=/etc/x",
+        "--read-batch=/etc/x",
+        "--temp-dir=/etc",
+        "--partial-dir=/etc",
+        "--backup-dir=/etc",
+        "--link-dest=/etc",
+        "--rsync-path=sh",
+        "--rsh=sh",
+        "--remove-source-files",
+        "--remove-sent-files",
+        "--delete",
+        "--delete-excluded",
+        "--daemon",
+        "--config=/tmp/x",
+        "--copy-links",
+        "--copy-unsafe-links",
+        "--copy-dirlinks",
+        "--keep-dirlinks",
+        "--copy-devices",
+        "--write-devices",
+        "--fake-super",
+        "--secluded-args",
+        "--protect-args",
+        "--early-input=/etc/shadow",
+        "--password-file=/etc/shadow",
+        "--debug=all",
+        "--exclude-from=/etc/shadow",
+        "--server",
+        "--sender",
+        "--time",  # popt itself takes no abbreviations; this program neither
+        "--timeout",  # its value would be the next word
+        "--timeout=1;id",
+        "--numeric-ids=1",
+        "--iconv=a b",
+        "--log-format=%f\n",
+        "--info=progress2 --daemon",
+        "--",
+        "-",
+        "-s",
+        "-L",
+        "-k",
+        "-K",
+        "-b",
+        "-e",
+        "-esh",
+        "-e.x;id",
+        "-vs",
+        "-re.LsfxC -s",
+        "-M--daemon",
+        "-T/etc",
+        "-f",
+        "-@",
+        "-B1x",
+        "",
+        "x",
+        "/etc",
+        "-v\n",
+        "-\u00e9",
+    ],
+)
+def test_an_option_that_follows_writes_deletes_or_is_unknown_is_refused(option: str) -> None:
+    for words, is_sender in ((READ, True), (WRITE, False)):
+        with pytest.raises(program.Refused):
+            program.rsync_words([*words, option, ".", "/srv"], is_sender=is_sender)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--server"],
+        ["--sender", "--server", ".", "/srv"],
+        ["--server", "-v", "--sender", ".", "/srv"],
+        ["--server", "-v", ".", "/srv"],  # it would write
+        ["--server", "--sender", "--sender", ".", "/srv"],
+        ["--server", "--sender", "-v", "/srv"],
+        ["--server", "--sender", "-v", "."],
+        ["--server", "--sender", "-v", ".", "srv"],
+        ["--server", "--sender", "-v", ".", "/srv/../etc"],
+        ["--server", "--sender", "-v", ".", "/srv/.."],
+        ["--server", "--sender", "-v", ".", "/srv", "--log-file=/etc/x"],
+        ["--server", "--sender", "-v", ".", "/srv", "--daemon"],
+        ["--server", "--sender", "-v", ".", "/srv", ""],
+        ["--server", "--sender", "-v", ".", "."],
+    ],
+)
+def test_an_rsync_that_does_not_just_send_absolute_paths_is_refused(words: list[str]) -> None:
+    with pytest.raises(program.Refused):
+        program.rsync_words(words, is_sender=True)
+
+
+@pytest.mark.parametrize("words", [["--server", "--sender", "-r", ".", "/srv"], ["--server", "-r", ".", "/srv", "/etc"]])
+def test_a_restore_does_not_read_and_has_one_target(words: list[str]) -> None:
+    with pytest.raises(program.Refused):
+        program.rsync_words(words, is_sender=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "office-2-20261130T092400Z-1a2b3c",
+        "home-20261130T092400Z-1a2b3c",
+        "office-20261130T092400Z-1a2b3c/../x",
+        "office-20261130T092400Z-1a2b3",
+        "office-20261130T092400Z-1A2B3C",
+        "office-20261130T092400Z-1a2b3c\n",
+        "../office-20261130T092400Z-1a2b3c",
+        "-office-20261130T092400Z-1a2b3c",
+        "",
+    ],
+)
+def test_a_session_of_another_server_or_with_a_path_in_its_name_is_refused(name: str, tmp_path: Path) -> None:
+    host = program.Host("office", str(tmp_path / "none"), str(tmp_path))
+    for words in (["end", name], ["rsync", name, *READ, ".", "/"]):
+        with pytest.raises(program.Refused, match="session"):
+            program.answer_request(host, ["btrkeep-source", *words])
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    ["", "id", "sh -c id", "btrkeep-source", "btrkeep-source clean", "btrkeep-source restore", "btrkeep-source begin", "'",
+     "btrkeep-source begin relative", "btrkeep-source begin /srv/../etc", "cat /proc/self/mountinfo", "rsync", "rsync -e sh . /",
+     "btrkeep-source rsync", "btrkeep-source --config /tmp/x check", "btrkeep-source --server home begin /"],
+)  # fmt: skip
+def test_any_other_request_is_refused(request_line: str, tmp_path: Path) -> None:
+    host = program.Host("office", str(tmp_path / "none"), str(tmp_path))
+    with pytest.raises(program.Refused):
+        program.answer_request(host, program.request_words(request_line))
+
+
+def config(tmp_path: Path, text: str) -> program.Config:
+    path = tmp_path / "source.conf"
+    path.write_text(text)
+    path.chmod(0o644)
+    return program.read_config(str(path))
+
+
+def test_the_configuration_is_read(tmp_path: Path) -> None:
+    read = config(
+        tmp_path,
+        "# of web1\n[paths]\nallow = /etc/\n  /srv//www\n[snapshots]\nmethods = btrfs\nmost = 3\noldest = 12h\n"
+        "[dump db]\ncommand = mydump --all = x\noutput = /srv/db.sql\nrequired = no\n[restore]\nallow = /srv/www\ndevices = yes\n",
+    )
+    assert (read.allow, read.methods, read.most, read.oldest) == (["/etc", "/srv/www"], ["btrfs"], 3, 43200)
+    assert read.dumps == [program.Dump("db", "mydump --all = x", "/srv/db.sql", False, 3600)]
+    assert (read.restore_allow, read.restore_devices, read.restore_setuid) == (["/srv/www"], True, False)
+
+
+def test_without_a_configuration_all_may_be_read_and_nothing_restored(tmp_path: Path) -> None:
+    read = program.read_config(str(tmp_path / "none"))
+    assert (read.allow, read.restore_allow, read.dumps) == (["/"], [], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("[paths]\nalow = /etc\n", "alow"),
+        ("[path]\nallow = /etc\n", "path"),
+        ("[paths]\nallow = etc\n", "etc"),
+        ("[paths]\nallow = /srv/../etc\n", "/srv/../etc"),
+        ("[snapshots]\nmethods = lvm2\n", "methods"),
+        ("[snapshots]\nmost = two\n", "two"),
+        ("[snapshots]\noldest = 1 day\n", "1 day"),
+        ("[snapshots]\nlvm_size = --help\n", "lvm_size"),
+        ("[dump ../x]\ncommand = x\n", "../x"),
+        ("[dump x]\n", "command"),
+        ("[dump x]\ncommand = x\nrequired = maybe\n", "maybe"),
+        ("allow = /etc\n", "section"),
+    ],
+)
+def test_a_mistake_in_the_configuration_is_refused_and_named(tmp_path: Path, text: str, names: str) -> None:
+    with pytest.raises(program.Refused, match=r"source\.conf") as refused:
+        config(tmp_path, text)
+    assert names in str(refused.value)
+
+
+def test_a_configuration_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "source.conf"
+    path.write_text("")
+    path.chmod(0o666)
+    with pytest.raises(program.Refused, match="can be changed by other users"):
+        program.read_config(str(path))
+
+
+def test_a_text_for_the_server_is_one_line_without_control_characters() -> None:
+    assert program.one_line("a\nb\x1b[2J\udcff\x9b" + "c" * 1000) == "a?b?[2J??" + "c" * 491
+
+
+def uses(*names: str) -> Callable[[ast.AST], bool]:
+    return lambda node: isinstance(node, ast.Attribute) and ast.unparse(node) in names
+
+
+TOO_NEW: dict[str, Callable[[ast.AST], bool]] = {
+    "capture_output, text (3.7)": lambda node: isinstance(node, ast.keyword) and node.arg in ("capture_output", "text"),
+    "future annotations (3.7)": lambda node: isinstance(node, ast.ImportFrom) and node.module == "__future__",
+    "dataclasses (3.7)": lambda node: isinstance(node, ast.Import) and node.names[0].name == "dataclasses",
+    "removeprefix, removesuffix (3.9)": lambda node: (
+        isinstance(node, ast.Attribute) and node.attr in ("removeprefix", "removesuffix")
+    ),
+    "shlex.join (3.8), os.unshare (3.12)": uses("shlex.join", "os.unshare", "os.setns", "time.time_ns"),
+}
+
+
+def test_the_program_is_python_3_6_and_imports_only_its_library() -> None:
+    source = PROGRAM.read_text(encoding="utf-8")
+    assert source.startswith("#!/usr/bin/python3 -I\n")
+    tree = ast.parse(source, feature_version=(3, 6))
+    nodes = list(ast.walk(tree))
+    assert [name for name, is_too_new in TOO_NEW.items() if any(map(is_too_new, nodes))] == []
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert imported <= set(__import__("sys").stdlib_module_names)
+    assert PROGRAM.stat().st_mode & 0o111 == 0o111
