@@ -1,4 +1,4 @@
-"""Fixtures that have an end, and the session's own manners: what it cannot run it says, what it makes it takes away."""
+"""Fixtures with cleanup, and rules of the session: it reports what it cannot run, and removes what it creates."""
 
 import atexit
 import contextlib
@@ -87,7 +87,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """None: others decide. Each worker would import all modules only to leave their tests out."""
+    """None: no decision here. Each worker would import all modules only to skip their tests."""
     if config.getoption("--unit") and (collection_path.is_dir() or collection_path.match("test_*.py")):
         return None if leftout.has_unit(collection_path) else True
     if config.getoption("--gate") and collection_path.match("test_*.py"):
@@ -230,7 +230,7 @@ def hangups(no_leftovers: None) -> None:
 
 
 def _ignore(signum: int, frame: FrameType | None) -> None:
-    """A handler, unlike SIG_IGN, is not inherited by what is started."""
+    """A handler, unlike SIG_IGN, is not inherited by started programs."""
 
 
 @pytest.fixture(autouse=True)
@@ -337,7 +337,7 @@ def badssh(tmp_path: Path) -> Callable[[str, object], Path]:
 
 @pytest.fixture
 def backupd_running() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`backupd_running(*words, env=...)` starts our command and returns its Popen; what is still running at the end is killed."""
+    """`backupd_running(*words, env=...)` starts our command and returns its Popen; running ones are killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str | Path, **wishes: Any) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A checkout works wherever it lies: in a home that only its owner may enter, in a folder with a space, under any umask.
+"""A checkout works everywhere: in a home that only its owner may enter, in a folder with a space, under any umask.
 
 Only this long form runs tests of ours in such a place. That somebody without rights can run the code of a checkout of root's, and
 that the scripts quote what has spaces, ordinary tests see too (test_beds.py, test_structure.py).

@@ -1,4 +1,4 @@
-"""The beds themselves: do they give what they promise, and is the machine afterwards as it was before.
+"""The beds themselves: they work as described, and leave the machine unchanged.
 
 If they are wrong, a test passes that compared nothing, an administrator's machine keeps mounts and loop devices after `./test.sh`,
 or CI passes a change for which it left out the tests that count.

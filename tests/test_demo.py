@@ -186,7 +186,7 @@ def test_ctrl_c_while_somebody_reads_in_a_deleted_backup_leaves_nothing(place: P
 
 
 def see_three_backups(address: str, password: str) -> None:
-    """The dashboard that was left shows what happened since, to somebody who has the password, and to nobody else."""
+    """The dashboard that was left running shows later events, only to users with the password."""
     assert work("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", f"{address}/hosts/shop").stdout == "303"  # to the login
     with tempfile.TemporaryDirectory() as folder:
         jar = ("curl", "-sS", "--cookie-jar", f"{folder}/jar", "--cookie", f"{folder}/jar")

@@ -1,4 +1,4 @@
-"""Bytes that somebody else wrote, by a fuzzer that follows the coverage: two seconds for each target; bench.fuzz has the hour.
+"""Foreign bytes from a fuzzer that follows the coverage: two seconds for each target; bench.fuzz has the hour.
 
 And thirty inputs: a slow machine has not even begun after two seconds. The long form has ten. What was once found is among the
 first inputs, and in tests of its own.

@@ -48,7 +48,7 @@ def test_every_package_is_pinned_to_one_version_and_its_checksums(name: str) -> 
     ("name", "keyword"), [("install", "install_requires"), ("development", "install_requires"), ("development", "extras_require")]
 )
 def test_what_setup_asks_for_is_pinned_to_a_version_that_it_allows(name: str, keyword: str) -> None:
-    """After a change of setup.py, scripts/lock.sh writes the pins anew."""
+    """After a change of setup.py, scripts/lock.sh writes the pins again."""
     pinned = {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin, _ in pins(name)}
     assert demanded(keyword)
     for requirement in demanded(keyword):

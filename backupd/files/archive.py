@@ -133,9 +133,7 @@ def _tar(tree: Tree, paths: Sequence[bytes], out: ByteSink, send: Send | None) -
 
 
 def _tar_plain_files(group: PlainFiles, out: "_GatheringSink") -> None:
-    """Writes files of one folder. Most of an archive are such files, so each takes only five system calls, and no Entry is made for
-    it.
-    """
+    """Writes files of one folder: the most common entries, so each takes only five system calls, and no Entry is made for it."""
     folder, above = group.folder, group.above[1:] + b"/" if group.above else b""
     for file in group.files:
         name = above + file.name

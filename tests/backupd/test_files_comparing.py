@@ -1,4 +1,4 @@
-"""What differs between two trees: the truth is `diff -rq` for data, and find for all else."""
+"""Differences between two trees, compared with `diff -rq` for data, and find for everything else."""
 
 import os
 import random

@@ -449,7 +449,7 @@ def test_the_longest_names_of_many_folders_go_to_other_processes_too(tmp_path: P
 @pytest.mark.parametrize("symlinks", [1, 100, 300])
 @pytest.mark.parametrize("length", [1, LONG, LONG + 1, 4000])
 def test_a_symlink_is_restored_and_compared_however_long_its_target_is(tmp_path: Path, symlinks: int, length: int) -> None:
-    """One, and in folders of some; more than are made whole are copied in groups."""
+    """One file, and some in folders; folders with more files than are moved as a unit are copied in groups."""
     top, out = tmp_path / "source" / "tree", tmp_path / "out"
     for number in range(symlinks):
         link = top / "folder" / f"link{number}"

@@ -1,4 +1,4 @@
-"""Processes that do batches of work. Each test runs in a process of its own: beside threads, such as the test's, there are none."""
+"""Processes that do batches of work. Each test runs in its own process, because a process with threads does not fork."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The cancel token: what a signal does to it, and to whoever sleeps in it."""
+"""The cancel token: the effect of a signal on it, and on code that sleeps in it."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What btrfs-balancer tells the catalogue and asks of it. The rows are looked at with sqlite3 itself."""
+"""btrfs-balancer's writes and queries in the catalogue. The rows are read with sqlite3 itself."""
 
 import json
 import sqlite3

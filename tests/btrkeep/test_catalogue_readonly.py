@@ -133,7 +133,7 @@ def test_the_folder_is_given_to_the_dashboards_group_unless_somebody_chose_anoth
 
 
 def test_an_answer_during_which_the_file_changed_is_thrown_away(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the query and the look after it a program comes, writes, and closes: nothing but the file itself tells."""
+    """Between the query and the check after it, a program opens, writes, and closes: only the file itself shows it."""
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "old")
     settled(state)

@@ -1,4 +1,4 @@
-"""Samples and jobs in the catalogue, held against the file as sqlite3 reads it: what is kept, what becomes of it in ten years."""
+"""Samples and jobs in the catalogue, compared with sqlite3: what is kept, and its size after ten years."""
 
 import sqlite3
 import time

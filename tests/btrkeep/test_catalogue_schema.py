@@ -61,7 +61,7 @@ def ask(file: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def shape(file: Path) -> dict[str, object]:
-    """All that SQLite knows of the tables, however their SQL was written."""
+    """SQLite's description of the tables, independent of the text of their SQL."""
     with closing(sqlite3.connect(file)) as connection:
 
         def rows(pragma: str) -> list[tuple[Any, ...]]:

@@ -86,7 +86,7 @@ tell(start=start, put=put, finish=finish)
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A catalogue and what is in it."""
+    """A catalogue and its content."""
 
     state: Path
     hosts: int

@@ -1,4 +1,4 @@
-"""What is asked of the catalogue for lists of hosts: compared with what sqlite3 itself finds in the file."""
+"""Queries of the catalogue for lists of hosts: compared with sqlite3 itself."""
 
 import sqlite3
 from collections.abc import Iterator

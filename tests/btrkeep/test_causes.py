@@ -1,4 +1,4 @@
-"""Causes: what is written as JSON comes back, and what is no cause is none, so that nothing that a file holds breaks a list."""
+"""Causes: written as JSON they are read back unchanged; invalid ones become None, so that no file breaks a list."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Changes of state announce themselves to whoever listens, and tests name them in no other way."""
+"""Changes of state are announced at checkpoints, and tests name them only that way."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What [balance] takes, what it has without being told, and what it refuses."""
+"""Valid values of [balance], its defaults, and what it refuses."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whatever a file says, it loads or it is a ConfigError; and what holds for every configuration that loads."""
+"""Every file loads or is a ConfigError; and properties of every configuration that loads."""
 
 import json
 import os
@@ -105,7 +105,7 @@ PATHS = st.lists(
 
 
 def attempt(text: str) -> Config | None:
-    """The configuration, or None after a ConfigError that is fit to be shown."""
+    """The configuration, or None after a ConfigError with a printable message."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "main.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
         try:
@@ -118,7 +118,7 @@ def attempt(text: str) -> Config | None:
 
 
 def check(host: HostConfig) -> None:
-    """What the programs rely on, said with other means than the configuration's own."""
+    """The properties that the programs rely on, checked without the configuration's own code."""
     assert host.paths
     assert all(path.startswith("/") and os.path.normpath(path) == path for path in host.paths)
     for path, other in permutations(map(PurePosixPath, host.paths), 2):

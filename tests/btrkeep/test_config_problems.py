@@ -1,4 +1,4 @@
-"""Everything that can be wrong with a configuration is said, all at once, with file, key, value and the nearest that exists."""
+"""All mistakes of a configuration are reported at once, with file, key, value and the nearest existing name."""
 
 import os
 import shutil

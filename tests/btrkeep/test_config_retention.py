@@ -1,4 +1,4 @@
-"""Who keeps what: retention inherited key by key, said where there is none; the pace and the mount option of expiry."""
+"""Retention inherited key by key, and reported if missing; the pace and the mount option of expiry."""
 
 import re
 from collections.abc import Callable

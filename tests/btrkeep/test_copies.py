@@ -1,4 +1,4 @@
-"""How a replica is doing, by what the catalogue knows of it: pure."""
+"""The state of a replica, from the catalogue's facts: pure."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

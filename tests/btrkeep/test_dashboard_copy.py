@@ -152,7 +152,7 @@ def test_an_old_copy_is_renewed_although_nothing_changed(state: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_link_in_the_copys_place_opens_no_other_file_to_the_group(state: Path, link: Callable[[Path, Path], None]) -> None:
-    """The dashboard can put it there if somebody let its group write to the folder."""
+    """The dashboard can create it if its group may write to the folder."""
     with Catalogue.open(state) as catalogue:
         catalogue.set_fact("a", "1")
     secret = state.parent / "secret"

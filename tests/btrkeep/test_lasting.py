@@ -13,7 +13,7 @@ KEY = ConditionKey(ConditionKind.UNREADABLE, "/srv", "/srv/mount")
 
 
 def after(*nights: tuple[timedelta, bool]) -> tuple[tuple[Condition, ...], datetime]:
-    """What is remembered after backups at these times, and whether each had the condition."""
+    """The record after backups at these times, and whether each had the condition."""
     conditions: tuple[Condition, ...] = ()
     for offset, has_it in nights:
         conditions = follow(conditions, [KEY] if has_it else [], START + offset)

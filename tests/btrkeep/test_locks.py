@@ -21,7 +21,7 @@ from tests.beds.watch import wait_for
 
 @contextmanager
 def another_process(lock: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A process that takes the lock, says "held", waits for a word, and goes on with `then`."""
+    """A process that takes the lock, prints "held", waits for a line, and continues with `then`."""
     code = f"""
         import os, pathlib, subprocess, sys, time
         from btrkeep.pool.locks import take_lock
@@ -158,7 +158,7 @@ def test_a_lock_whose_text_cannot_be_read_is_still_held_or_free_as_the_kernel_sa
 )
 @pytest.mark.parametrize("size", [None, 1 << 43])
 def test_a_text_that_somebody_made_up_is_none(tmp_path: Path, content: bytes, size: int | None) -> None:
-    """Whoever inherits a lock could write to it, such as a receiver that a host has taken over."""
+    """A process that inherits a lock could write to it, such as a receiver controlled by a host."""
     with attempt(tmp_path / "lock") as lock:
         lock.path.write_bytes(content)
         if size:

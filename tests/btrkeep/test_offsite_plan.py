@@ -1,4 +1,4 @@
-"""What is sent to an offsite repository, and what is removed there."""
+"""Which backups are sent to an offsite repository, and which are removed there."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -87,7 +87,7 @@ def test_copies_of_a_former_machine_do_not_make_room_for_more_to_go_of_the_one_t
 
 
 def test_a_folder_that_somebody_has_copied_with_its_notes_gives_away_no_copies() -> None:
-    """Both hosts have one id then. Each keeps what is there by its name, and a history of its own."""
+    """Both hosts have the same id then. Each keeps the snapshots with its name, and its own history."""
     snapshots = [replace(snapshot, machine="m") for snapshot in (*there("web1", 9, 8), *there("web2", 2, 1))]
     both = placed(snapshots, {"web1": "m", "web2": "m"})
     assert [(snapshot.host, snapshot.label, snapshot.former) for snapshot in both] == [("web1", "", False)] * 2 + [

@@ -66,7 +66,7 @@ class Command:
         (self.folder / "silent").touch()
 
     def set_clock(self, seconds: float) -> None:
-        """From now on the command's clock stands there."""
+        """Stops the command's clock at that time."""
         (self.folder / "clock.new").write_text(str(seconds))
         (self.folder / "clock.new").rename(self.folder / "clock")
 
@@ -98,7 +98,7 @@ NOTED = '\n(folder / "child").write_text(f"{os.getpid()}\\n")\n'
     ],
 )
 def test_the_exit_status_and_all_output_are_those_of_the_work(tmp_path: Path, end: str, status: int) -> None:
-    """A timer or a script would take a failed backup for a good one. What goes to one pipe stays in its order."""
+    """A timer or a script would take a failed backup for a good one. Output to the same pipe stays in order."""
     code = f"""
         print("before", flush=True)
         outlive()
@@ -124,7 +124,7 @@ def test_the_work_is_done_in_a_child_that_dies_with_its_command(tmp_path: Path) 
 
 
 def test_storage_that_is_silent_for_long_ends_the_command_with_one_line_about_it(tmp_path: Path) -> None:
-    """Otherwise the timer's next run waits for it for ever, and nobody hears of it."""
+    """Otherwise the timer's next run waits for it for ever, without a report."""
     command = Command(tmp_path, f"outlive(){NOTED}print('lost', flush=True)\ntime.sleep(60)", patience=0.2)
     child = command.child()
     command.be_silent()

@@ -38,12 +38,12 @@ def make(path: Path) -> Pool:
 
 
 def filesystem_of(path: Path) -> str:
-    """The UUID of a mounted btrfs, as findmnt knows it."""
+    """The UUID of a mounted btrfs, from findmnt."""
     return work("findmnt", "-n", "-o", "UUID", "--target", path).stdout.split()[0]
 
 
 def shown(path: Path) -> dict[str, str]:
-    """What `btrfs subvolume show` says, by its own words."""
+    """The output of `btrfs subvolume show`, by its own titles."""
     lines = work("btrfs", "subvolume", "show", path).stdout.splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 

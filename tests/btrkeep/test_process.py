@@ -162,7 +162,7 @@ def test_the_end_is_the_end_of_the_whole_group_and_nothing_is_left_unreaped(tmp_
 
 
 def test_an_orphan_of_the_group_becomes_our_child() -> None:
-    """Else it would be for init to reap it, and in a container there may be none that does."""
+    """Otherwise init would have to reap it, and in a container there may be no init that does."""
     output = reaping(
         """
         def parents(group):
@@ -186,7 +186,7 @@ def test_members_that_end_together_with_their_leader_leave_no_zombies() -> None:
 
 
 def test_dead_members_are_not_waited_for_when_nobody_buries_them() -> None:
-    """As in a container whose PID 1 waits for nobody: here the process around ours is the subreaper, and waits for ours alone."""
+    """As in a container whose PID 1 does not reap: here the process around ours is the subreaper, and only reaps ours."""
     output = reaping(
         """
         ours = os.fork()
@@ -391,7 +391,7 @@ def test_a_setting_of_rsyncs_in_our_environment_reaches_no_rsync(monkeypatch: py
 
 
 class Beside:
-    """A program beside a group, and the exit statuses that were told of it."""
+    """A program beside a group, and the reported exit statuses."""
 
     def __init__(self, group: Group, *command: str) -> None:
         self.told: list[int] = []
@@ -401,7 +401,7 @@ class Beside:
 
 @pytest.mark.slow
 def test_the_status_of_a_program_beside_is_its_own_however_late_it_is_asked_for() -> None:
-    """The loop is busy whenever something ends, so that all have ended before anybody looks."""
+    """The loop is busy whenever a process ends, so that all have ended before the first check."""
 
     async def busy() -> list[int]:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What is said of messages of `btrfs receive`, as its versions have printed them."""
+"""The meaning of messages of `btrfs receive`, as its versions have printed them."""
 
 import pytest
 

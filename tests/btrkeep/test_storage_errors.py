@@ -1,4 +1,4 @@
-"""Errors of the kernel and the disks below a pool: each is reported or survived as its caller relies on, none is taken for success.
+"""Errors of the kernel and the disks below a pool: each is reported or tolerated as its caller expects, none counts as success.
 
 The kernel's calls are replaced by ones that fail as its source and the man pages have it; files and filesystems are real.
 """
@@ -232,7 +232,7 @@ def test_a_block_group_that_exists_no_longer_was_not_moved_and_is_no_error(monke
 
 
 class Balancing:
-    """The kernel with a balance of the block group at `address`; `cancelled`: how often it was told to cancel."""
+    """The kernel with a balance of the block group at `address`; `cancelled`: number of requests to cancel."""
 
     def __init__(self, address: int, *, ends_meanwhile: bool = False) -> None:
         self.address, self.ends_meanwhile, self.cancelled = address, ends_meanwhile, 0
@@ -406,7 +406,7 @@ def test_a_record_on_storage_that_does_not_answer_is_not_taken_for_none(tmp_path
 
 
 def test_files_and_missing_devices_are_never_the_same_device(tmp_path: Path) -> None:
-    """What is the same device is emptied and removed from the pool."""
+    """The same device is emptied and removed from the pool."""
     (tmp_path / "file").touch()
     assert not is_same_device(tmp_path / "file", tmp_path / "file")
     assert not is_same_device(tmp_path / "file", None)

@@ -186,7 +186,7 @@ def test_a_folder_that_is_not_there_is_said(shared_btrfs: Path) -> None:
 
 
 def created(path: Path) -> int:
-    """The generation that a subvolume was made in, says btrfs."""
+    """The generation in which a subvolume was made, according to btrfs."""
     output = work("btrfs", "subvolume", "show", path).stdout
     return int(next(line.split(":")[1] for line in output.splitlines() if line.strip().startswith("Gen at creation")))
 

@@ -1,4 +1,4 @@
-"""Between what people write and what programs count: round trips, GNU coreutils' own readings, and what is refused."""
+"""Conversions between text and numbers: round trips, compared with GNU coreutils, and refused values."""
 
 import os
 import random
@@ -40,7 +40,7 @@ from tests.beds import work
 
 
 def lines(*argv: str, given: list[str]) -> list[str]:
-    """What a program makes of the lines given, one answer for each."""
+    """A program's results for the given lines, one for each."""
     return work(*argv, input="\n".join(given) + "\n").stdout.splitlines()
 
 

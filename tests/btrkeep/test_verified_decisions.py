@@ -1,4 +1,4 @@
-"""What is known of a backup by the looks at its data, and whose was not checked for long; and its rows in the catalogue."""
+"""The verification state of a backup, hosts that were not checked for long, and the rows in the catalogue."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -209,7 +209,7 @@ COUNTS = st.integers(0, 2)
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of one backup."""
+    """The verification of one backup."""
 
     outcome: str | None
     files: int | None

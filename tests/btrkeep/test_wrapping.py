@@ -1,4 +1,4 @@
-"""Prose at a terminal is broken between words; what is piped is never broken."""
+"""Text at a terminal is wrapped between words; piped text is never wrapped."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What stands in the documentation, as Sphinx itself reads it: sections, tables, blocks of code, literals."""
+"""The content of the documentation, as Sphinx itself reads it: sections, tables, blocks of code, literals."""
 
 import re
 import sys
@@ -72,7 +72,7 @@ class Page:
         return (tomllib.loads(block) for block in self.blocks("toml"))
 
     def literals(self) -> list[str]:
-        """What is written between double backticks."""
+        """The texts between double backticks."""
         return [text_of(literal) for literal in self.root.iter("literal")]
 
     def commands(self) -> list[str]:

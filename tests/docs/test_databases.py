@@ -1,4 +1,4 @@
-"""What "Databases" tells to type is typed, with real databases: a dump comes with the backup, and becomes a database again."""
+"""The commands of "Databases" are typed, with real databases: a dump is in the backup, and becomes a database again."""
 
 import shlex
 import tempfile

@@ -28,7 +28,7 @@ def modules() -> list[tuple[Path, ast.Module]]:
 
 
 def hidden(tree: ast.Module) -> Iterator[int]:
-    """Texts that nobody is shown: docstrings, those of commands left out, which are their help."""
+    """Texts that are never shown: docstrings, except those of commands, which are their help."""
     for node in ast.walk(tree):
         body = node.body if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
         decorated = isinstance(node, ast.FunctionDef) and any(

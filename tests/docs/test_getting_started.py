@@ -1,4 +1,4 @@
-"""What "Getting started" tells to type is typed, to the letter, on a machine apart with a btrfs at /srv and a host web1.
+"""The commands of "Getting started" are typed exactly, on a separate machine with a btrfs at /srv and a host web1.
 
 A new user types these lines first: one that fails is the end of the trial.
 """

@@ -1,4 +1,4 @@
-"""What "When a host is gone" tells to type is typed, on a machine apart: its folder /mnt is the new machine's disk.
+"""The commands of "When a host is gone" are typed on a separate machine: its folder /mnt is the new machine's disk.
 
 Not typed are the partitioning, the boot loader and the restart. All else is, to the letter.
 

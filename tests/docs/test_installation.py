@@ -1,4 +1,4 @@
-"""What "Installation" tells to type: the commands of ours on a machine apart, the others held against install.sh.
+"""The commands of "Installation": ours on a separate machine, the others compared with install.sh.
 
 A line that does not work stops a new user before the first backup.
 """

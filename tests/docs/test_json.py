@@ -69,7 +69,7 @@ def test_shapes_that_differ_are_told_apart() -> None:
 
 @pytest.fixture
 def answers(shared_btrfs: Path, backupd_running: Callable[..., Any]) -> dict[str, Any]:
-    """What each command said of a host that lost much, and then is slow."""
+    """The output of each command about a host that lost much, and then is slow."""
     nights = Nights(shared_btrfs)
     www = nights.source / "www"
     www.mkdir()

@@ -34,7 +34,7 @@ def command_of(name: str) -> click.Command:
 
 
 def faults(call: str) -> list[str]:
-    """What is wrong with the words after `backupd`: an option or a command that there is not."""
+    """The mistake in the arguments of `backupd`: a missing option or command."""
     words, recorded = call.split(), options_of(group)
     while words and words[0].startswith("-"):
         if words[0] not in recorded:

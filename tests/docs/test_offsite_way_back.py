@@ -1,4 +1,4 @@
-"""What docs/offsite.rst tells to type on an empty machine is typed: with the repository and its password, and without btrkeep.
+"""The commands of docs/offsite.rst for an empty machine are typed: with the repository and its password, without btrkeep.
 
 It is the last way back, without the server: a line that does not work then costs all backups.
 """

@@ -164,7 +164,7 @@ def test_cron_starts_what_the_installation_has_linked(page: Read) -> None:
 
 
 def test_readme_is_short_and_installs_as_the_pages_do(page: Read) -> None:
-    """A stranger reads two screens before deciding, and more of it would be told twice."""
+    """A new reader decides after two screens; more text would be a repetition."""
     assert len(README.splitlines()) <= 120
     for line in page("getting-started").section("Install").block("sh").splitlines():
         assert f" {line}\n" in README, line

@@ -1,4 +1,4 @@
-"""The line for authorized_keys, taken from the page: it lets btrkeep in, and nobody else does anything with it.
+"""The line for authorized_keys, taken from the page: it admits btrkeep, and permits nothing else.
 
 If the line is wrong, whoever has the server's key can write on every host, or no host can be backed up.
 """
@@ -21,7 +21,7 @@ Read = Callable[[str], Page]
 
 @pytest.fixture
 def options(page: Read) -> str:
-    """What stands before the key in the page's line."""
+    """The text before the key in the page's line."""
     line = page("restricted-keys").section("The line in authorized_keys").block("none")
     before, key, _ = line.partition(" ssh-ed25519 ")
     assert key

@@ -1,4 +1,4 @@
-"""Our command and its peer, knorrie's btrfs-heatmap as Debian has it; and what comes out of both."""
+"""Our command and its peer, knorrie's btrfs-heatmap as in Debian; and the results of both."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def heatmap(*words: str | Path, check: bool = True, **env: str) -> subprocess.Co
 
 @dataclass
 class Drew:
-    """A picture, u8[h, w, 3], and what was said; of the peer also the exception that it ended with."""
+    """A picture, u8[h, w, 3], and the output; for the peer also the exception that ended it."""
 
     image: NDArray[Any] | None
     said: str

@@ -63,7 +63,7 @@ class Pool:
             setattr(self, name, getattr(self, name)[kept])
 
     def day(self) -> None:
-        """Holes are filled, old backups leave some, what is empty goes, and the worst are balanced."""
+        """Holes are filled, deleted backups leave new ones, empty block groups are removed, and the worst are balanced."""
         self.days += 1
         random, count = self._random, len(self.used)
         touched = random.random(count) < 0.04
@@ -105,7 +105,7 @@ class Pool:
 
 
 def growing(days: int) -> list[FilesystemState]:
-    """So many days of a small pool that is full, and gets a second device half way, which is filled at once."""
+    """That many days of a small full pool that gets a second device half way, which is filled at once."""
     pool = Pool((64 * GIB,), filled=1.0)
     filesystem_states = []
     for number in range(days):

@@ -1,4 +1,4 @@
-"""Colours: computed right, told apart by those who see fewer of them, and saying what they are said to say."""
+"""Colours: computed correctly, distinguishable for colour-blind people, and as the legend describes them."""
 
 from dataclasses import replace
 from typing import Any

@@ -37,7 +37,7 @@ def without(state: FilesystemState, gone: int) -> FilesystemState:
 
 
 def changed() -> FilesystemState:
-    """Number 3 is gone, 5 is fuller by 4096, 6 emptier by 8192, and the piece of 7 lies elsewhere; a day later."""
+    """A day later number 3 is gone, 5 is fuller by 4096, 6 emptier by 8192, and the piece of 7 is elsewhere."""
     used, paddr, de_paddr = BEFORE.bg_used.copy(), BEFORE.st_paddr.copy(), BEFORE.de_paddr.copy()
     used[5], used[6] = used[5] + np.uint64(4096), used[6] - np.uint64(8192)
     moved = np.flatnonzero(BEFORE.de_vaddr == BEFORE.bg_vaddr[7])
@@ -159,7 +159,7 @@ def test_the_command_prints_words_json_and_a_picture(tmp_path: Path) -> None:
 @pytest.mark.btrfs
 @pytest.mark.root
 def test_a_real_filesystem_that_was_filled_emptied_and_balanced(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
-    """Against what `btrfs` says of it before and after: used bytes to the byte, and which block groups there are."""
+    """Compared with the output of `btrfs` before and after: used bytes exactly, and the existing block groups."""
     point = make_btrfs(size="1G")
     (point / "stays").write_bytes(bytes(70 * MIB))
     (point / "goes").write_bytes(bytes(90 * MIB))
@@ -182,7 +182,7 @@ def test_a_real_filesystem_that_was_filled_emptied_and_balanced(make_btrfs: Call
 
 
 def _recorded(point: Path, path: Path) -> dict:
-    """Records it; what btrfs itself says of that moment."""
+    """Records it; returns btrfs' own figures of that moment."""
     work("btrfs", "filesystem", "sync", point)
     work("btrfs", "filesystem", "sync", point)
     heatmap("--record-to", path, "-q", "-o", path.with_suffix(".png"), point)

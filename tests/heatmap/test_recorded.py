@@ -1,4 +1,4 @@
-"""Recorded states: what was saved is what is loaded, whatever became of the file is seen, and old files can be read for ever."""
+"""Recorded states: loaded as saved, every damage of the file is detected, and old files stay readable for ever."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def assert_same(filesystem_state: FilesystemState, two: FilesystemState) -> None
 
 
 def of_columns(column: Callable[[str], Any], **plain: Any) -> FilesystemState:
-    """A state whose arrays are what `column` says of their names."""
+    """A state whose arrays are given by `column` for their names."""
     about = {"fsid": "f", "label": "", "taken": datetime.now(UTC), "nodesize": 4096, "sectorsize": 4096, **plain}
     return FilesystemState(
         **about, **{field.name: column(field.name) for field in fields(FilesystemState) if field.name not in about}
@@ -228,7 +228,7 @@ GOLDEN_NUMBERS = json.loads(GOLDEN.with_suffix(".json").read_text()) if GOLDEN.e
 @pytest.mark.root
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_a_link_of_another_user_is_not_followed(tmp_path: Path, is_folder: bool) -> None:
-    """As root with `-o /tmp/pictures/`, where anybody may make the link first."""
+    """As root with `-o /tmp/pictures/`, where any user may create the link first."""
     (tmp_path / "private").mkdir()
     target = tmp_path / "private" / "picture.png"
     target.write_bytes(b"before")

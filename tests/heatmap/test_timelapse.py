@@ -1,4 +1,4 @@
-"""Timelapses: what other programs decode out of them is what was to be seen at each time."""
+"""Timelapses: other programs decode the picture of each time from them."""
 
 import json
 import os

@@ -254,7 +254,7 @@ def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() ->
 
 @pytest.mark.skipif(not shutil.which("systemctl"), reason="systemctl is not installed")
 def test_without_a_network_it_lists_what_is_missing_and_changes_nothing() -> None:
-    """A folder that has a file for each pin is taken; what is in the files is for pip to check, in test_trees.py."""
+    """A folder with a file for each pin is accepted; pip checks the content of the files, in test_trees.py."""
     pinned = [pin for lock in ("build", "install", "documentation") for pin, _ in pins(lock) if pin.name != "numpy"]
     files = [f"{pin.name.replace('-', '_')}-{next(iter(pin.specifier)).version}-py3.whl" for pin in pinned]
     done = told(

@@ -51,7 +51,7 @@ def line(title: str, text: str) -> str:
 
 
 def typed() -> dict[str, str]:
-    """What is typed, by name."""
+    """The typed commands, by name."""
     make, pull_line, output, replica, fetched_by = blocks("Two servers")
     push_line, push_replica, push, _ = blocks("A first server that cannot be reached")
     gone, back = "When the first server is gone", "When the first server comes back"

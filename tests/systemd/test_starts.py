@@ -1,4 +1,4 @@
-"""What starts runs, under real systemd: every command has the same finding about it, and none without a reason."""
+"""Programs that start runs, under real systemd: all commands have the same finding, and only with a reason."""
 
 import json
 import re

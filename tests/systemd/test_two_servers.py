@@ -83,7 +83,7 @@ def shared(no_leftovers: None) -> Iterator[Path]:
 
 
 def destroy(point: Path) -> None:
-    """Nothing of the first server's pool is left that anybody could read."""
+    """Destroys the first server's pool: nothing readable is left."""
     for path in point.iterdir():
         for nested in reversed(work("find", path, "-inum", "256", "-type", "d").stdout.split("\n")[:-1]):
             work("btrfs", "property", "set", "-f", nested, "ro", "false", check=False)

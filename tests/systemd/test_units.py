@@ -1,4 +1,4 @@
-"""The units are what systemd understands, no more exposed than the work asks for, and each line of their hardening says why."""
+"""systemd accepts the units, they are no more exposed than necessary, and each hardening line has its reason."""
 
 import json
 import re

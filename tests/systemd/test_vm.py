@@ -41,7 +41,7 @@ def console_of_sleep(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _console(factory: pytest.TempPathFactory, script: str, disks: int, clock: str, *, suspends: bool = False) -> str:
-    """What that script says in a machine with so many disks, which one of the workers boots."""
+    """The output of that script in a machine with that many disks, booted by one of the workers."""
     folder = made_once(factory, f"machine-{script}", "said", lambda folder: _carry_out(folder, script, disks, clock, suspends))
     return (folder / "said").read_text()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def site(no_leftovers: None) -> Iterator[Dashboard]:
-    """The dashboard of the made-up site of 120 hosts, full of text that nobody should trust. It has no root service."""
+    """The dashboard of the invented site of 120 hosts, full of hostile text. It has no root service."""
     with made_site() as web:
         yield web
 

@@ -1,4 +1,4 @@
-"""Somebody at the dashboard, without a browser: what he is sent, byte by byte, and the links and forms that are in it."""
+"""A user of the dashboard without a browser: the responses, byte by byte, and the links and forms in them."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def files(host: str, path: bytes, page: str = "", **more: str) -> str:
 
 
 class Page(HTMLParser):
-    """What a page says and leads to. `text` is what is shown, without titles; `scripts` are its scripts' addresses and contents."""
+    """A page's text and links. `text`: the shown text, without titles; `scripts`: its scripts' addresses and contents."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Page(HTMLParser):
 
 
 def path_in(address: str) -> bytes:
-    """The path that an address names, read as RFC 3986 says."""
+    """The path in an address, decoded according to RFC 3986."""
     pairs = (part.partition("=") for part in address.partition("?")[2].split("&"))
     return next(unquote_to_bytes(value) for name, _, value in pairs if name == "path")
 
@@ -97,7 +97,7 @@ def source_of(web: Dashboard) -> bytes:
 
 
 def raw(web: Dashboard, request: bytes, until: int = 1 << 30) -> bytes:
-    """What comes back on a connection, to its end or so many bytes, without any understanding of HTTP."""
+    """The bytes from a connection, to its end or that many, without parsing HTTP."""
     with socket.create_connection(("127.0.0.1", web.port), 30) as line:
         line.sendall(request)
         data = bytearray()

@@ -54,7 +54,7 @@ def _pattern(zone: str) -> Path:
 
 
 def add_user(settings: Settings, name: str, role: str = "operator", hosts: tuple[str, ...] | None = None) -> None:
-    """Somebody with the password above."""
+    """A user with the password above."""
     now = datetime.now(UTC)
     assert Store(settings.data).add_user(User(name, role, hosts, CHEAP.hash(PASSWORD), now, now))
 

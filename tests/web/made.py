@@ -41,7 +41,7 @@ _CSRF = re.compile(r'name="csrf_token"[^>]*value="([^"]+)"')
 
 
 def backup(host: str, started: datetime, state: str = "complete", **more: Any) -> Backup:
-    """A backup of ten minutes, 2 GiB, 1,000 files and 5 MiB of new data, unless it is said to be otherwise."""
+    """A backup of ten minutes, 2 GiB, 1,000 files and 5 MiB of new data, unless given otherwise."""
     name = None if state in ("partial", "running") else backup_name(started)
     plain = Backup(
         host=host,
@@ -90,7 +90,7 @@ def run(host: str, started: datetime, outcome: str | None = "complete", **more: 
 def write(
     state: Path, hosts: Sequence[HostConfig] = (), backups: Sequence[Backup] = (), runs: Sequence[Run] = (), **pool: Any
 ) -> Catalogue:
-    """The catalogue in `state`, open. What is given as `pool` are settings of it."""
+    """The open catalogue in `state`. `pool`: settings of the pool."""
     catalogue = Catalogue.open(state)
     settings = PoolSettings(Path("/srv/backup"), state, **{"zone": BERLIN, **pool})
     config = Config(Path("/etc/btrkeep/main.toml"), "main", settings, hosts={host.name: host for host in hosts})
@@ -121,14 +121,14 @@ def _somebody(role: Role, hosts: tuple[str, ...] | None) -> tuple[Path, str]:
 
 
 def login_of(role: Role = "operator", hosts: tuple[str, ...] | None = None) -> Path:
-    """Where the login service listens that knows who `client` logs in, for a root service that is asked by it."""
+    """The socket of the login service that has the sessions of `client`, for a root service that it connects to."""
     return _somebody(role, hosts)[0] / "login.sock"
 
 
 def client(
     state: Path, role: Role = "operator", hosts: tuple[str, ...] | None = None, socket: Path | None = None, pool: str = "main"
 ) -> FlaskClient:
-    """The dashboard of that catalogue, for somebody who is logged in."""
+    """The dashboard of that catalogue, for a user who is logged in."""
     data, cookie = _somebody(role, hosts)
     flask_client = dashboard(Settings(pool, state, data, socket or state / "nobody.sock", testing=True)).test_client()
     flask_client.set_cookie("btrkeep", cookie)

@@ -1,4 +1,4 @@
-"""The JSON API: what it says of a made-up site and of a real pool, held against sqlite3, find and stat."""
+"""The JSON API: its answers about an invented site and a real pool, compared with sqlite3, find and stat."""
 
 import json
 import re
@@ -75,7 +75,7 @@ def test_what_is_answered_is_what_the_document_says(site: Dashboard, path: str) 
 
 
 def see_schema(web: Dashboard, path: str, answer: Any, method: str = "get") -> None:
-    """An answer has what the document says, and nothing more."""
+    """An answer has exactly the documented fields."""
     api_document = document(web)
     schema = api_document["paths"][path][method]["responses"]["200"]["content"]["application/json"]["schema"]
     strict = _strict({**schema, "components": api_document["components"]})
@@ -373,7 +373,7 @@ def test_the_page_of_the_documentation_has_every_operation() -> None:
 
 
 def test_no_room_of_the_dashboard_is_forgotten() -> None:
-    """A module with views or operations that nobody names would have none."""
+    """A module that is not imported would have no views or operations."""
     texts = {path: path.read_text(encoding="utf-8") for path in (TOP / "web").rglob("*.py")}
     views = {match[1] for text in texts.values() if (match := re.search(r'^blueprint = Blueprint\("(\w+)"', text, re.MULTILINE))}
     assert views == {page.name for page in PAGES} | {"api"}

@@ -19,7 +19,7 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "404",
 
 
 PROCESSES = ("runNow", "restore", "preview")
-"""Each request starts a process, which takes a second or more: test_api.py asks these."""
+"""Each request starts a process, which takes a second or more: test_api.py tests these."""
 
 
 def test_the_api_keeps_what_its_document_says(shop: Dashboard, tmp_path: Path) -> None:

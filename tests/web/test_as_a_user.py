@@ -1,4 +1,4 @@
-"""Small things that somebody who did not build the dashboard stumbled over."""
+"""Small problems that a new user of the dashboard found."""
 
 import re
 from datetime import UTC, datetime, timedelta

@@ -60,7 +60,7 @@ def test_axe_is_content_with_the_files(shop: Dashboard, browser: Browser, scheme
 
 
 def looked(web: Dashboard, browser: Browser, paths: tuple[str, ...], scheme: str, size: Any, rules: Any) -> list[str]:
-    """What axe says of each, a line for each rule."""
+    """The findings of axe about each, a line for each rule."""
     lines = []
     with visit(browser, web.url, color_scheme=scheme, viewport=size) as (page, _):
         enter(page, web.url, web.cookie)

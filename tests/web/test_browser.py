@@ -88,7 +88,7 @@ def test_text_of_hosts_is_only_text(site: Dashboard, browser: Browser) -> None:
 
 
 def test_every_page_fits_a_telephone_a_small_one_and_a_laptop(site: Dashboard, browser: Browser) -> None:
-    """What is wider than the window, such as a table, scrolls by itself."""
+    """Elements wider than the window, such as tables, scroll by themselves."""
     with visit(browser, site.url, viewport=PHONE, has_touch=True) as (page, noticed):
         enter(page, site.url, site.cookie)
         wide = {}

@@ -1,4 +1,4 @@
-"""What is told of months is computed by one, whoever else comes meanwhile."""
+"""Figures of months are computed once, even for parallel requests."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def caches() -> Caches:
 
 
 def ask(caches: Caches, state: Path, compute: Callable[[], str], *, years_on: int = 0) -> str:
-    """What a request gets that asks for it. Its catalogue is closed by the thread that opened it, as after a request."""
+    """The result of a request for it. Its catalogue is closed by the thread that opened it, as after a request."""
     with closing(RequestContext(Settings("main", state, state, state), caches)) as source:
         source.now = source.now.replace(year=source.now.year + years_on)
         return source.cached_for_the_hour("key", compute)

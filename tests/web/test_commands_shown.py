@@ -1,4 +1,4 @@
-"""The commands that the pages show are for the pool that is shown, whatever it is called and wherever its configuration is."""
+"""The commands on pages are for the displayed pool, with any name and any place of its configuration."""
 
 import re
 from collections.abc import Iterator

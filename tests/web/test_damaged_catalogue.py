@@ -1,4 +1,4 @@
-"""A catalogue in which stands what nobody wrote: a page that fails for it says so, and no other fault passes for damage."""
+"""A catalogue with damaged values: a page that fails because of them reports it, and no other error counts as damage."""
 
 import sqlite3
 from contextlib import closing

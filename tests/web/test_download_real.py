@@ -156,7 +156,7 @@ def test_the_tar_of_the_command_line_with_such_a_file_is_whole_for_nobody(web: D
 
 
 def require_broken(data: bytes, kind: str, folder: Path) -> None:
-    """Info-ZIP and GNU tar list what came before, and fail."""
+    """Info-ZIP and GNU tar list the part that arrived, and fail."""
     (folder / "part").write_bytes(data)
     done = work(*(("tar", "-tf") if kind == "tar" else ("unzip", "-t")), folder / "part", check=False)
     assert done.returncode != 0

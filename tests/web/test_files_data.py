@@ -1,4 +1,4 @@
-"""What is behind the pages of files, on plain data: names of any bytes, neighbours in time, orders, headers of downloads."""
+"""The code behind the pages of files, on plain data: names of any bytes, neighbours in time, orders, headers of downloads."""
 
 import re
 from collections.abc import Iterator, Mapping

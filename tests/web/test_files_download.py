@@ -66,7 +66,7 @@ def frame(data: bytes) -> bytes:
 
 
 def pieces(count: int) -> Callable[[Send], None]:
-    """Sends so many pieces, and the end."""
+    """Sends that many pieces, and the end."""
 
     def script(send: Send) -> None:
         for _ in range(count):
@@ -114,7 +114,7 @@ def address(site: Dashboard) -> str:
 
 
 def memory(pid: int, name: str = "VmRSS") -> int:
-    """Bytes of a process's memory, as the kernel says."""
+    """Bytes of a process's memory, according to the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 

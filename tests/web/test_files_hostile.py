@@ -1,4 +1,4 @@
-"""Requests of somebody who means harm: paths that lead elsewhere, forms sent from elsewhere, names that are more."""
+"""Malicious requests: paths that lead elsewhere, forms sent from elsewhere, names with special meaning."""
 
 import itertools
 import json

@@ -29,7 +29,7 @@ def source(shop: Dashboard) -> bytes:
 
 
 def data_of(shop: Dashboard, path: bytes, night: int = -1) -> Path:
-    """Where a backup of `shop` has a path, as the kernel knows it."""
+    """The real path of a path in a backup of `shop`."""
     assert shop.nights
     return shop.nights.data("shop", os.fsdecode(path), shop.nights.names("shop")[night])
 

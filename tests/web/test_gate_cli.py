@@ -1,4 +1,4 @@
-"""The command btrkeep-web as somebody uses it: users, tokens, and a real server that is spoken to over sockets."""
+"""The command btrkeep-web: users, tokens, and a real server with requests over sockets."""
 
 import io
 import json
@@ -134,7 +134,7 @@ def test_users_are_imported_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_nothing_that_was_written_into_the_folder_of_users_moves_a_terminal(tmp_path: Path) -> None:
-    """Whoever took over the dashboard can write there what he likes; root lists it."""
+    """An attacker on the dashboard can write anything there; root lists it."""
     settings, evil = made(tmp_path), "joe\x1b]0;owned\x07\x1b[2J\nroot\u202e"
     cli(settings, "user", "add", "joe", given=f"{PASSWORD}\n")
     cli(settings, "token", "add", "joe")
@@ -180,7 +180,7 @@ def test_a_token_is_printed_once_and_only_its_digest_is_kept(tmp_path: Path) -> 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder of root's that everybody may enter."""
+    """A folder of root's that all users may enter."""
     top = Path(tempfile.mkdtemp(prefix="web-", dir=session.folder()))
     top.chmod(0o755)
     yield top
@@ -193,7 +193,7 @@ def of_stranger(path: Path) -> Path:
 
 
 def as_root(data: Path, *words: str) -> str:
-    """What the command says, however it ends."""
+    """The output of the command, with any exit status."""
     return work(*WEB, "--data", data, *words, input=f"{PASSWORD}\n", cwd=ROOT, check=False).stderr
 
 

@@ -1,4 +1,4 @@
-"""Logging in and out: what is kept, what is told, how often one may try, and when a session is over."""
+"""Logging in and out: what is stored, what is shown, limits of attempts, and when a session ends."""
 
 import logging
 import re
@@ -348,7 +348,7 @@ def test_somebody_who_logs_in_over_and_over_keeps_his_newest_sessions_alone(here
 def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
     here: Gate, settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Who knows the old password and logs in over and over would else come through between the look and the session."""
+    """Otherwise repeated logins with the old password would succeed between the check and the session."""
     store, right = Store(settings.data), passwords.is_right
 
     def looked(text: str | None, password: str) -> bool:

@@ -1,4 +1,4 @@
-"""The stylesheet's colours, measured as WCAG 2 says, in both looks; and that a state is never a colour alone."""
+"""The stylesheet's colours, measured according to WCAG 2, in both themes; and that a state is never only a colour."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pure parts of the dashboard's ground: paths that are bytes, moments in a zone with daylight saving, what is kept for a while."""
+"""Pure parts of the dashboard's ground: paths that are bytes, times in a zone with daylight saving, cached results."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -66,7 +66,7 @@ def test_what_is_answered_is_counted(site: Dashboard) -> None:
 
 
 def test_prometheus_own_tool_has_nothing_against_the_page_and_the_process_is_measured(site: Dashboard) -> None:
-    """Compared with what the kernel says of the process from outside."""
+    """Compared with the kernel's figures of the process, read from outside."""
     actual_samples = samples(site)
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{site.pid}/status").read_text().splitlines())
     assert actual_samples["btrkeep_web_process_resident_memory_bytes", ()] == pytest.approx(

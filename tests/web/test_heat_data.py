@@ -37,7 +37,7 @@ print([name for name in sys.modules if name not in pure and name.startswith(held
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six days of a filesystem that gets a second device half way, and things that are none."""
+    """Six days of a filesystem that gets a second device half way, and files that are not states."""
     path = tmp_path_factory.mktemp("states") / "pictures"
     path.mkdir()
     states = growing(DAYS)

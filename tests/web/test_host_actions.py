@@ -1,4 +1,4 @@
-"""What an operator asks for on a host's page is done by the real root service: the pool's own files say so."""
+"""An operator's actions on a host's page are done by the real root service: checked in the pool's own files."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def service(shared_btrfs: Path) -> Iterator[tuple[Nights, Service]]:
 
 
 def sent(olga: FlaskClient, path: str, **words: str) -> str:
-    """The page that follows the form, and that it was said that it is done."""
+    """The page after the form, which must report that it is done."""
     csrf = token(olga.get(f"{path}?backup={words.get('backup', '')}").text)
     answer = olga.post(path, data={"csrf_token": csrf, **words})
     assert answer.status_code == 303, answer.text

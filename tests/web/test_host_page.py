@@ -1,4 +1,4 @@
-"""A host's page: what is shown, to whom, and what is said when there is no such host."""
+"""A host's page: what is shown, to whom, and the message if there is no such host."""
 
 import re
 from dataclasses import replace

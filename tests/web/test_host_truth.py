@@ -1,4 +1,4 @@
-"""The pages of hosts say what `backupd` says of a real pool: states, lists, and why each backup is kept."""
+"""The pages of hosts equal `backupd`'s output for a real pool: states, lists, and why each backup is kept."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -131,7 +131,7 @@ def test_runs_are_as_log_says(pool: Nights, source: RequestContext) -> None:
 
 
 def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nights) -> None:
-    """The note that says so is in the pool alone; what the root service answers is what `retention explain --json` says."""
+    """Only the pool has that note; the root service's answer equals `retention explain --json`."""
     before = pool.json("list", "gone")
     write_down(pool, "gone", forgotten={"at": "2026-11-20T10:30:00Z"})
     pool.backupd("expire", "--now", "2026-11-20T11:00:00Z", "--force", "pool")

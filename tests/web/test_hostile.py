@@ -32,7 +32,7 @@ VALUES = {
 
 
 def rules(web: Dashboard, method: str) -> list[Rule]:
-    """All of the application's routes that take that method, but for files that everybody may have."""
+    """All of the application's routes with that method, except public files."""
     app = create_app(Settings("main", web.state, web.data.parent / "rules", web.data.parent / "none"))
     return [rule for rule in app.url_map.iter_rules() if method in (rule.methods or ()) and rule.endpoint != "static"]
 
@@ -176,7 +176,7 @@ ODD = st.one_of(
 
 
 def raw(text: str) -> str:
-    """Percent-encoded as the bytes that it stands for; a lone surrogate stays one, which is not UTF-8."""
+    """Percent-encoded as its bytes; a lone surrogate stays one, which is not UTF-8."""
     return quote(text.encode("utf-8", "surrogatepass"), safe="")
 
 

@@ -1,4 +1,4 @@
-"""A host's strip of nights: what each cell says, and what it says to who cannot see it."""
+"""A host's strip of nights: the meaning of each cell, and its text for screen readers."""
 
 from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise

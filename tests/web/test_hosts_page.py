@@ -176,7 +176,7 @@ def test_all_hosts_are_on_pages_of_a_hundred_and_each_is_on_one(large: Path) -> 
 
 @pytest.mark.slow
 def test_the_catalogue_is_not_asked_host_by_host(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements are told by SQLite itself, of a request for which nothing is kept from the one before."""
+    """SQLite itself reports the statements, of a request without cached results."""
     lines: list[str] = []
     connect = sqlite3.connect
 

@@ -1,4 +1,4 @@
-"""What is kept between requests: for how long, who computes it, and what a change ends."""
+"""Cached results between requests: for how long, which request computes them, and which changes end them."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ from web.source import Caches
 
 
 class Clock:
-    """Stands still until it is moved."""
+    """A clock that only moves when set."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -78,7 +78,7 @@ def test_a_result_stands_while_the_catalogue_does_and_half_a_minute_at_the_most(
 
 
 def test_what_is_too_old_to_be_used_takes_no_memory(file: Path, clock: Clock) -> None:
-    """Who asks for each of 3,650 spans of days would else have five hundred results kept until the dashboard is restarted."""
+    """Otherwise requests for 3,650 spans of days would keep five hundred results until the dashboard is restarted."""
     kept = Caches().current
     results = [weakref.ref(kept.get(number, Counter[str], of(file))) for number in range(100)]
     clock.now += 31
@@ -110,7 +110,7 @@ def test_what_is_computed_just_after_a_change_stands_for_a_second_only(file: Pat
 
 
 def test_what_is_made_of_older_results_is_no_younger_than_they(file: Path, clock: Clock) -> None:
-    """Else a list made of what was known a second ago would pass for half a minute as one of the catalogue as it is."""
+    """Otherwise a list a second old would count as current for half a minute."""
     kept, inner, outer = Caches().current, counting(), counting()
     both = lambda: (outer(), kept.get("inner", inner, of(file)))  # noqa: E731
     kept.get("inner", inner, of(file))
@@ -136,7 +136,7 @@ def test_a_form_that_was_sent_ends_all_results_also_those_that_are_being_compute
 
 
 def together(count: int, ask: Callable[[], object]) -> list[object]:
-    """What so many threads got that ask at once; an OperatorError as its message."""
+    """The results of that many parallel threads; an OperatorError as its message."""
     rows: list[object] = []
 
     def one() -> None:
@@ -234,7 +234,7 @@ def test_an_answer_that_took_long_is_as_new_as_its_end(clock: Clock, monkeypatch
 
 
 def test_who_may_not_ask_is_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither whoever looks later, nor whoever waited for the same answer, is told that the session of somebody else has ended."""
+    """Later and waiting requests of others do not get the error that another user's session has ended."""
     under_way, go_on = threading.Event(), threading.Event()
 
     class Service:

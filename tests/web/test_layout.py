@@ -1,4 +1,4 @@
-"""How pages lie in their windows, measured by a real browser: what a telephone shows first, what scrolls, what is whole."""
+"""The layout of pages, measured by a real browser: what a telephone shows first, what scrolls, what fits."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -67,7 +67,7 @@ def test_a_table_that_goes_on_has_a_shadow_at_that_edge_until_its_end_is_seen(si
         assert table.evaluate("e => e.scrollWidth - e.clientWidth") > 200
 
         def shade() -> float:
-            """Of the edge against what is beside it, both in the gap above the heading's words."""
+            """Contrast of the edge with its surroundings, both in the gap above the heading's text."""
             image = looked_at(table)
             wide = image.width
             parts = [image.crop((wide - left, 3, wide - to, 8)) for left, to in ((EDGE, 2), (6 * EDGE, 5 * EDGE))]

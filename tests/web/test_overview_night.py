@@ -39,7 +39,7 @@ def facts(last: datetime | None) -> HostFacts:
 def known(
     hosts: Sequence[HostConfig], runs: Sequence[HostRuns], now: datetime = MORNING, alive: frozenset[int] = frozenset()
 ) -> NightFacts:
-    """All hosts had their last complete backup two nights ago, unless a run says otherwise."""
+    """All hosts had their last complete backup two nights ago, except for the given runs."""
     newest = {run.host: run.started for run in runs if run.outcome == "complete"}
     return NightFacts(
         {host.name: host for host in hosts},

@@ -102,7 +102,7 @@ def test_it_invents_no_first_night(tmp_path: Path, verdict: ScheduleVerdict | No
 
 
 def installed_this_morning(state: Path, names: Sequence[str], runs: Sequence[Run] = ()) -> None:
-    """Hosts that were configured an hour ago, and what was run of them since."""
+    """Hosts that were configured an hour ago, and their runs since."""
     write(state, [], [], []).close()
     with Catalogue.open(state) as catalogue:
         settings = PoolSettings(Path("/srv/backup"), state, zone=BERLIN)
@@ -140,7 +140,7 @@ def test_after_a_rebuild_there_is_no_night_without_a_run_but_what_the_backups_te
 
 
 def test_after_a_rebuild_on_the_first_day_no_night_is_told_of_that_never_was(tmp_path: Path) -> None:
-    """Of web3, which has no backup, nobody knows whether it was there in the night."""
+    """It is unknown whether web3, which has no backup, existed in the night."""
     catalogue = write(tmp_path / "state", [host(name) for name in ("web1", "web2", "web3")])
     catalogue.know_since(NOW - HOUR / 6)
     catalogue.replace_backups("pool", [backup(name, NOW - HOUR / 2) for name in ("web1", "web2")])

@@ -1,4 +1,4 @@
-"""The pages of the pool, jobs, log and doctor of a made-up site: whole, linkable, and calm whatever is asked for."""
+"""The pages of the pool, jobs, log and doctor of an invented site: complete, linkable, and without errors for any request."""
 
 import gzip
 import io
@@ -54,7 +54,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
 
 
 def plain(page: str) -> str:
-    """What a page says, without its markup."""
+    """The text of a page, without its markup."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))
 
 

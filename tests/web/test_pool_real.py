@@ -31,7 +31,7 @@ NUMBER = re.compile(r"<dt>([^<]*)</dt><dd>(.*?)</dd>", re.DOTALL)
 
 @dataclass
 class Bed:
-    """A pool with one recorded state, of which `groups` and `chunks` are what dump-tree said then."""
+    """A pool with one recorded state; `groups` and `chunks`: dump-tree's output at that time."""
 
     web: Dashboard
     point: Path
@@ -49,7 +49,7 @@ class Bed:
 
 @pytest.fixture(scope="module")
 def bed(no_leftovers: None) -> Iterator[Bed]:
-    """A btrfs of its own, on two devices, on which nobody writes once its state is recorded: so that dump-tree says the same."""
+    """A separate btrfs on two devices, without writes after its state is recorded, so that dump-tree prints the same."""
     point = btrfs.make("2G", 2, ("-d", "raid1", "-m", "raid1"))
     try:
         yield from _served(point)

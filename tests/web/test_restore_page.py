@@ -39,7 +39,7 @@ def into() -> Iterator[Path]:
 
 
 def form_of(page: Page) -> list[tuple[str, str]]:
-    """What a browser would send of the page's form as it stands."""
+    """The fields that a browser would send from the page's unchanged form."""
     lines = []
     for field in page.fields:
         chosen = field.get("type") not in ("radio", "checkbox") or "checked" in field

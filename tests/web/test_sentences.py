@@ -1,4 +1,4 @@
-"""What of a run is told to whoever sees some hosts only: by whose words they are, whatever names are in them."""
+"""Which texts of a run a user limited to some hosts sees: depends on their author, not on names in them."""
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta

@@ -40,7 +40,7 @@ def endless(environ: dict[str, Any], start: Callable) -> Iterator[bytes]:
 
 
 class Clock:
-    """Stands still until a test moves it; counts how often the server looks at it."""
+    """A clock that only a test moves; counts how often the server reads it."""
 
     def __init__(self) -> None:
         self.now, self.looks = 1000.0, 0

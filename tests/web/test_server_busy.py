@@ -21,7 +21,7 @@ from web.waitress_server import server_of
 
 
 class Mute:
-    """Streams a download for ever; to every other verb it says nothing."""
+    """Streams a download for ever; does not answer any other verb."""
 
     def __init__(self, path: Path) -> None:
         self.lines: list[socket.socket] = []
@@ -89,7 +89,7 @@ def port(app: Flask) -> Iterator[int]:
 
 
 def cookie_of(app: Flask, name: str) -> tuple[str, str]:
-    """Of somebody who is logged in, and the token for his forms."""
+    """The cookie of a logged-in user, and the token for their forms."""
     gate = Gate(app)
     gate.log_in(name)
     token, cookie = gate.token("/account"), gate.client.get_cookie("btrkeep")

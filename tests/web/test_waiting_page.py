@@ -33,7 +33,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(_shared_mount: Path) -> Iterator[Site]:
-    """Nobody changes anything of it."""
+    """A test must not change it."""
     top = Path(tempfile.mkdtemp(prefix="waiting-", dir=_shared_mount)) / "top"
     work("btrfs", "-q", "subvolume", "create", top)
     nights = Nights(top)

@@ -159,7 +159,7 @@ def all_well(site: Site) -> Iterator[None]:
 
 @contextmanager
 def a_broken_configuration(site: Site) -> Iterator[None]:
-    """Of a host that nobody has heard of yet, besides, and a section that stops everything."""
+    """Also about a host that is not known yet, and a section that stops everything."""
     was = site.nights.config.read_text()
     site.nights.config.write_text(f"{was}\n[host.{SECRET}-new]\nadress = '{SECRET}.example.org'\n[{SECRET}]\nx = 1\n")
     try:
@@ -281,7 +281,7 @@ def more(site: Site) -> list[str]:
 
 
 def test_who_sees_all_hosts_reads_all_of_it(site: Site) -> None:
-    """What is withheld from the one is there for the other."""
+    """Texts withheld from one user are shown to the other."""
     assert SECRET in site.web.get(f"/api/v1/tasks/{site.job}").text
     with a_broken_configuration(site):
         output = site.web.ask("POST", "/api/v1/hosts/lab/run", "{}", Authorization=f"Bearer {site.web.tokens['olga']}").text
@@ -299,7 +299,7 @@ def test_what_is_withheld_has_a_reference_that_the_journal_has_with_the_whole_of
 
 
 def test_a_host_that_prints_names_hears_nothing_of_which_of_them_there_are(site: Site) -> None:
-    """Whoever rules a host reads its runs: each guess, right or wrong, comes back alike."""
+    """An attacker on a host may read its runs: right and wrong guesses must look the same."""
     nights = site.nights
     guessed = [SECRET, "zzsecre", str(nights.pool), f"{nights.pool}x", str(nights.state), "/srv/state"]
     below = [f"{nights.pool}/hosts/lab/key", "/srv/guess/hosts/lab/key"]

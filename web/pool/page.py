@@ -195,7 +195,7 @@ def picture_latest() -> Response:
     """
     gallery = painter().states.gallery(source().config.filesystem)
     if not gallery.recorded:
-        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one each night")
+        abort(404, f"there is no picture yet: `btrfs-heatmap nightly {pool_option()}` makes one")
     return picture(painter(), gallery, gallery.recorded[-1], wish_of(request.args))
 
 

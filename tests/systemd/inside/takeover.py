@@ -1,4 +1,4 @@
-"""What somebody could do who has taken over the dashboard: run as its user, with its files, both sockets and the words of sessions.
+"""What an attacker on the dashboard could do: running as its user, with its files, both sockets and the tokens of sessions.
 
 Prints a line of JSON for each thing that was tried: its name, and "could", "could not", or how it was refused.
 `takeover.py words` first, as root: it logs people in, as the dashboard would, and prints the words of their sessions;
@@ -70,7 +70,7 @@ def at(session: str | None, verb: str, **arguments: Any) -> Callable[[], Any]:
 
 
 def sent(request: dict[str, Any]) -> Callable[[], None]:
-    """A request as it is, whatever the client would make of it."""
+    """Sends a request unchanged, without the client's checks."""
 
     def attempt() -> None:
         with socket.socket(socket.AF_UNIX) as line:
@@ -102,7 +102,7 @@ def has_hashes() -> bool:
 
 
 def flood(session: str, others: str) -> None:
-    """So many requests that they are refused, and one of somebody else meanwhile."""
+    """Requests above the limit, and one of another user at the same time."""
     refused = 0
     for _ in range(100):
         try:

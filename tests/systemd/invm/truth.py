@@ -1,4 +1,4 @@
-"""What is in two pools, by this program and SHA-256 alone, beside what their sources were.
+"""The content of two pools, by this program and SHA-256 alone, compared with their sources.
 
     truth.py change NUMBER FOLDER...  makes another version of each, and notes what it is
     truth.py trees FIRST TOP          makes two dated trees below TOP, the first of them the FIRSTth, and notes them
@@ -97,7 +97,7 @@ def top_of(backup: Path) -> Path:
 
 
 def wrong_of(path: Path, by_name: dict[str, str], looked: dict[str, list[str]]) -> str:
-    """What is wrong with a backup. One that was right is read again when its generation says that it has changed."""
+    """The faults of a backup. A correct one is read again only if its generation has changed."""
     shown = subprocess.run(["btrfs", "subvolume", "show", path], capture_output=True, text=True, check=True).stdout
     fields = {line.split(":")[0].strip(): line.split(":", 1)[1].strip() for line in shown.splitlines() if ":" in line}
     state = [fields["UUID"], fields["Generation"]]
