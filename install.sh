@@ -17,7 +17,7 @@ cd "$TOP"
 # shellcheck source=scripts/ground.sh
 . scripts/ground.sh
 
-STEPS=(packages version programs units manuals documents completion swap system catalogues daemons old configuration timers)
+STEPS=(packages version programs units manuals source documents completion swap system catalogues daemons old configuration timers)
 PROGRAMS=(backupd btrfs-balancer btrfs-heatmap btrkeep-web)
 SOURCES=(setup.py pyproject.toml btrkeep backupd heatmap balancer web docs)
 HOME_FOLDER=/opt/btrkeep
@@ -122,7 +122,7 @@ write_file() {
         return
     fi
     mkdir -p "$(dirname "$2")"
-    install -m 0644 "$1" "$2.new"
+    install -m "$([ -x "$1" ] && echo 0755 || echo 0644)" "$1" "$2.new"
     mv -T "$2.new" "$2"
 }
 
@@ -386,6 +386,9 @@ step_manuals() {
     done
 }
 
+# What a host gets; here it does nothing.
+step_source() { put backupd/source/btrkeep_source.py "$SHARE/btrkeep/btrkeep-source"; }
+
 step_documents() { put '' "$DOCUMENTS"; } # a link, for each version has its own
 
 place_of_completion() {
@@ -614,7 +617,7 @@ remove_empty_folders() {
     local folder
     [ -z "$DRY_RUN" ] || return 0
     for folder in "$LIB"/{systemd/system,systemd,sysusers.d,tmpfiles.d,udev/rules.d,udev} \
-        "$SHARE"/{bash-completion/completions,bash-completion,fish/vendor_completions.d,fish,zsh/site-functions,zsh,man/man1,man/man5,man/man8,doc}; do
+        "$SHARE"/{bash-completion/completions,bash-completion,fish/vendor_completions.d,fish,zsh/site-functions,zsh,man/man1,man/man5,man/man8,btrkeep,doc}; do
         rmdir "$folder" 2>/dev/null || true
     done
     find /run/btrkeep -depth -type d -empty -delete 2>/dev/null || true

@@ -50,3 +50,17 @@ def test_the_exit_statuses_are_those_of_the_table(page: str) -> None:
 def test_man_has_nothing_to_complain_about() -> None:
     done = work("groff", "-man", "-Tutf8", "-ww", TOP / "man" / "backupd.8")
     assert not done.stderr
+
+
+def test_the_manual_of_the_program_for_hosts_has_its_options_commands_and_keys() -> None:
+    file = TOP / "man" / "btrkeep-source.8"
+    done = work("groff", "-man", "-Tutf8", "-P-cbou", "-ww", "-rLL=200n", file)
+    assert not done.stderr
+    page = re.sub(r"\s+", " ", done.stdout).replace("\u2010", "-")
+    program = TOP / "backupd" / "source" / "btrkeep_source.py"
+    shown = work(program, "--help").stdout
+    options = {*re.findall(r"--\w+", shown), *re.findall(r"\b(?:check|clean|begin|end|restore)\b", shown)}
+    keys = set(re.findall(r"keys\.pop\(\"(\w+)\"", program.read_text(encoding="utf-8")))
+    assert len(options) > 8
+    assert len(keys) > 10
+    assert [word for word in sorted(options | keys) if word not in page] == []
