@@ -11,8 +11,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from btrkeep.errors import OperatorError
 from btrkeep.units import format_size
-from web import alarms, copies, doctor, log, overview, running
-from web import redaction as telling
+from web import alarms, copies, doctor, log, overview, redaction, running
 from web.api import LONGEST_BODY, ApiRequest, Endpoint, answers, parse_body, parse_query
 from web.api.answers import document, dumped
 from web.files import api as files
@@ -34,7 +33,7 @@ def _view(endpoint: Endpoint) -> Callable[..., Response]:
         try:
             return _answered(endpoint, in_path)
         except OperatorError as error:
-            return answers.operator_error_answer(telling.redact_error(error))
+            return answers.operator_error_answer(redaction.redact_error(error))
 
     return view
 

@@ -11,7 +11,7 @@ from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, UsageError
 from btrkeep.serving.client import Absent
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.units import printable
-from web import redaction as telling
+from web import redaction
 from web.api import answers as api
 from web.request_values import next_of_request
 from web.source import source
@@ -96,7 +96,7 @@ def operator_error_page(error: OperatorError) -> Response:
         log.info("%s %s: %s", request.method, printable(request.path), printable(error.message))
     else:
         log.warning("%s %s: %s", request.method, printable(request.path), printable(error.message))
-    error = telling.redact_error(error)
+    error = redaction.redact_error(error)
     if request.path.startswith("/api/"):
         return api.operator_error_answer(error)
     status = _status(error)

@@ -15,7 +15,7 @@ from btrkeep.errors import OperatorError
 from btrkeep.serving.client import RootServiceClient, Stream
 from btrkeep.serving.protocol import RequestRefused
 from btrkeep.serving.viewer import NoPlace, Places
-from web import redaction as telling
+from web import redaction
 from web.result_cache import ResultCache
 from web.source import viewer
 
@@ -38,7 +38,7 @@ class BoundedServiceClient(RootServiceClient):
     def ask(self, verb: str, **arguments: Any) -> Any:
         """Asks like RootServiceClient."""
         with _place():
-            return telling.redact_answer(verb, super().ask(verb, **arguments))
+            return redaction.redact_answer(verb, super().ask(verb, **arguments))
 
     def stream(self, verb: str, **arguments: Any) -> Stream:
         """Streams like RootServiceClient; the reader has to limit the stream."""
@@ -58,7 +58,7 @@ def _place() -> Iterator[None]:
     try:
         yield
     except OperatorError as error:
-        raise telling.redact_error(error) from error
+        raise redaction.redact_error(error) from error
     finally:
         _PLACES.leave(who)
 

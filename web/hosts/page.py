@@ -53,11 +53,11 @@ def host(host: str) -> Response | str | tuple[str, int]:
     exact, problem = _asked(host) if "exact" in request.args and who.may_see(host) else (None, "")
     page = host_page(here, who, host, exact, _time_words) if who.may_see(host) else None
     if page is None:
-        return render_template("host/unknown.html", host=host, near=near_names(here, who, host)), 404
+        return render_template("hosts/unknown.html", host=host, near=near_names(here, who, host)), 404
     zone = here.config.zone
     charts = (size_chart(page.backups, zone), duration_chart(page.history, zone), new_chart(page.history, zone))
     return render_template(
-        "host/host.html",
+        "hosts/host.html",
         page=page,
         row=page.row,
         charts=[chart for chart in charts if chart],
@@ -84,7 +84,7 @@ def now(host: str) -> str:
     """Returns the host's running jobs, for the page to refresh."""
     require_visible_host(host)
     transfers = [transfer for transfer in running(source(), viewer()).transfers if transfer.host == host]
-    return render_template("host/running.html", host=host, transfers=transfers)
+    return render_template("hosts/running.html", host=host, transfers=transfers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def ask(host: str, verb: str) -> str:
     page = host_page(source(), viewer(), host, time_words=_time_words)
     backup = _backup(page, action, request.args.get("backup", "")) if action.may and page else None
     job = _not_over(host) if verb == "run" else None
-    return render_template("host/ask.html", page=page, action=action, backup=backup, host=host, job=job, most=LONGEST_REASON)
+    return render_template("hosts/ask.html", page=page, action=action, backup=backup, host=host, job=job, most=LONGEST_REASON)
 
 
 def _not_over(host: str) -> RequestedJob | None:
