@@ -206,7 +206,8 @@ def score_share(scores: Array) -> Array:
 
 def _scores(state: FilesystemState) -> Array:
     if state.score is None:
-        raise OperatorError("the recorded state has no scores", "draw it with --colour usage, age, profile or type")
+        *others, last = (name for name in COLOURS if name != "score")
+        raise OperatorError("the recorded state has no scores", f"draw it with --colour {', '.join(others)} or {last}")
     return state.score
 
 
