@@ -94,7 +94,7 @@ def create_app(settings: Settings) -> Flask:
     )
     app.session_interface = sessions.Cookies()
     app.extensions.update({"btrkeep": settings, "btrkeep-caches": Caches()})
-    app.wsgi_app = believing(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
+    app.wsgi_app = behind_proxies(app.wsgi_app, settings.proxies)  # type: ignore[method-assign, assignment]  # Flask's way
     _every_request(app, settings)
     filters.register(app)
     app.context_processor(_names)
@@ -157,21 +157,21 @@ def _version_of(app: Flask, name: str) -> str:
         return "0"
 
 
-_SAID = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{suffix}" for suffix in ("FOR", "PROTO", "HOST", "PORT", "PREFIX", "BY")))
+_FORWARDED = ("HTTP_FORWARDED", *(f"HTTP_X_FORWARDED_{suffix}" for suffix in ("FOR", "PROTO", "HOST", "PORT", "PREFIX", "BY")))
 
 
-def believing(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplication":
+def behind_proxies(app: "WSGIApplication", proxies: tuple[str, ...]) -> "WSGIApplication":
     """Returns the application behind these proxies."""
     behind = ProxyFix(app, x_for=1, x_proto=1, x_host=1)
 
-    def called(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def forwarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         if environ.get("REMOTE_ADDR") in proxies:
             return behind(environ, start_response)
-        for name in _SAID:
+        for name in _FORWARDED:
             environ.pop(name, None)
         return app(environ, start_response)
 
-    return called
+    return forwarded
 
 
 POLICY = (
