@@ -112,7 +112,6 @@ class HoldResult:
 
 def hold(pool: Pool, catalogue: Catalogue, host: str, name: str, new: Hold, now: datetime, *, by: str) -> HoldResult:
     """Holds a backup; replaces its present hold and removes its expiry mark. `latest` is the newest complete one. `by`: the user.
-    Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
 
     Raises UsageError for an unknown name, StateConflict if it is being deleted or its host is forgotten.
     """
