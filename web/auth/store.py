@@ -44,6 +44,10 @@ CREATE TABLE known (
 );
 CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
+# The columns in the order of the fields, named so that a query may join the tables.
+_OF_USERS = "name, role, hosts, hash, user.created, user.changed"
+_OF_SESSIONS = "session.key, session.user, session.created, session.seen, address, browser"
+_OF_TOKENS = "name, role, hosts, created, used"
 _OWNER = "it belongs to the login service's user; see --users"
 _DAMAGED = ("is damaged", "restore it from a backup, or remove it and add the users again: btrkeep-web user add")
 _MEANINGS = {
@@ -67,9 +71,7 @@ class Store:
         try:
             self._prepare()
         except OSError as error:
-            raise OperatorError(
-                f"{self.path} cannot be used: {error.strerror}", "it belongs to the login service's user; see --users"
-            ) from error
+            raise OperatorError(f"{self.path} cannot be used: {error.strerror}", _OWNER) from error
 
     def _prepare(self) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -131,15 +133,13 @@ class Store:
     def user(self, name: str) -> User | None:
         """Returns the user of that name, None if there is none."""
         with self.reading() as connection:
-            row = connection.execute(
-                "SELECT name, role, hosts, hash, created, changed FROM user WHERE name = ?", (name,)
-            ).fetchone()
+            row = connection.execute(f"SELECT {_OF_USERS} FROM user WHERE name = ?", (name,)).fetchone()
         return _user(row) if row else None
 
     def users(self) -> list[User]:
         """Returns all users, by name."""
         with self.reading() as connection:
-            rows = connection.execute("SELECT name, role, hosts, hash, created, changed FROM user ORDER BY name").fetchall()
+            rows = connection.execute(f"SELECT {_OF_USERS} FROM user ORDER BY name").fetchall()
         return [_user(row) for row in rows]
 
     def add_user(self, user: User) -> bool:
@@ -208,19 +208,15 @@ class Store:
 
     def session(self, key: bytes) -> tuple[LoginSession, User] | None:
         """Returns a session and its user, whatever its age."""
-        wanted = "session.key, session.user, session.created, session.seen, address, browser"
+        query = f"SELECT {_OF_SESSIONS}, {_OF_USERS} FROM session JOIN user ON user.name = session.user WHERE session.key = ?"
         with self.reading() as connection:
-            row = connection.execute(
-                f"SELECT {wanted}, name, role, hosts, hash, user.created, user.changed "
-                "FROM session JOIN user ON user.name = session.user WHERE session.key = ?",
-                (key,),
-            ).fetchone()
+            row = connection.execute(query, (key,)).fetchone()
         return (_session(row[:6]), _user(row[6:])) if row else None
 
     def sessions(self, user: str) -> list[LoginSession]:
         """Returns the sessions of one user, the last used one first."""
         with self.reading() as connection:
-            rows = connection.execute("SELECT * FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
+            rows = connection.execute(f"SELECT {_OF_SESSIONS} FROM session WHERE user = ? ORDER BY seen DESC", (user,)).fetchall()
         return [_session(row) for row in rows]
 
     def touch_session(self, key: bytes, now: datetime) -> None:
@@ -251,19 +247,19 @@ class Store:
     def token(self, key: bytes) -> Token | None:
         """Returns the token with that digest."""
         with self.reading() as connection:
-            row = connection.execute("SELECT name, role, hosts, created, used FROM token WHERE key = ?", (key,)).fetchone()
+            row = connection.execute(f"SELECT {_OF_TOKENS} FROM token WHERE key = ?", (key,)).fetchone()
         return _token(row) if row else None
 
     def tokens(self) -> list[Token]:
         """Returns all tokens, by name."""
         with self.reading() as connection:
-            rows = connection.execute("SELECT name, role, hosts, created, used FROM token ORDER BY name").fetchall()
+            rows = connection.execute(f"SELECT {_OF_TOKENS} FROM token ORDER BY name").fetchall()
         return [_token(row) for row in rows]
 
     def token_keys(self) -> list[tuple[Token, bytes]]:
         """Returns all tokens with their digests."""
         with self.reading() as connection:
-            rows = connection.execute("SELECT name, role, hosts, created, used, key FROM token ORDER BY name").fetchall()
+            rows = connection.execute(f"SELECT {_OF_TOKENS}, key FROM token ORDER BY name").fetchall()
         return [(_token(row[:5]), bytes(row[5])) for row in rows]
 
     def touch_token(self, name: str, now: datetime) -> None:
