@@ -108,10 +108,9 @@ class Published:
     """The copies by name, without their addresses."""
 
 
-_PLAIN = (
-    "min_free", "concurrency", "bandwidth", "silent", "used_limit", "ping_goal", "rehearsal", "filesystem", "no_downloads",
-    "no_restores", "are_rights_known", "call",
-)  # fmt: skip
+_PLAIN_TYPES = (str, str | None, bool, int, int | None, float, float | None)
+_PLAIN = tuple(key.name for key in fields(Published) if key.type in _PLAIN_TYPES)
+"""The fields whose values are published unchanged, under their names."""
 
 
 def publish(
@@ -223,7 +222,7 @@ def _plain(value: Any) -> Any:
 def _parsed(text: str) -> Published:
     """Ignores keys of a newer version; keys that an older version did not publish get their defaults."""
     given = json.loads(text)
-    site = Published(given["name"], **{key: given[key] for key in _PLAIN if key in given})
+    site = Published(**{key: given[key] for key in _PLAIN if key in given})
     kept = given.get("replica_retention", {})
     expiry = {key: given.get("expiry", {})[key] for key in ("max_orphans", "mount_option") if key in given.get("expiry", {})}
     return replace(
