@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from backupd.files.backup_selector import Restorable
 from backupd.files.destination import existing_folder, require_destination
 from backupd.files.entry_words import shown
-from backupd.files.placing import place_path, placed
+from backupd.files.placing import place_path
 from backupd.files.restore_types import (
     ORIGINAL,
     RestoreCount,
@@ -85,7 +85,7 @@ def prepared(
 
 def places(restore: "LocalRestore | HostRestore") -> list[tuple[bytes, bytes]]:
     """Returns each requested path with its place."""
-    return [(root.path, place_path(restore.to, root.names)) for root in placed(restore.request.paths, restore.parents)]
+    return [(root.path, place_path(restore.to, root.names)) for root in restore.roots]
 
 
 def preview_object(backup: Restorable, restore: "LocalRestore | HostRestore", preview: RestorePreview) -> dict[str, Any]:

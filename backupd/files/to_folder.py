@@ -71,7 +71,6 @@ class LocalRestore:
         self.tree = tree
         self.request = request
         self.to = request.to
-        self.parents = request.parents
         self.roots = placed(request.paths, request.parents)
         self.progress = RestoreProgress(to=request.to)
         self.result = RestoreResult()

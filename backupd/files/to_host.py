@@ -32,8 +32,9 @@ from backupd.files.conflict_policy import (
     differs_words,
 )
 from backupd.files.host_rsync import HostRsyncEnd, LimitExceeded, NameAllowance, run_rsync
+from backupd.files.placing import placed
 from backupd.files.restore_types import RestorePreview, RestoreProgress, RestoreRequest, RestoreResult, Target, Tell
-from backupd.files.tree import Tree, components, joined, outermost
+from backupd.files.tree import Tree, components, joined
 from backupd.files.walking import PlainFiles, WalkEntry, walk, walk_grouped
 from backupd.repo.backup_json import DATA
 from backupd.rsync.command import rsync_version, shell_command
@@ -89,13 +90,15 @@ class HostRestore:
     ) -> None:
         self.request = request
         self.to = os.fsdecode(target.folder)
-        self.parents = request.parents or target.original
+        self._whole = request.parents or target.original
+        self.roots = placed(request.paths, self._whole)
+        self._paths = tuple(root.path for root in self.roots)
         self.progress = RestoreProgress()
         self._subvolume = subvolume
         self._target = target
         self._config = config
-        self._above = _above(request.paths) if self.parents else frozenset()
         self._base = b""  # the deepest common folder of all paths that exists on the host
+        self._above = _above(self._paths) if self._whole else frozenset()
         self._tell = tell
         self._kept: set[int] = set()
         self._overwritten: set[int] = set()
@@ -115,14 +118,14 @@ class HostRestore:
 
     def _command(self, options: Sequence[str], above: bool, shell: Sequence[str]) -> tuple[str, ...]:
         """Returns the rsync command; with `above` it also lists the folders above what is restored. `shell` replaces ssh."""
-        stays = ABOVE_STAYS if self.parents and not above else ()
+        stays = ABOVE_STAYS if self._whole and not above else ()
         host, ssh, folder = self._target.host, self._config.ssh, self._target.folder
         all_options = (*stays, *self._exact, *options)
         # rsync follows a symlink that a user of the host has just put in place of a folder, but (since 3.5) not out of its
         # destination. So the destination is not / if possible. Comparisons start at /, to check the folders above.
         base = b"" if LOOK[0] in options else self._base
-        data, paths = self._subvolume / DATA, self.request.paths
-        return restore_command(host, ssh, data, paths, folder, self.parents, all_options, shell, base)
+        data, paths = self._subvolume / DATA, self._paths
+        return restore_command(host, ssh, data, paths, folder, self._whole, all_options, shell, base)
 
     @cached_property
     def _is_confined(self) -> bool:
@@ -175,7 +178,7 @@ class HostRestore:
                 missing.add(item.name)
 
         comparisons = [self._run((*LOOK, *ONLY_NEW), take, above=True)]
-        self._base = _common_folder(self.request.paths, self._above - missing)
+        self._base = _common_folder(self._paths, self._above - missing)
         if self.request.overwrite == OLDER:
             comparisons.append(self._run((*LOOK, *NEWER_STAYS), lambda item: newer.add(hash(item.name)), above=True))
         compares = CONTENT if content and self.request.overwrite == ALL else ()
@@ -193,16 +196,15 @@ class HostRestore:
 
     def _roots(self) -> dict[bytes, bytes]:
         """Returns rsync's names for the requested paths, with the paths."""
-        split = {path: components(path) for path in self.request.paths}
-        return {b"/".join(names) if self.parents else names[-1]: path for path, names in split.items() if names}
+        return {b"/".join(root.names): root.path for root in self.roots if root.names}
 
     def _is_all_absent(self) -> bool:
         """Returns True if no requested path exists there, and nothing is in the place of the folders above: then everything is new,
         and rsync need not check it. False also if that is uncertain.
         """
         roots = self._roots()
-        if len(roots) < len(self.request.paths) or len(outermost(self.request.paths)) < len(roots):
-            return False  # the whole backup, or a path below another one
+        if len(roots) < len(self.roots):
+            return False  # the whole backup
         new, mentioned = set[bytes](), set[bytes]()
 
         def take(names: set[bytes], item: Item) -> None:
@@ -210,7 +212,7 @@ class HostRestore:
                 names.add(item.name)
 
         ended = self._run((*LOOK, *ONLY_NEW, *NOT_BELOW), partial(take, new), above=True)
-        self._base = _common_folder(self.request.paths, self._above - new)
+        self._base = _common_folder(self._paths, self._above - new)
         if ended.exit_code or not roots.keys() <= new:
             return False
         if not self._above:
@@ -426,7 +428,7 @@ class HostRestore:
     def _allowed(self) -> Generator[int]:
         """Yields the number of bytes of output that are allowed for each restored name."""
         with suppress(OSError), Tree(self._subvolume) as tree:
-            for path in self.request.paths:
+            for path in self._paths:
                 for entry in walk(tree, path, lambda _path, _error: None):
                     yield 0 if entry.left else _FOR_EACH_NAME + _FOR_EACH_BYTE * len(entry.entry.path)
 
@@ -469,11 +471,11 @@ def _has_attributes(walk_entry: PlainFiles | WalkEntry) -> bool:
 
 def _above(paths: Sequence[bytes]) -> frozenset[bytes]:
     """Returns the names, in rsync's form, of folders above paths that are not requested themselves."""
-    asked = {tuple(components(path)) for path in outermost(paths)}
+    asked = {tuple(components(path)) for path in paths}
     return frozenset(b"/".join(names[:depth]) for names in asked for depth in range(1, len(names)))
 
 
 def _common_folder(paths: Sequence[bytes], existing: AbstractSet[bytes]) -> bytes:
     """Returns the deepest folder above all paths that is one of the `existing` ones, in rsync's form; b"" if there is none."""
-    common = frozenset.intersection(*(_above([path]) for path in outermost(paths)))
+    common = frozenset.intersection(*(_above([path]) for path in paths))
     return max(common & existing, key=len, default=b"")

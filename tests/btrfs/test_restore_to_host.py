@@ -74,6 +74,17 @@ def test_another_machine_and_folder_get_a_path_by_its_last_name_or_whole(web1: N
     assert differences(manifest(srv / "www"), manifest(tmp_path / "new" / "www")) == []
 
 
+def test_of_paths_with_one_last_name_or_below_another_nothing_is_merged(web1: Nights, sshd: ssh.Sshd, tmp_path: Path) -> None:
+    srv, options = web1.source / "srv", (f"--to-host={sshd.address}:{tmp_path}", f"--port={sshd.port}")
+    for folder in ("www/www", "other"):
+        write(srv / folder / "conf", folder)
+    web1.night("web1")
+    output = restore(web1, "web1", srv / "www/www/conf", srv / "other/conf", *options, status=2)["stderr"]
+    assert "would both become conf" in output
+    restore(web1, "web1", srv / "www", srv / "www/www", *options)
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("conf")] == [Path("www/www/conf")]
+
+
 def test_the_whole_backup_goes_to_where_it_was_and_nowhere_else(web1: Nights) -> None:
     srv = web1.source / "srv"
     write(srv / "www" / "index.html", "welcome")
