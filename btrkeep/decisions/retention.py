@@ -147,17 +147,17 @@ def decide(
     given up; then every backup expires, whatever the minimums are.
     """
     ordered = sorted(candidates, key=lambda backup: (backup.started, backup.name))
-    asked = _asked_to_go(ordered, now) if forgotten is None else {}
+    asked = _requested_deletions(ordered, now) if forgotten is None else {}
     rest = _by_policy(
         [candidate for candidate in ordered if candidate.name not in asked] if asked else ordered, policy, zone, now, forgotten
     )
     if not asked:
         return rest
-    by_name = {decision.name: decision for decision in (*rest, *(_by_word(candidate, policy, now) for candidate in asked.values()))}
+    by_name = {decision.name: decision for decision in (*rest, *(_by_request(backup, policy, now) for backup in asked.values()))}
     return [by_name[candidate.name] for candidate in ordered]
 
 
-def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
+def _requested_deletions(backups: Sequence[Candidate], now: datetime) -> dict[str, Candidate]:
     """Returns the backups whose deletion a user requested, by name. A complete one is included only if another one remains, or if
     the user confirmed deleting the last.
 
@@ -173,7 +173,7 @@ def _asked_to_go(backups: Sequence[Candidate], now: datetime) -> dict[str, Candi
     }
 
 
-def _by_word(backup: Candidate, policy: Retention, now: datetime) -> Decision:
+def _by_request(backup: Candidate, policy: Retention, now: datetime) -> Decision:
     """Decides about a backup whose deletion a user requested: a hold keeps it, and so does a run based on it, but no replica."""
     assert backup.asked is not None
     if kept := tuple(_kept_by_itself(replace(backup, common=""), now)):
@@ -196,7 +196,7 @@ def _by_policy(
     return [
         Decision(backup.name, True, tuple(why), None)
         if why
-        else Decision(backup.name, False, (_why_it_goes(backup, forgotten, place < replaced),), (backup.marked(now) or now) + grace)
+        else Decision(backup.name, False, (_why_deleted(backup, forgotten, place < replaced),), (backup.marked(now) or now) + grace)
         for place, (backup, why) in enumerate(zip(backups, reasons, strict=True))
     ]
 
@@ -336,7 +336,7 @@ def _before_suspects(backups: Sequence[Candidate], kept: Sequence[int], complete
             yield complete[before - 1], Reason(RetentionCode.BEFORE_SUSPECT, text=backups[place].name)
 
 
-def _why_it_goes(backup: Candidate, forgotten: datetime | None, replaced: bool) -> Reason:
+def _why_deleted(backup: Candidate, forgotten: datetime | None, replaced: bool) -> Reason:
     if forgotten:
         return Reason(RetentionCode.FORGOTTEN)
     if backup.state == COMPLETE:
