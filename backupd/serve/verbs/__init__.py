@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from backupd.serve import request_checks as given
+from backupd.serve import request_checks as checks
 from backupd.serve.request_checks import Argument, Right
 from backupd.serve.service_context import ConcurrencyLimit
 from btrkeep.choices import CURVES, OVERWRITE, SERVICE_VERBS
@@ -55,18 +55,18 @@ _LISTS = ConcurrencyLimit(8, 4)
 _SCANS = ConcurrencyLimit(6, 3)
 """These verbs wait for each other, at most a minute."""
 _SHORT = ConcurrencyLimit(12, 6)
-_HOST = {"host": Argument(given.host)}
-_BACKUP = {**_HOST, "backup": Argument(given.which)}
-_NAMED = {**_HOST, "backup": Argument(given.name)}
-_PATH = {"path": Argument(given.path)}
-_UNTIL = {"until": Argument(given.moment, None)}
-_SECONDS = {"seconds": Argument(given.number(0, 60), 20)}
-_WHY = {"why": Argument(given.text(LONGEST_REASON), "")}
+_HOST = {"host": Argument(checks.host)}
+_BACKUP = {**_HOST, "backup": Argument(checks.which)}
+_NAMED = {**_HOST, "backup": Argument(checks.name)}
+_PATH = {"path": Argument(checks.path)}
+_UNTIL = {"until": Argument(checks.moment, None)}
+_SECONDS = {"seconds": Argument(checks.number(0, 60), 20)}
+_WHY = {"why": Argument(checks.text(LONGEST_REASON), "")}
 _RESTORE = {
     **_BACKUP,
-    "paths": Argument(given.paths),
-    "to": Argument(given.destination, given.HOST),
-    "overwrite": Argument(given.optional(given.choice(*OVERWRITE)), None),
+    "paths": Argument(checks.paths),
+    "to": Argument(checks.destination, checks.HOST),
+    "overwrite": Argument(checks.optional(checks.choice(*OVERWRITE)), None),
 }
 
 _VERBS: Mapping[str, Verb] = {
@@ -77,10 +77,10 @@ _VERBS: Mapping[str, Verb] = {
         arguments={
             **_BACKUP,
             **_PATH,
-            "offset": Argument(given.number(0, 10**9), 0),
-            "limit": Argument(given.number(1, 5000), 1000),
-            "sort": Argument(given.choice("name", "kind", "size", "mode", "owner", "mtime"), "name"),
-            "descending": Argument(given.flag, False),
+            "offset": Argument(checks.number(0, 10**9), 0),
+            "limit": Argument(checks.number(1, 5000), 1000),
+            "sort": Argument(checks.choice("name", "kind", "size", "mode", "owner", "mtime"), "name"),
+            "descending": Argument(checks.flag, False),
         },
     ),
     "versions": Verb(
@@ -90,8 +90,8 @@ _VERBS: Mapping[str, Verb] = {
         arguments={
             **_HOST,
             **_PATH,
-            "content": Argument(given.flag, False),
-            "since": Argument(given.optional(given.whole_name), None),
+            "content": Argument(checks.flag, False),
+            "since": Argument(checks.optional(checks.whole_name), None),
             **_SECONDS,
         },
     ),
@@ -102,16 +102,16 @@ _VERBS: Mapping[str, Verb] = {
         arguments={
             **_HOST,
             **_PATH,
-            "before": Argument(given.which),
-            "after": Argument(given.which, ""),  # the newest complete backup
-            "content": Argument(given.flag, False),
-            "limit": Argument(given.number(1, 5000), 1000),
-            "since": Argument(given.optional(given.path), None),
+            "before": Argument(checks.which),
+            "after": Argument(checks.which, ""),  # the newest complete backup
+            "content": Argument(checks.flag, False),
+            "limit": Argument(checks.number(1, 5000), 1000),
+            "since": Argument(checks.optional(checks.path), None),
             **_SECONDS,
         },
     ),
     "download": Verb(
-        "files", {**_BACKUP, **_PATH, "as": Argument(given.choice("file", "tar", "zip"), "file")}, Right.HOST, _STREAMS
+        "files", {**_BACKUP, **_PATH, "as": Argument(checks.choice("file", "tar", "zip"), "file")}, Right.HOST, _STREAMS
     ),
     "hold": Verb("protection", {**_NAMED, **_WHY, **_UNTIL}, Right.OPERATE, _SHORT),
     "release": Verb("protection", _NAMED, Right.OPERATE, _SHORT),
@@ -119,10 +119,10 @@ _VERBS: Mapping[str, Verb] = {
     "run": Verb("tasks", _HOST, Right.OPERATE, _SHORT),
     "restore": Verb("tasks", _RESTORE, Right.OPERATE, _SHORT),
     "preview": Verb("tasks", _RESTORE, Right.OPERATE, _HEAVY),
-    "job": Verb("tasks", {"job": Argument(given.job), "lines": Argument(given.number(0, 1000), 50)}, Right.LISTED, _SHORT),
+    "job": Verb("tasks", {"job": Argument(checks.job), "lines": Argument(checks.number(0, 1000), 50)}, Right.LISTED, _SHORT),
     "jobs": Verb(
         "tasks",
-        {"limit": Argument(given.number(1, 1000), 200), "before": Argument(given.optional(given.job), None)},
+        {"limit": Argument(checks.number(1, 1000), 200), "before": Argument(checks.optional(checks.job), None)},
         Right.LISTED,
         _SHORT,
     ),
@@ -131,9 +131,9 @@ _VERBS: Mapping[str, Verb] = {
     "extents": Verb(
         "queries",
         {
-            "vaddr": Argument(given.number(0, 2**64 - 1)),
-            "curve": Argument(given.choice(*CURVES), CURVES[0]),
-            "size": Argument(given.number(4, 12), None),
+            "vaddr": Argument(checks.number(0, 2**64 - 1)),
+            "curve": Argument(checks.choice(*CURVES), CURVES[0]),
+            "size": Argument(checks.number(4, 12), None),
         },
         Right.POOL,
         _SCANS,
