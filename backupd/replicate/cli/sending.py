@@ -152,12 +152,10 @@ def write_initial_copy(context: PoolContext, folder: Path, name: str | None, par
                 keep_initial_copy(context.pool, name, host.name, newest.name)
             fields: dict[str, Any] = {"host": host.name, "backup": newest.name, "bytes": 0, "parts": 0, "already": is_there}
             try:
-                if wanted.dry_run:
+                if is_there or wanted.dry_run:
                     _print_line(f"{host.name}@{newest.name}: {'is there' if is_there else 'would be written'}", wanted.as_json)
-                elif not is_there:
-                    fields |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
                 else:
-                    _print_line(f"{host.name}@{newest.name}: is there", wanted.as_json)
+                    fields |= _write(far, folder / host.name, host, newest, part_size, wanted.as_json)
             except RemoteRefused as error:
                 fields["error"], status = error.message, int(Exit.ATTENTION)
                 print_error(OperatorError(f"{host.name}: {error.message}"))
