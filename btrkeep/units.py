@@ -4,7 +4,7 @@ Sizes are bytes as int, durations are seconds as float, shares are fractions of 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, datetime, tzinfo
 
 _SIZE_UNITS = {
@@ -112,6 +112,12 @@ def format_share(share: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Formats a number with a noun whose plural ends in s: "1 host", "2,000 hosts"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def names_in_words(names: Sequence[str], most: int = 5, noun: str = "") -> str:
+    """Formats the first names: "a, b and 17 more"; with a noun: "a, b and 17 more hosts"."""
+    shown, left = ", ".join(names[:most]), len(names) - most
+    return shown if left <= 0 else f"{shown} and {counted(left, f'more {noun}') if noun else f'{left:,} more'}"
 
 
 def format_time(moment: datetime) -> str:

@@ -28,7 +28,7 @@ from btrkeep.decisions.retention import Hold
 from btrkeep.errors import StateConflict, UsageError, did_you_mean
 from btrkeep.pool.marker import Pool
 from btrkeep.pool.subvolume import set_read_only
-from btrkeep.units import format_time
+from btrkeep.units import format_time, names_in_words
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SHOWN = 10
@@ -68,7 +68,7 @@ def resolve_name(
     if name in names or name in others:
         return name
     matching = [candidate for candidate in (*names, *others) if _DAY.fullmatch(name) and is_meant(candidate, name, zone)]
-    listed = ", ".join(matching[:_SHOWN]) + (f" and {len(matching) - _SHOWN} more" if len(matching) > _SHOWN else "")
+    listed = names_in_words(matching, _SHOWN)
     if matching and day is DayMeaning.NONE:
         raise UsageError(f"{host} has no backup {name}", f"name one of that day in full: {listed}")
     if len(matching) > 1 and day is DayMeaning.ONLY:

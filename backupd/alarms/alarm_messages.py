@@ -17,13 +17,12 @@ from btrkeep.choices import ALARM_EVENTS
 from btrkeep.decisions.alarm_advice import Advice, advice
 from btrkeep.decisions.cause_words import grouped_alike, without_host
 from btrkeep.decisions.copy_status import OFFSITE, age_words, done_words
-from btrkeep.units import counted, format_duration, local_time, printable, seconds_between
+from btrkeep.units import counted, format_duration, local_time, names_in_words, printable, seconds_between
 
 _LONGEST = 300
 _LONGEST_WITH_COMMAND = 1200
 _SHORT = 100
 _OUR_UNIT = re.compile(r"btrkeep-[a-z-]+(@[A-Za-z0-9_.:-]{1,100})?\.(service|timer)", re.ASCII)
-_MOST_NAMES = 5
 _MOST = 20  # lines about an event, or from a journal
 _HARMLESS = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "(at)", "`": "'"})
 
@@ -93,9 +92,8 @@ def same_words(alarms: Sequence[StoredAlarm]) -> str:
     if len(alarms) == 1:
         return text
     text = text.removeprefix(f"{alarms[0].about.name}: ")
-    names = ", ".join(alarm.about.name for alarm in alarms[:_MOST_NAMES])
-    more = f" and {len(alarms) - _MOST_NAMES:,} more" if len(alarms) > _MOST_NAMES else ""
-    return f"{counted(len(alarms), 'host')}: {text} ({names}{more})"
+    names = names_in_words([alarm.about.name for alarm in alarms])
+    return f"{counted(len(alarms), 'host')}: {text} ({names})"
 
 
 def alarm_words(alarm: StoredAlarm) -> str:
@@ -212,8 +210,7 @@ def drills_are_late(age: float | None) -> str:
 
 def not_verified(hosts: Sequence[str], seconds: float) -> str:
     """Formats that no data of these hosts was read for longer than configured."""
-    more = f" and {counted(len(hosts) - 1, 'more host')}" if len(hosts) > 1 else ""
-    return f"verification: no backup of {hosts[0]}{more} was read for {format_duration(seconds)}"
+    return f"verification: no backup of {names_in_words(hosts, 1, 'host')} was read for {format_duration(seconds)}"
 
 
 def job_failed(job: str, outcome: str | None, reason: str | None) -> str:

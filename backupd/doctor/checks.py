@@ -20,7 +20,6 @@ from backupd.doctor.host_checks import crowded, made_by_hook, mount_findings
 from backupd.doctor.rules.site import by_hand, known_hosts, ssh_key
 from backupd.doctor.rules.state import idle_quotas
 from backupd.doctor.site_facts import read_key_file
-from backupd.expire.report import names_in_words
 from backupd.expire.trust import TrustCheck, check_trust, clock_synchronised
 from backupd.health.pool_facts import read_pool_facts
 from backupd.repo.pool_context import open_configured
@@ -47,7 +46,7 @@ from btrkeep.pool.mounts import machine_mount, mount_of
 from btrkeep.process.programs import ProgramFailed, run
 from btrkeep.procfs import mounts, read_capabilities
 from btrkeep.trusted_path import remedy, untrusted_config
-from btrkeep.units import counted, local_time, printable
+from btrkeep.units import counted, local_time, names_in_words, printable
 
 OUR_NAMES = ("backupd", "balancer", "heatmap", "web")
 

@@ -4,7 +4,7 @@ With a connection they also report whether the other server of each copy answers
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,12 +47,11 @@ from btrkeep.errors import OperatorError, last_remote_error
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.marker import open_pool
 from btrkeep.process.programs import ProgramFailed, piped, run
-from btrkeep.units import counted, format_duration, format_size, local_time, printable
+from btrkeep.units import counted, format_duration, format_size, local_time, names_in_words, printable
 
 _CHECK = "replica"
 _MARK = "btrkeep-any-command"
 _SECONDS = 60.0
-_MOST_NAMED = 5
 _CLOCKS_AGREE = 300.0  # seconds
 
 
@@ -129,7 +128,8 @@ def _besides(config: Config, copy: CopyStatus[CopySettings]) -> Iterator[Finding
     subject = f"replica {copy.replica.name}"
     if copy.gone:
         verb = "is" if len(copy.gone) == 1 else "are"
-        text = f"{_some([host_lag.host for host_lag in copy.gone])} {verb} no longer listed there; the copies stay"
+        gone = names_in_words([host_lag.host for host_lag in copy.gone], noun="host")
+        text = f"{gone} {verb} no longer listed there; the copies stay"
         hint = (
             f"check that server; then `backupd forget {copy.gone[0].host}` if the host was retired, or `promote` to back it up here"
         )
@@ -155,12 +155,12 @@ def _fetched(config: Config, copies: KnownCopies) -> Iterator[Finding]:
         subject, replica = f"replica {name}", config.replicas.get(name)
         hosts = sorted(host for host, replica in copies.fetched.items() if replica == name)
         if configured := [host for host in hosts if host in config.hosts]:
-            text = f"{_some(configured)}: configured, and fetched from there, so not backed up here"
+            text = f"{names_in_words(configured, noun='host')}: configured, and fetched from there, so not backed up here"
             hint = f"`backupd promote {configured[0]}` to back it up here, otherwise remove it from the configuration"
             yield Finding(_CHECK, "note", text, hint, subject=subject)
         if left := [host for host in hosts if not (replica and wants(replica, host))]:
             verb = "is a copy" if len(left) == 1 else "are copies"
-            text = f"{_some(left)} {verb} of that pool, and no longer fetched or backed up"
+            text = f"{names_in_words(left, noun='host')} {verb} of that pool, and no longer fetched or backed up"
             hint = f"configure [replica.{name}] with it in `hosts`; or `backupd promote {left[0]}` to back it up here"
             yield Finding(_CHECK, "warning", text, hint, subject=subject)
 
@@ -170,14 +170,9 @@ def _without_a_copy(config: Config, copies: KnownCopies, offsite: set[str]) -> I
     covered = {host for of in copies.common.values() for host in of} | offsite
     alone = [name for name, host in config.hosts.items() if host.enabled and name not in covered and name not in copies.fetched]
     if (copies.common or config.offsites) and alone:
-        text = f"there is no copy of {_some(alone)}"
+        text = f"there is no copy of {names_in_words(alone, noun='host')}"
         hint = "check `hosts` of the replica there and --host in authorized_keys here, or `hosts` of the offsite repository"
         yield Finding(_CHECK, "note", text, hint, subject="copies")
-
-
-def _some(hosts: Sequence[str]) -> str:
-    named = ", ".join(hosts[:_MOST_NAMED])
-    return f"{named} and {counted(len(hosts) - _MOST_NAMED, 'more host')}" if len(hosts) > _MOST_NAMED else named
 
 
 def reach_copies(config: Config) -> Iterator[Finding]:
@@ -295,8 +290,7 @@ def check_steps(config: Config, now: datetime) -> Iterator[Finding]:
         return
     yield from repeated_findings(failures, command)
     if unverified:
-        more = f" and {counted(len(unverified) - 1, 'more host')}" if len(unverified) > 1 else ""
-        text = f"no backup of {unverified[0]}{more} was read for {format_duration(config.verify.oldest)}"
+        text = f"no backup of {names_in_words(unverified, 1, 'host')} was read for {format_duration(config.verify.oldest)}"
         hint = (
             f"check that the timer btrkeep-verify@ or btrkeep-scrub@ is enabled; `{command} verify {unverified[0]}` reads "
             "this host now"

@@ -1,7 +1,7 @@
 """The events of an expiry: its progress and its result, and the texts for them."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -22,7 +22,7 @@ from btrkeep.decisions.safety_limits import (
 )
 from btrkeep.process.proc import FolderUser
 from btrkeep.process.progress import Notice
-from btrkeep.units import counted, format_duration, format_share, local_time
+from btrkeep.units import counted, format_duration, format_share, local_time, names_in_words
 
 
 class Pause(StrEnum):
@@ -136,7 +136,6 @@ ExpiryEvent = Plan | ExpiryProgress | Notice | Summary
 """The plan comes first and the summary last."""
 
 
-_MOST_NAMES = 5
 PAUSES = {
     Pause.BALANCE: "a balance is stopping",
     Pause.PACE: "the configured pace",
@@ -178,12 +177,6 @@ def _beyond(share: DeletedShare, most: float, count: int) -> str:
 
 def _span(span: timedelta) -> str:
     return format_duration(span.total_seconds())
-
-
-def names_in_words(names: Sequence[str]) -> str:
-    """ "a, b and 17 more"."""
-    shown = ", ".join(names[:_MOST_NAMES])
-    return f"{shown} and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else shown
 
 
 def held_words(deleted: Mapping[int, DeletedBackup], held: Mapping[int, FolderUser | None]) -> str:

@@ -20,7 +20,7 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.errors import OperatorError
 from btrkeep.process.group import ENDS_WITH_US, Group
 from btrkeep.procfs import Mount, parse_mounts
-from btrkeep.units import counted, printable
+from btrkeep.units import names_in_words, printable
 
 _SECONDS = 30.0
 _LARGEST = 4 << 20  # bytes of the host's answer
@@ -142,7 +142,6 @@ def own_address(host: HostConfig) -> str:
     return ""
 
 
-_NAMED = 3
 _KERNEL = ("/proc", "/sys", "/dev", "/run", "/snap")
 _TRANSIENT = (
     "/tmp",  # noqa: S108  a path of the host
@@ -170,11 +169,10 @@ def _is_of_the_system(folder: str) -> bool:
 
 def left_out_words(path: str, folders: Sequence[str], old: int) -> str:
     """Formats the warning. `old`: number of these folders with files of an earlier backup."""
-    names = ", ".join(printable(folder) for folder in folders[:_NAMED])
-    more = f" and {counted(len(folders) - _NAMED, 'more folder')}" if len(folders) > _NAMED else ""
+    names = names_in_words([*map(printable, folders)], 3, "folder")
     stale = "; files of an earlier backup stay there, unchanged" if old else ""
     return (
-        f"{path}: `one_file_system` excludes the files in {names}{more}: another filesystem or subvolume{stale} "
+        f"{path}: `one_file_system` excludes the files in {names}: another filesystem or subvolume{stale} "
         "(`exclude` it, or back it up as a separate host)"
     )
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
-from backupd.expire.report import names_in_words
 from backupd.repo import backup_json as records
 from backupd.run.host_order import PlannedHost
 from backupd.run.host_run import HostRun
@@ -25,7 +24,7 @@ from btrkeep.decisions.due import window_end
 from btrkeep.errors import OperatorError, PoolUnusable
 from btrkeep.process.proc import start_time
 from btrkeep.process.threads import NoThread, running_threads
-from btrkeep.units import counted, format_time, local_time
+from btrkeep.units import counted, format_time, local_time, names_in_words
 
 log = logging.getLogger(__name__)
 

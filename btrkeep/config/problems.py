@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from btrkeep.units import printable
+from btrkeep.units import names_in_words, printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _HOST_KEY = re.compile(r'host\.("(?:[^"\\]|\\.)*"|[A-Za-z0-9_-]+)(?=\.|$)')
@@ -91,7 +91,7 @@ class Problems:
         """Returns the same in the form of compilers, FILE:LINE: KEY: REASON."""
         return self._merged(self.locate, self._first_in_front)
 
-    def _merged(self, single: Callable[[Problem], str], many: Callable[[Problem, str, str], str]) -> list[str]:
+    def _merged(self, single: Callable[[Problem], str], many: Callable[[Problem, str, list[str]], str]) -> list[str]:
         hosts: dict[tuple[str, str], list[tuple[str, Problem]]] = {}
         for problem in self.faults:
             if key := _host_key(problem):
@@ -103,12 +103,13 @@ class Problems:
             key = _host_key(problem)
             similar = hosts[key[1], problem.reason] if key else []
             names = list(dict.fromkeys(name for name, _ in similar))
-            lines[many(similar[0][1], key[1], _shown(names)) if key and len(names) >= _MANY else single(problem)] = None
+            lines[many(similar[0][1], key[1], names) if key and len(names) >= _MANY else single(problem)] = None
         return list(lines)
 
-    def _first_in_front(self, first: Problem, key: str, names: str) -> str:
+    def _first_in_front(self, first: Problem, key: str, names: list[str]) -> str:
         """Formats a problem of many hosts with the place of the first."""
-        return self.locate(replace(first, setting=f"host.*{key}", reason=f"{first.reason} ({names})"))
+        hosts = f"{len(names)} hosts: {names_in_words(names, _SHOWN)}"
+        return self.locate(replace(first, setting=f"host.*{key}", reason=f"{first.reason} ({hosts})"))
 
     def locate(self, problem: Problem) -> str:
         """Formats one mistake as FILE:LINE: KEY: REASON. Without a known line it is FILE: KEY: REASON."""
@@ -142,14 +143,9 @@ def _host_key(problem: Problem) -> tuple[str, str] | None:
     return (match[1], problem.setting[match.end() :]) if match and not problem.implied else None
 
 
-def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} hosts: {', '.join(names[:_SHOWN])}{more}"
-
-
-def _first_in_names(first: Problem, key: str, names: str) -> str:
-    count, _, listed = names.partition(": ")
-    return f"{count}: host.*{printable(key)}: {printable(first.reason)} ({listed}; the first in {first.file})"
+def _first_in_names(first: Problem, key: str, names: list[str]) -> str:
+    where = f"{names_in_words(names, _SHOWN)}; the first in {first.file}"
+    return f"{len(names)} hosts: host.*{printable(key)}: {printable(first.reason)} ({where})"
 
 
 def _line(file: str, setting: str, reason: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from btrkeep.backup_states import Cause, CauseCode
 from btrkeep.decisions.rsync_meaning import exit_words
-from btrkeep.units import counted, format_duration, format_share, format_size, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, names_in_words, printable
 
 
 def cause_words(cause: Cause) -> str:
@@ -114,17 +114,13 @@ _WORDS: Mapping[CauseCode, str | Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-_MOST_NAMED = 3
-
-
 def altered_words(backups: Sequence[tuple[str, str]]) -> str:
     """Returns the number of these, with the name of the first ones: "2 backups were changed after they were final: web1@NAME,
     web2@NAME".
     """
     were = "was changed after it was" if len(backups) == 1 else "were changed after they were"
-    names = ", ".join(f"{printable(host)}@{name}" for host, name in backups[:_MOST_NAMED])
-    more = f" and {len(backups) - _MOST_NAMED:,} more" if len(backups) > _MOST_NAMED else ""
-    return f"{counted(len(backups), 'backup')} {were} final: {names}{more}"
+    names = names_in_words([f"{printable(host)}@{name}" for host, name in backups], 3)
+    return f"{counted(len(backups), 'backup')} {were} final: {names}"
 
 
 def altered_hint(backups: Sequence[tuple[str, str]], command: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from btrkeep.config.config_model import CopySettings, OffsiteSettings
 from btrkeep.decisions import FactReader, FactWriter, parse_fact
 from btrkeep.decisions.due import latest
-from btrkeep.units import counted, format_duration, format_size, format_time, parse_backup_name, parse_time
+from btrkeep.units import counted, format_duration, format_size, format_time, names_in_words, parse_backup_name, parse_time
 
 COPIES = "copies"
 """The fact of which hosts are copies, and which backups this pool and replicas share. Missing without replicas."""
@@ -428,9 +428,6 @@ def _configured(
     return OtherCopy(name, kind, settings.source, newest, settings if isinstance(settings, OffsiteSettings) else None)
 
 
-_MOST_NAMED = 3
-
-
 def done_words(kind: str) -> str:
     """Returns the verb for updating a copy of this kind."""
     return "fetched" if kind in (REPLICA, FETCHED_BY) else "sent to"
@@ -467,6 +464,5 @@ def running_words(running: RunningFetch) -> str:
     rate = f", {format_size(round(running.rate))}/s" if running.rate else ""
     of = f" of {format_size(running.announced)} announced" if running.announced > running.bytes else ""
     left = f", about {format_duration(running.left)} left" if running.left else ""
-    at = f", at {', '.join(running.hosts[:_MOST_NAMED])}" if running.hosts else ""
-    more = f" and {len(running.hosts) - _MOST_NAMED} more" if len(running.hosts) > _MOST_NAMED else ""
-    return f"{running.done:,} of {counted(running.planned, 'backup')}, {format_size(running.bytes)}{of}{rate}{left}{at}{more}"
+    at = f", at {names_in_words(running.hosts, 3)}" if running.hosts else ""
+    return f"{running.done:,} of {counted(running.planned, 'backup')}, {format_size(running.bytes)}{of}{rate}{left}{at}"

@@ -24,6 +24,7 @@ from btrkeep.units import (
     local_day,
     local_minute,
     local_time,
+    names_in_words,
     parse_backup_name,
     parse_duration,
     parse_share,
@@ -274,6 +275,13 @@ def test_what_cannot_be_shown_is_escaped_and_the_rest_stays(given_: str | bytes,
 
 def test_nouns_are_counted() -> None:
     assert [counted(number, "host") for number in (0, 1, 2, 2000)] == ["0 hosts", "1 host", "2 hosts", "2,000 hosts"]
+
+
+def test_of_many_names_the_first_are_shown() -> None:
+    assert names_in_words(["a", "b"], 2) == "a, b"
+    assert names_in_words(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert names_in_words(["a", "b", "c"], 2, "host") == "a, b and 1 more host"
+    assert names_in_words([str(number) for number in range(2000)], 1, "host") == "0 and 1,999 more hosts"
 
 
 @pytest.mark.parametrize(

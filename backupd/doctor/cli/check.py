@@ -16,6 +16,7 @@ from btrkeep.cli.listings import table
 from btrkeep.cli.output import print_wrapped
 from btrkeep.decisions.findings import Finding, check_as_json
 from btrkeep.errors import Exit
+from btrkeep.units import names_in_words
 
 T = TypeVar("T", bound=Hashable)
 _MANY = _SHOWN = 3
@@ -74,7 +75,6 @@ def merged(items: Sequence[tuple[str, T]], many: int = _MANY) -> list[tuple[str,
         if len(names) < many:
             lines.append((about, content))
         elif content not in done:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            lines.append((", ".join(names[:_SHOWN]) + more, content))
+            lines.append((names_in_words(names, _SHOWN), content))
             done.add(content)
     return lines

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, names_in_words, skip_words
+from backupd.expire.report import PAUSES, ExpiryEvent, ExpiryProgress, Summary, expiry_words, skip_words
 from btrkeep.cli.output import print_wrapped, say
 from btrkeep.decisions.expiry_plan import ExpiryStep, HostPlan, Plan
 from btrkeep.decisions.retention_words import reasons_words
 from btrkeep.process.progress import Notice, Status
-from btrkeep.units import counted, format_duration, format_size, local_time, printable
+from btrkeep.units import counted, format_duration, format_size, local_time, names_in_words, printable
 
 LISTS = {
     "mark": "would be marked as expired",

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
@@ -39,7 +39,7 @@ from btrkeep.cli.output import say
 from btrkeep.config import Config, other_pools
 from btrkeep.errors import Exit, OperatorError, UsageError, report_error
 from btrkeep.process.progress import Cancellation, Cancelled, signal_status
-from btrkeep.units import counted, format_size
+from btrkeep.units import counted, format_size, names_in_words
 
 if TYPE_CHECKING:  # each kind of restore imports only what it needs: asyncio and ssh for a host, the writers for a folder
     from backupd.files.archive import ArchiveResult
@@ -153,7 +153,7 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
                 held.enter_context(lock_for_reading(backup.backup.path))
             request = replace(request, paths=tuple(path_in(backup.tree, path) for path in request.paths))
             held.enter_context(watch.watching())
-            why = f"{_names(request.paths)} to {_destination(given)}"
+            why = f"{names_in_words([*map(shown, request.paths)], 3)} to {_destination(given)}"
             begins = partial(record, pool, now, "restore", name, backup.backup.name, why, given.asked_by)
             if given.tar is not None:
                 return _tar(backup, config, request, given, watch, begins)
@@ -169,10 +169,6 @@ def command(ctx: click.Context, host: str, paths: tuple[str, ...], **options: An
     except Cancelled:
         say_stopped()
         return watch.exit_status
-
-
-def _names(paths: Sequence[bytes]) -> str:
-    return ", ".join(map(shown, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
 def _destination(given: RestoreOptions) -> str:

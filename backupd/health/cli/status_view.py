@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from backupd.cli import colours
-from backupd.expire.report import names_in_words
 from btrkeep.catalogue import KILLED, Dedupe, Progress, StoredAlarm
 from btrkeep.cli import print_listing
 from btrkeep.cli.listings import Column, objects, table
@@ -20,7 +19,7 @@ from btrkeep.decisions.copy_status import FETCHED_BY, CopyStatus, HostLag, Repli
 from btrkeep.decisions.drills import DrillState, DrillStatus, drill_object, failure_words, proven_words
 from btrkeep.decisions.host_state import COPY, STATES, HostStatus
 from btrkeep.decisions.verification import BackupsInDoubt, VerificationState
-from btrkeep.units import counted, format_duration, format_share, format_size, local_time, printable
+from btrkeep.units import counted, format_duration, format_share, format_size, local_time, names_in_words, printable
 
 _MOST_BEHIND = 20
 _MOST_FAILED = 10
@@ -167,10 +166,9 @@ def show_altered(altered: Sequence[tuple[str, str]], command: str) -> None:
 def show_unverified(hosts: Sequence[str], seconds: float) -> None:
     """Prints the hosts whose data has not been read for too long; nothing if there are none."""
     if hosts:
-        shown = ", ".join(map(printable, hosts[:_MOST_BEHIND]))
-        more = f" and {counted(len(hosts) - _MOST_BEHIND, 'more host')}" if len(hosts) > _MOST_BEHIND else ""
+        shown = names_in_words([*map(printable, hosts)], _MOST_BEHIND, "host")
         head = click.style(f"not verified for {format_duration(seconds)}: ", fg="yellow")
-        print_wrapped(f"{head}{shown}{more}; `backupd verify` verifies them")
+        print_wrapped(f"{head}{shown}; `backupd verify` verifies them")
 
 
 def _due(due: datetime | None, now: datetime, *, at_length: bool = False) -> str:

@@ -10,9 +10,7 @@ from backupd.replicate.outcome import FetchedBackup, HostFailed, ReplicationEven
 from btrkeep.cli.live import LiveDisplay
 from btrkeep.cli.output import SaidOnce
 from btrkeep.process.progress import Notice, Waiting
-from btrkeep.units import format_duration, format_size, printable
-
-_MOST_HOSTS = 5
+from btrkeep.units import format_duration, format_size, names_in_words, printable
 
 
 class ReplicationDisplay(LiveDisplay):
@@ -60,6 +58,5 @@ class ReplicationDisplay(LiveDisplay):
             ("backups", now.done, now.planned, "green", f"{now.done:,} of {now.planned:,}", left),
             ("bytes", now.bytes, now.announced, "cyan", size, f"{format_size(round(now.bytes / seconds))}/s"),
         )
-        names, others = now.hosts[:_MOST_HOSTS], len(now.hosts) - _MOST_HOSTS
-        at = f"at {', '.join(names)}{f' and {others} more' if others > 0 else ''}" if names else ""
+        at = f"at {names_in_words(now.hosts)}" if now.hosts else ""
         return Group(table, Text(f"waits: {self._why}" if self._why else at, style="yellow" if self._why else ""))

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from backupd.expire.report import names_in_words
 from backupd.run.run_context import HostResult, NightEnded, NightEvent, NightStarted, RunningTransfer
 from btrkeep.cli.output import say
 from btrkeep.decisions.cause_words import MANY_ALIKE, without_host
 from btrkeep.process.progress import Notice, Status
-from btrkeep.units import counted, format_duration, format_size, printable
+from btrkeep.units import counted, format_duration, format_size, names_in_words, printable
 
 COLOURS = {"complete": "green", "skipped": "cyan", "locked": "yellow", "partial": "yellow", "suspect": "yellow", "failed": "red"}
 _JSON = (*(field.name for field in fields(HostResult) if field.name != "error"), "error")

@@ -17,7 +17,6 @@ import click
 
 from backupd.cli.command_context import dry_run_option, opened, pass_context
 from backupd.drill.comparison import compare, write_exclusions
-from backupd.expire.report import names_in_words
 from backupd.repo.backup_json import DATA, Record
 from backupd.repo.catalogue_row import backup_row
 from backupd.repo.final_backups import sync_names
@@ -43,7 +42,7 @@ from btrkeep.errors import Exit, LockHeld, OperatorError, PoolUnusable, UsageErr
 from btrkeep.pool.reserve import ensure_reserve
 from btrkeep.process.progress import Cancellation, Cancelled, Status
 from btrkeep.process.threads import running_threads
-from btrkeep.units import backup_name, counted, format_size, format_time, printable
+from btrkeep.units import backup_name, counted, format_size, format_time, names_in_words, printable
 
 _ATTEMPTS = 3  # for a tree that changes during the import
 _AGAIN = "run the same command again. If a program changes files there, stop it, or make the history read-only during the import"
