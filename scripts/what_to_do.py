@@ -138,6 +138,14 @@ REASONS: Mapping[str, str] = {
     cause_words(Cause(CauseCode.FEWER_FILES, "/srv", {"before": 900, "after": 300, "limit": 0.5})): (
         "``backupd list web1`` names the backup. If the files were deleted on purpose: ``backupd accept web1 latest``."
     ),
+    cause_words(Cause(CauseCode.NO_SNAPSHOTS, facts={"line": "..."})): "Install btrkeep-source on the host, or set "
+    '``snapshots = "auto"`` (:doc:`sources`).',
+    cause_words(
+        Cause(CauseCode.NOT_FROM_SNAPSHOT, "/srv", {"line": "..."})
+    ): '``backupd check --connect`` shows which paths the host can take snapshots of. For the others set ``snapshots = "auto"``.',
+    cause_words(Cause(CauseCode.DUMP_FAILED, facts={"name": "shop", "line": "..."})): (
+        "Correct the command in ``/etc/btrkeep-source.conf`` of the host, and run the host again."
+    ),
     cause_words(Cause(CauseCode.NOT_MOUNTED, "/srv", {"folder": "/srv/data", "others": 0, "files": 900, "bytes": GIB})): (
         "Mount it on the host. If it was emptied on purpose: ``backupd accept web1 latest``."
     ),

@@ -25,6 +25,7 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import LIVE, HostDump, PathConsistency
 from btrkeep.decisions.cause_words import cause_words
+from btrkeep.errors import OperatorError
 from btrkeep.process.progress import Cancellation
 
 log = logging.getLogger(__name__)
@@ -111,8 +112,8 @@ class HostSnapshots:
             async with asyncio.timeout(_END_SECONDS):
                 control = await self._connection.socket(Cancellation())
                 full = await end_session(self._configured, self._ssh, control, session.name, ending, _END_SECONDS)
-        except (NoSnapshots, NotConnected, TimeoutError) as error:
-            why = error.message if isinstance(error, NoSnapshots) else "it could not be reached"
+        except (OperatorError, NotConnected, TimeoutError) as error:
+            why = error.message if isinstance(error, OperatorError) else "it could not be reached"
             log.warning("%s: session %s was not ended: %s", self._configured.name, session.name, why)
             self.warnings.append(
                 f"the host did not delete the snapshots of this run ({why}): {PROGRAM} deletes them in its next run"

@@ -122,8 +122,8 @@ class HostConfig:
         "rsync there; Homebrew's is ``/opt/homebrew/bin/rsync``.")
     snapshots: str = entry(SHARED, kinds.SNAPSHOTS, "off", '"auto"',
         "Whether the files are read from snapshots that ``btrkeep-source`` makes on the host, so that they are all of the same "
-        "moment. auto: without a snapshot a path is read live. required: then the backup is suspect, or fails "
-        "if the host makes no snapshots at all. Needs ``address``, and excludes ``rsync_path``.", shown=True)
+        "moment: see :doc:`sources`. auto: a path without a snapshot is read live. required: the backup is then suspect, and the "
+        "run fails if the host makes no snapshots at all. Needs ``address``, and excludes ``rsync_path``.", shown=True)
     ssh_options: tuple[str, ...] = filled_by(settings.SSH_OPTIONS)
     before: tuple[str, ...] = entry(SHARED, kinds.WORDS, [], '["/usr/local/bin/dump-databases", "{address}"]',
         "A command, run on this machine without a shell before the host's transfers; ``{host}`` and ``{address}`` are replaced "
