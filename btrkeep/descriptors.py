@@ -10,8 +10,22 @@ import ctypes
 import fcntl
 import os
 from contextlib import suppress
+from typing import Self
 
 PIPE_BYTES = 1 << 20
+
+
+class Closing:
+    """An object that a `with` closes at its end."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class ClosingFd:

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from backupd.files.batched_walk import unpack_folders
 from backupd.files.destination import Destination
 from backupd.files.placing import FolderVisits, Names, PlainVisits
 from backupd.files.plain_files import BatchResult
 from backupd.files.walking import PlainFile
+from btrkeep.descriptors import Closing
 from btrkeep.process.batch_workers import BatchWorkers
 
 _FEW, _LITTLE = 8, 64 << 10  # files and bytes: fewer are written here, because handing them over takes longer
@@ -32,7 +32,7 @@ class WorkPhase(NamedTuple):
     at_once: bool
 
 
-class GroupWorkers:
+class GroupWorkers(Closing):
     """Groups of plain files, and folders with few of them, for one phase of work after another.
 
     The same processes do all phases, because each takes some milliseconds to start and end. `kept` returns the open files that the
@@ -46,12 +46,6 @@ class GroupWorkers:
         self._kept = kept
         self._sources: set[int] = set()
         self._workers: BatchWorkers | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the processes, each after the batch that it does. May be repeated."""

@@ -16,7 +16,7 @@ from typing import Self
 
 from backupd.files.spool import IN_MEMORY, ordered
 from backupd.repo.backup_json import DATA
-from btrkeep.descriptors import ClosingFd
+from btrkeep.descriptors import Closing, ClosingFd
 from btrkeep.errors import OperatorError
 from btrkeep.fs.openat import FOLDER, open_folder, open_inner
 from btrkeep.procfs import mounts
@@ -113,7 +113,7 @@ def outermost(paths: Sequence[bytes]) -> list[bytes]:
     return [path for path, names in split.items() if not any(tuple(names[:depth]) in above for depth in range(len(names)))]
 
 
-class Tree:
+class Tree(Closing):
     """The files of one open backup.
 
     Every method raises the kernel's OSError: ENOENT, ENOTDIR, and ELOOP or ENOTDIR if a component of the path is a symlink, EXDEV
@@ -151,12 +151,6 @@ class Tree:
     def close(self) -> None:
         """Closes it; it cannot be used afterwards."""
         os.close(self._root)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def open_folder(self, names: list[bytes]) -> int:
         """Opens the folder with these components."""

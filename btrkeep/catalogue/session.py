@@ -4,18 +4,18 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from btrkeep.catalogue import dashboard_copy, migrate, readonly, sqlite, tables
 from btrkeep.catalogue.readonly import CatalogueUnready
 from btrkeep.catalogue.sqlite import CatalogueBusy, Session
+from btrkeep.descriptors import Closing
 from btrkeep.errors import OperatorError
 
 _COPY_HINT = "`backupd check` makes a new copy, or reports what is wrong with the catalogue itself"
 
 
-class CatalogueSession:
+class CatalogueSession(Closing):
     """A connection for reading, and one for writing, so that a list can be read while rows are written."""
 
     def __init__(self, state: Path, reader: Session, writer: Session | None) -> None:
@@ -124,12 +124,6 @@ class CatalogueSession:
             may_wait = self._is_periodic and not dashboard_copy.is_small(path)
             is_urgent = changes > self._copied_changes and not may_wait
             dashboard_copy.renew(path, is_urgent=is_urgent, every=dashboard_copy.seldom_interval)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     @contextmanager
     def _writing(self, change: str) -> Iterator[Session]:

@@ -13,9 +13,9 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from btrkeep.descriptors import Closing
 from btrkeep.errors import OperatorError
 
 _MOST_WORKERS = 4
@@ -29,7 +29,7 @@ Then = Callable[[Any], None]
 """Takes the result of the work."""
 
 
-class BatchWorkers:
+class BatchWorkers(Closing):
     """Does batches in other processes if there are processors for them, else in this one. `work` must not raise.
 
     `most`: maximum number of processes. `kept`: open files that `work` uses.
@@ -46,12 +46,6 @@ class BatchWorkers:
                     self._workers.append(_Worker(work, kept))
                 except OSError:  # the limit of processes or open files: the running workers suffice, or this process does the work
                     break
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the processes, each after its present batch. May be repeated."""

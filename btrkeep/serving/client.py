@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from btrkeep.descriptors import Closing
 from btrkeep.errors import OperatorError
 from btrkeep.serving.protocol import FAILED, HEAD, LONGEST_ANSWER, LONGEST_FRAME, RequestRefused, StreamHeader, asked, read_answer
 
@@ -56,7 +56,7 @@ class RootServiceClient:
         return Stream(line, answer)
 
 
-class Stream:
+class Stream(Closing):
     """Yields bytes as they arrive, once. Raises RequestRefused if the service fails midway, Absent if it disappears
     before the end.
     """
@@ -78,12 +78,6 @@ class Stream:
     def close(self) -> None:
         """Informs the service that the rest is not needed."""
         self._line.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 class _Line:
