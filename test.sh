@@ -7,7 +7,7 @@
 # Without arguments it is the gate: ten minutes that prove each protection (tests/beds/gate.py) on a real btrfs. --all runs all tests
 # but the long forms, --long only these. --unit is the loop of a minute: what is quick, and needs no root, no btrfs, no server and no
 # browser; mypy looks only at what has changed.
-# The exit status is pytest's, or 1 when only the linters have something to say.
+# The exit status is pytest's, or 1 if only the linters report something.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 # shellcheck source=scripts/ground.sh

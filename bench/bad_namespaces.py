@@ -32,7 +32,7 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Fault(Kind):
-    """`shell`: lines that make the host's network so; `rules`: of nftables for what comes in; `down`: when its link goes down."""
+    """`shell`: lines that set up the host's network; `rules`: of nftables for incoming packets; `down`: when its link goes down."""
 
     shell: str = ""
     rules: str = ""
@@ -157,7 +157,7 @@ class NamespaceSite(Site):
                 thread.join()
 
     def _breaks(self, name: str, number: int, over: threading.Event) -> None:
-        """Waits for the middle of the transfer; then the link goes down, for a while or for good, or what comes in is lost."""
+        """Waits for the middle of the transfer; then the link goes down, for a while or for good, or drops incoming packets."""
         pid, link, begun = self._pids[name], f"host{number}", self._sent(name)
         while self._sent(name) - begun < _IN_THE_MIDDLE:
             if over.wait(0.05):

@@ -32,7 +32,7 @@ STALL = "8s"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A way of being bad: the proxy's fault, what the remote rsync is. What has to come out: an outcome, a word of the error."""
+    """A kind of failure: the proxy's fault, the remote rsync. The expected result: an outcome, a word of the error."""
 
     fault: str = ""
     rsync_path: str = ""
@@ -59,7 +59,7 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(slots=True)
 class Night:
-    """What came out of one night: outcome and error of each host, when the last good one was complete, and how long it took."""
+    """The result of one night: outcome and error of each host, when the last good one was complete, and how long it took."""
 
     results: dict[str, dict[str, Any]]
     good_after: float
@@ -145,7 +145,7 @@ def site(options: Namespace) -> Iterator[Site]:
 
 
 def _end_stopped() -> None:
-    """The remote commands that stopped themselves, on what stands for the hosts."""
+    """The remote commands on the simulated hosts that stopped themselves."""
     for pid in processes("kill -STOP $$"):
         subprocess.run(["kill", "-KILL", str(pid)], check=False, stderr=subprocess.DEVNULL)
 
@@ -155,7 +155,7 @@ def measured(
     made: Callable[[Namespace], AbstractContextManager[Site]] = site,
     every: Mapping[str, Kind] = KINDS,
 ) -> dict[str, Any]:
-    """Four nights: one that makes the first copies, the good hosts alone, and all of them, twice: then it is known who is bad."""
+    """Four nights: one for the first copies, one with only the good hosts, two with all: in the last, the bad ones are known."""
     kinds = [kind for kind in every if not options.only or kind in options.only]
     with made(options) as place:
         good = [f"good{number:02}" for number in range(options.good)]
@@ -195,7 +195,7 @@ def _short(result: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, prints and ends with what came out."""
+    """Measures, prints the results, and exits with the status."""
     made = common.plain_parser(__doc__.splitlines()[0])
     made.add_argument("--good", type=int, default=28, help="hosts with a good network")
     made.add_argument("--each", type=int, default=2, help="hosts of each kind of fault")

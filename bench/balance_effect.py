@@ -86,7 +86,7 @@ def seen_at(mounted: Mounted) -> FilesystemReading:
 
 
 def told(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, Any]:
-    """What was won and what it took; bytes. `large`: free in extents of 16 MiB and more, and unallocated, now."""
+    """The gain and the cost, in bytes. `large`: free in extents of 16 MiB and more, or unallocated, now."""
     after = reached.numbers
     return {
         "note": note,
@@ -126,7 +126,7 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def goodness(steps: Sequence[MeasuredBalance], model: Model) -> dict[str, float]:
-    """How well a model says what was measured: R2 of bytes and of seconds, and the median and the worst of the relative errors."""
+    """How well a model predicts the measurements: R2 of bytes and of seconds, and the median and maximum of the relative errors."""
     figures: dict[str, float] = {}
     guesses = [model.estimate(Cost(step.extents, step.references, step.moved, 0)) for step in steps]
     for name, took, label in (
@@ -142,9 +142,9 @@ def goodness(steps: Sequence[MeasuredBalance], model: Model) -> dict[str, float]
 
 
 def cost_model(seeds: Sequence[Sequence[MeasuredBalance]]) -> dict[str, Any]:
-    """What is learned from all pools; and how well each pool is foretold by what the others taught, and by DEFAULT.
+    """The model fitted to all pools; and how well each pool is predicted by the model of the others, and by DEFAULT.
 
-    Not by other steps of its own: the ways of balancing choose many of the same block groups, so those would be known already.
+    Its own other steps are left out: the ways of balancing choose many of the same block groups, so those would be known already.
     """
     others = [[step for other in (*seeds[:number], *seeds[number + 1 :]) for step in other] for number in range(len(seeds))]
     return {

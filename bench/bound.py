@@ -25,7 +25,7 @@ def most(used: Array, score: Array, budget: int) -> float:
 
 
 def in_order(used: Array, score: Array, order: Array, budget: int) -> float:
-    """The score of the block groups that are taken in that order, passing over what does not fit any more."""
+    """The score of the block groups that are taken in that order; those that no longer fit are skipped."""
     taken, left = 0.0, budget
     for index in order.tolist():
         if 0 < used[index] <= left:

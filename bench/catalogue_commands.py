@@ -91,7 +91,7 @@ def _make_folder(pool: Path, host: int, count: int) -> None:
     set_read_only(path)
 
 
-# The peak of memory that the kernel counts for a process begins with that of whoever started it: somebody small, therefore.
+# The kernel's memory peak of a process starts with the peak of its parent, so a small process has to start it.
 _STARTER = """
 import os, sys, time
 begun = time.perf_counter()

@@ -30,7 +30,7 @@ from tests.beds import TOP, work
 FIRST_NIGHT = datetime(2026, 1, 1, 22, 0, tzinfo=UTC)
 NOISE = 8 << 20
 _LONG = 3600.0
-_AT_A_TIME = 8  # hosts of a night that share commits, as in a night of ours
+_AT_A_TIME = 8  # hosts of a night that share commits, as in a real night
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ChurnedPool:
-    """What was built. `doomed`: subvolume id by path relative to the filesystem, in the order of host and age; `kept`: paths."""
+    """The pool that was built. `doomed`: subvolume id by path relative to the filesystem, by host and age; `kept`: paths."""
 
     config: Path
     doomed: Mapping[str, int]
@@ -64,7 +64,7 @@ class ChurnedPool:
     now: datetime
 
     def backupd(self, *words: str) -> tuple[str, ...]:
-        """A command line of ours, at the moment when everything that is marked may go."""
+        """A command line of btrkeep, at the time when everything that is marked may be deleted."""
         return (sys.executable, "-m", "backupd", "--config", str(self.config), *words, "--now", format_time(self.now))
 
 

@@ -99,12 +99,12 @@ class Bed:
         return {"address": "root@elsewhere", "paths": [str(path)]} if self.transport == "fakessh" else {"paths": [str(path)]}
 
     def settle(self) -> None:
-        """Writes everything out, so that no run pays for what was done before it."""
+        """Syncs everything, so that earlier writes do not slow down the next run."""
         for mount in (self.disk, self.hosts):
             work("btrfs", "filesystem", "sync", mount)
 
     def newest(self, host: str) -> Path:
-        """The newest backup of ours."""
+        """The newest backup that btrkeep made."""
         return max(path for path in (self.pool / "hosts" / host).iterdir() if path.name[:2] == "20")
 
 
@@ -192,7 +192,7 @@ def bare_night(rsync: Sequence[str], base: Path, new: Path) -> str:
 class Timed:
     """A finished command: wall clock seconds, what it printed, its CPU seconds, and those of the rest of the machine meanwhile.
 
-    The rest is other people's work and the kernel's threads.
+    The rest is the work of other processes and of the kernel's threads.
     """
 
     seconds: float
@@ -288,7 +288,7 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """A line while it goes on, on standard error."""
+    """Prints a progress line on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -62,7 +62,7 @@ class Cache:
                         file.write(data[start : start + _SECTOR])
 
     def _save(self, left: int) -> None:
-        """Makes the oldest writes safe until no more than so many bytes wait."""
+        """Makes the oldest writes safe until at most that many bytes wait."""
         while self._waiting > left:
             offset, data = self._writes.popleft()
             self._safe.seek(offset)
@@ -106,7 +106,7 @@ class Disk:
             client.sendall(struct.pack(">QIII", _OPTION_REPLY, option, _UNSUPPORTED, 0))
 
     def _carry_out(self, kind: int, offset: int, length: int, data: bytes) -> tuple[int, bytes]:
-        """An errno, and what was read."""
+        """An errno, and the data."""
         if kind == _READ:
             self._live.seek(offset)
             return 0, self._live.read(length).ljust(length, b"\0")

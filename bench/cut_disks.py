@@ -21,7 +21,7 @@ from tests.beds import TOP, btrfs, nbd, work
 
 KINDS = ("plain", "cached", "recorded")
 IN_A_MACHINE = ("killed", "logged")  # bench/cut_machine.py
-OPTIONS = "commit=300,noatime,nossd"  # as in fstab: delayed writes are held back, and expire has an option to put back
+OPTIONS = "commit=300,noatime,nossd"  # as in fstab: with delayed writes, and with an option that expire has to restore
 _POOL, _STATE, _ALL = 512 << 20, 48 << 20, 3 << 30  # bytes
 _OF_A_FILE = (8 << 10, 512, 48 << 10)  # bytes of the three for each small file, when there are many
 _NAMES = ("pool.img", "state.img")
@@ -90,7 +90,7 @@ class CutDisks:
         work("sync", "-f", self.state)
 
     def commit(self) -> None:
-        """What another host's snapshot does: a commit of all metadata, while data that were written go on waiting."""
+        """Does the same as another host's snapshot: commits all metadata, while written data still wait."""
         self._commits += 1
         snapshot(self.pool / "other", self.pool / f"other-{self._commits}")
 

@@ -47,7 +47,7 @@ class Recorder:
         self._add(_FLUSH, 0, b"")
 
     def mark(self, step: int, moment: str) -> None:
-        """Appends a mark: what comes from here on belongs to that step."""
+        """Appends a mark: the writes after it belong to that step."""
         self._add(_MARK, step, moment.encode())
 
     def _add(self, kind: int, number: int, data: bytes) -> None:
@@ -126,7 +126,7 @@ def entries(log: Path) -> Iterator[Entry]:
 
 
 def of_kernel(log: Path, sizes: Sequence[int]) -> Iterator[Entry]:
-    """The same of a log of dm-log-writes, on one device that has disks of so many bytes behind one another.
+    """The same for a log of dm-log-writes, on one device that has disks of these sizes one after the other.
 
     The kernel logs a write when a flush has made it safe, or at once if it was written through (FUA); that counts as a flush.
     """

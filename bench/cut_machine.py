@@ -24,7 +24,7 @@ from tests.beds.watch import KILL_AT
 
 _LONGEST = 900.0  # seconds of a command in a machine
 _SECTOR = 512
-_LOG = 4 << 30  # bytes at most; what is written is there
+_LOG = 4 << 30  # bytes at most; writes are visible at once
 _MAIN = """\
 mkdir -p {points}
 {mounts}
@@ -37,7 +37,7 @@ cat said
 {last}
 """
 _ENDED = "ends "
-# One device for both disks, so that there is one order of all that is written. Nobody makes names in /dev/mapper.
+# One device for both disks, so that all writes have one order. No udev makes names in /dev/mapper here.
 _ALL_LOGGED = """\
 modprobe dm-log-writes
 printf '0 {pool} linear /dev/vdc 0\\n{pool} {state} linear /dev/vdd 0\\n' | dmsetup create both
@@ -54,7 +54,7 @@ class MachineRound(Round):
     unknown_names = True  # those that a machine gives are of its own clock
 
     def _cut(self, moment: str) -> None:  # noqa: ARG002 - each moment is a step's beginning
-        """Nothing is cut while the scenario goes on here; each step's beginning is kept for the machines."""
+        """Nothing is cut while the scenario runs here; the state before each step is kept for the machines."""
         step = len(self.before) - 1
         self.disks.keep(step)
         for number, (point, image) in enumerate(self._others()):
@@ -140,7 +140,7 @@ class KilledRound(MachineRound):
 
     @contextmanager
     def _machine(self, step: int) -> Iterator[tuple[vm.Vm, Cut]]:
-        """One that begins the step now. What is left of its disks when it is killed, at the end of the block, is the cut."""
+        """A machine that begins the step now. It is killed at the end of the block; the content of its disks is the cut."""
         cut = self._again(step)
         scripts = self._scripts(step, self._mounts("/dev/vdc", "/dev/vdd"), "e", "sleep infinity")
         with vm.running(scripts, [cut.pool, cut.state, *self._copies(step)], systemd=False) as machine:

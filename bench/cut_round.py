@@ -38,7 +38,7 @@ _NAMED = re.compile(r"/\d{4}-\d\d-\d\dT\d{6}Z")
 
 @dataclass(slots=True)
 class Before:
-    """What was there when a step began and when it ended, the sources, and what they held, and the configuration."""
+    """The state before and after a step, the sources with their content, and the configuration."""
 
     facts: set[str]
     after: set[str]
@@ -64,7 +64,7 @@ class Look:
 
 @dataclass(slots=True)
 class Found:
-    """What came out: `cuts` that were looked at, and a line for each defect."""
+    """The result: the number of `cuts` that were checked, and a line for each defect."""
 
     cuts: int = 0
     moments: dict[str, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Round:
             self._carry_out(step, f"asks:{path}")
 
     def _note(self) -> None:
-        """Remembers what is there before a step, and after the last one."""
+        """Records the state before each step, and after the last one."""
         site, number = self.site, len(self.steps)
         source = site.top / f"version-{number}"
         snapshot(site.source, source)
@@ -251,7 +251,7 @@ class Round:
         try:
             for line in self._defects(cut):
                 self.found.defects.append(f"{self._where(cut)}: {line}")
-        except Exception as error:  # whatever it is, it is a finding, and the others are looked at all the same
+        except Exception as error:  # any error is a finding, and the other cuts are still checked
             self.found.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
             if self.disks.pool.is_mount() or self.disks.state.is_mount():
                 raise  # nothing that this round saw from here on would be true
@@ -316,7 +316,7 @@ class Round:
                 look.read[key] = cut_truth.subvolume(backup)
 
     def _wrong(self, look: Look, host: str, key: str, state: str) -> str:
-        """What is wrong with the content of that backup, or ""."""
+        """The first error in the content of that backup, or ""."""
         tree = cut_truth.tree(self.site.pool / "hosts" / key / "data")
         differences = key in self.trees and cut_truth.unlike(self.trees[key], tree)
         if differences == []:  # also one that the cut had left with all of its content, and a run has given its name
@@ -334,7 +334,7 @@ class Round:
             yield f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-1500:]}"
 
     def _list(self) -> list[dict[str, Any]]:
-        """Without the duration: a row counts what came after its file was written."""
+        """Without the duration: that of a row includes the time after its file was written."""
         return [{key: value for key, value in backup.items() if key != "duration"} for backup in self._backupd("list")]
 
     def _backupd(self, *words: str) -> Any:
@@ -342,7 +342,7 @@ class Round:
         return json.loads(done.stdout)
 
     def _run_all(self, which: str) -> Generator[str, None, set[tuple[str, str]]]:
-        """Runs once more: hosts, and what came out of each."""
+        """Runs again; yields the errors, and returns the outcome of each host."""
         words = ("run", "--all", "--json")
         done = command("backupd", "--config", self.site.config, *words, check=False, timeout=LONGEST)
         if "Traceback" in done.stderr or not done.stdout:
@@ -355,7 +355,7 @@ class Round:
         return {(host, result["outcome"]) for host, result in results.items()}
 
     def _tidy(self) -> Iterator[str]:
-        """Nothing is left of what was interrupted, and the catalogue says what the pool says."""
+        """Yields what is left of the interrupted commands, and the differences between catalogue and pool."""
         site = self.site
         yield from disagreements(site)
         yield from (f"left: {path}" for path in site.pool.glob("hosts/*/.working"))

@@ -47,7 +47,7 @@ def first(site: Site) -> Iterator[Step]:
 
 
 def changed(site: Site) -> Iterator[Step]:
-    """Two nights of what has changed, the second while another host is copied for the first time."""
+    """Two nights with changed files, the second while another host is copied for the first time."""
     _backed_up(site, "web", "db")
     site.settings("backup", bandwidth="4MB")
     site.change()
@@ -75,7 +75,7 @@ def many(site: Site) -> Iterator[Step]:
 
 
 def many_continued(site: Site) -> Iterator[Step]:
-    """A first copy of many small files goes on with what was left when its connection ended in the middle."""
+    """A first copy of many small files continues after its connection ended in the middle."""
     _many_files(site)
     site.broken_off("web", 100 * MANY)
     yield run()
@@ -91,14 +91,14 @@ def _many_files(site: Site) -> None:
 
 
 def continued(site: Site) -> Iterator[Step]:
-    """Runs that go on with what others left: a first copy, and one that grew from a base."""
+    """Runs that continue the unfinished copies of others: a first copy, and one that began from a base."""
     _broken_off(site)
     site.settings("backup", bandwidth="6MB")
     yield run()
 
 
 def suspect(site: Site) -> Iterator[Step]:
-    """A host that has lost most of its files, and somebody who says that this is right."""
+    """A host that has lost most of its files, and a user who accepts that."""
     _backed_up(site, "web")
     for path in (site.source / "small").iterdir():
         path.unlink()
@@ -127,7 +127,7 @@ def altered(site: Site) -> Iterator[Step]:
 
 
 def expire(site: Site) -> Iterator[Step]:
-    """Marks what is too old, and deletes it two days later, with the mount option switched meanwhile."""
+    """Marks backups that are too old, and deletes them two days later, while the mount option is switched."""
     names = site.histories("web", "db", "mail")
     site.backupd("hold", "web", names[0], "--why", "court", *at(NOW))
     yield Step(("expire", *at(NOW)))
@@ -135,7 +135,7 @@ def expire(site: Site) -> Iterator[Step]:
 
 
 def notes(site: Site) -> Iterator[Step]:
-    """What is noted of a backup, and what takes it back."""
+    """Notes of a backup, and the commands that remove them."""
     names = site.histories("web", "db")
     yield Step(("hold", "web", names[0], "--why", "court", *at(NOW)))
     yield Step(("expire", *at(NOW)))
@@ -156,7 +156,7 @@ def rename(site: Site) -> Iterator[Step]:
 
 
 def forget(site: Site) -> Iterator[Step]:
-    """A host is given up, and what is left of it goes."""
+    """A host is given up, and its backups are deleted."""
     site.histories("web", "db")
     del site.tables["host"]["web"]
     site.write()
@@ -171,7 +171,7 @@ def discard(site: Site) -> Iterator[Step]:
 
 
 def rebuild(site: Site) -> Iterator[Step]:
-    """The catalogue is made again, of a pool that has one and of one that has none."""
+    """The catalogue is rebuilt, with and without an old one."""
     names = site.histories("web", "db")
     site.backupd("hold", "web", names[0], "--why", "court", *at(NOW))
     yield Step(("rebuild",))
@@ -222,7 +222,7 @@ def imported(site: Site) -> Iterator[Step]:
 
 
 def repaired(site: Site) -> Iterator[Step]:
-    """A copy of a backup in which somebody has spoilt a file; the checksums that the run made say what it was."""
+    """A copy of a backup in which a file was damaged; the checksums of the run have its original content."""
     site.fill()
     site.hosts("web")
     for days in (3, 2, 1):
@@ -263,7 +263,7 @@ def fetched(site: Site) -> Iterator[Step]:
 
 
 def damaged_parent(site: Site) -> Iterator[Step]:
-    """What is fetched as a difference to a damaged copy inherits its damage; then all of them are fetched again."""
+    """A copy that is fetched as a difference to a damaged one is damaged too; then all of them are fetched again."""
     other, source = _with_another_pool(site)
     (source / "database").write_bytes(site.noise(300_000))
     for days in (3, 2, 1):
@@ -290,7 +290,7 @@ def shared(site: Site) -> Iterator[Step]:
 
 
 def doubted(site: Site) -> Iterator[Step]:
-    """A first copy and one that grew from a base go on after a crash, when nobody knows which of their data came to the disk."""
+    """A first copy and one that began from a base continue after a crash. It is unknown which of their data reached the disk."""
     for host in _broken_off(site):
         os.removexattr(site.pool / "hosts" / host / ".working", "user.btrkeep.synced")
     (site.source / "database").unlink()
@@ -321,9 +321,9 @@ def verified(site: Site) -> Iterator[Step]:
 
 
 def to_host(site: Site) -> Iterator[Step]:
-    """Files come back to a host over ssh, whose disk loses its power as well, twice: to a new folder, and over what is there.
+    """Files are restored over ssh to a host whose disk loses its power too, twice: to a new folder, and over existing files.
 
-    A host brings them to its disk when it likes; here it does so after each restore.
+    A host syncs them when it likes; here it does so after each restore.
     """
     _backed_up(site, "web")
     site.is_host = True

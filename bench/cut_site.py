@@ -75,7 +75,7 @@ class Site(Nights):
         self.settings("backup", concurrency=2)
 
     def noise(self, size: int) -> bytes:
-        """So many bytes that do not compress."""
+        """Returns that many bytes that do not compress."""
         return self.random.randbytes(size)
 
     def extra(self) -> set[str]:
@@ -131,7 +131,7 @@ class Site(Nights):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"rehearsal": False}))
 
     def another_boot(self) -> None:
-        """What was noted of this boot is of an earlier one."""
+        """Turns the notes of this boot into those of an earlier one."""
         path = self.pool / ".btrkeep" / "boot.json"
         if path.exists() and (text := path.read_text()):
             path.write_text(json.dumps(json.loads(text) | {"boot": _ANOTHER_BOOT}))
@@ -191,7 +191,7 @@ class Site(Nights):
         (self.source / f"new{self.random.random()}").write_bytes(self.noise(MIB))
 
     def touch_up(self) -> None:
-        """So little that only the last sync brings it to the disk: nobody looks for holes in less than 64 KiB, which syncs too."""
+        """Too small to reach the disk before the last sync: holes, whose search syncs as well, are searched only from 64 KiB on."""
         with (self.source / "database").open("r+b") as file:
             for _ in range(3):
                 file.seek(self.random.randrange(2 * MIB - 4000))
@@ -205,7 +205,7 @@ class Site(Nights):
             self.host(name, self.source)
 
     def broken_off(self, host: str, count: int) -> None:
-        """A run of the host that its connection ends after so many bytes: it leaves a `.working`."""
+        """A run of the host whose connection ends after that many bytes: it leaves a `.working`."""
         self.in_the_middle(count, end="dies")
         command("backupd", "--config", self.config, "run", host, check=False, timeout=LONGEST)
         self.ssh("")

@@ -1,4 +1,4 @@
-"""What a pool holds, seen without any code of ours: trees by their checksums, backups by records and subvolumes' flags."""
+"""The content of a pool, read without btrkeep's code: trees by their checksums, backups by records and subvolume flags."""
 
 import fcntl
 import hashlib
@@ -80,7 +80,7 @@ def notes(pool: Path, host: str) -> dict[str, Any]:
 
 
 def facts(pool: Path) -> set[str]:
-    """What is true of the pool, a line each: which backups there are, in which state, and what is noted of them.
+    """The facts of the pool, one per line: the backups, their states and their notes.
 
     A note of a backup that is gone says nothing: a deletion that was cut left it (see stale_notes).
     """
@@ -100,7 +100,7 @@ def facts(pool: Path) -> set[str]:
 
 
 def stale_notes(pool: Path) -> list[str]:
-    """What is noted of backups that are gone."""
+    """Notes of backups that no longer exist."""
     hosts = sorted(path.name for path in (pool / "hosts").iterdir())
     return [
         f"{host}/{name}" for host in hosts for name in notes(pool, host)["backups"] if not (pool / "hosts" / host / name).exists()

@@ -57,7 +57,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """One that still works on an order, for somebody who was interrupted, is stopped."""
+        """Stops the process, also if it still works on the order of a caller that was interrupted."""
         assert self._process.stdin
         if self._busy:
             self._process.terminate()
@@ -101,7 +101,7 @@ def _in_a_fork(order: Order, image_dir: Path) -> dict[str, Any]:
         try:
             report = asdict(_round(order, image_dir))
             status = 0
-        except BaseException:  # noqa: BLE001 - whatever it is, whoever asked is told
+        except BaseException:  # noqa: BLE001 - the caller gets any error
             report = {"broke": traceback.format_exc()[-3000:]}
         os.write(answer, json.dumps(report).encode())
         os._exit(status)

@@ -28,7 +28,7 @@ from btrkeep.pool.subvolume import describe, snapshot
 from tests.beds import btrfs, work
 
 LIMIT = 20.0
-"""Agreed: at least so many times faster."""
+"""The target: at least this many times faster."""
 _SIZE = 64 << 10
 _THEIRS = re.compile(r"^inode (\d+) subvol (\S+) could not be accessed: not mounted$", re.MULTILINE)
 

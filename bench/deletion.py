@@ -54,7 +54,7 @@ class Deleted:
 
     @property
     def seen(self) -> Latencies:
-        """What the writer saw meanwhile."""
+        """The latencies of the writer at the same time."""
         assert self.busy is not None
         return self.busy
 
@@ -172,7 +172,7 @@ class Original:
             return replace(done, places=traced.places)
 
     def by_expire(self, **settings: object) -> tuple[str, ...]:
-        """The command of ours, with these keys of [expiry], and a catalogue that knows of nothing."""
+        """The btrkeep command, with these keys of [expiry], and an empty catalogue."""
         state = self.images.folder / "state"
         shutil.rmtree(state, ignore_errors=True)
         shutil.copytree(self.images.folder / "state.original", state)

@@ -34,7 +34,7 @@ SECONDS, P99 = "seconds until the queue is empty", "ms of a small fsync: p99"
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """All pairs, each with a paced run of ours as a third one."""
+    """All pairs, each with a paced btrkeep run as a third one."""
     original = Original.make(folder, shape_of(options), options.mount, ("-m", options.metadata))
 
     def ours(pace: str = "off") -> Deleted:

@@ -83,7 +83,7 @@ class Builder:
         self._hosts = hosts(mount, shape, self._random)
 
     def build(self) -> None:
-        """All days. At the end what was deleted is gone, and all is on the disk."""
+        """All days. At the end the cleaner has finished, and everything is on the disk."""
         for day in range(self._shape.days):
             for host in self._hosts:
                 if day < host.last:

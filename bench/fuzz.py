@@ -31,7 +31,7 @@ _COVERED = re.compile(r"cov: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """What came of one target. `covered`: edges of our code, as libFuzzer counts them. `found`: the input that it fell on."""
+    """The result of one target. `covered`: edges of btrkeep's code, as libFuzzer counts them. `found`: an input that failed."""
 
     name: str
     inputs: int
@@ -42,9 +42,9 @@ class Fuzzed:
 
 
 def fuzz(name: str, seconds: float, least: int, keep: Path) -> Fuzzed:
-    """Fuzzes one target for so long and with at least so many inputs, or until it falls.
+    """Fuzzes one target for at least this time and this many inputs, or until it fails.
 
-    Inputs that reached something new lie in `keep`/NAME afterwards.
+    Inputs that reached new code are in `keep`/NAME afterwards.
     """
     corpus, crashes = keep / name, keep / "found"
     for folder in (corpus, crashes):

@@ -69,7 +69,7 @@ def _sums_seeds() -> Seeds:
 
 
 def _sums() -> Callable[[bytes], object]:
-    """The input is SHA256SUMS and the two files of a host's checksums; what was read is read again once it was written."""
+    """The input is SHA256SUMS and the two files of a host's checksums; the result is written and read again."""
     from backupd.repo.checksums import CHECKSUMS, CHECKSUMS_LOG, SUMS, Checksums, ReadBefore, key_of, read_sums, write_sums
 
     folder = scratch_folder()
@@ -94,7 +94,7 @@ def _sums() -> Callable[[bytes], object]:
     return run
 
 
-# What looks at backups found, which a pool that was carried may have from elsewhere
+# Results of checks, which a pool that was moved here may have from elsewhere
 
 
 def _look_seeds() -> Seeds:
@@ -117,7 +117,7 @@ def _look_seeds() -> Seeds:
 
 
 def _look() -> Callable[[bytes], object]:
-    """The input is one of the three files. What it says is entered, read by path, and written and read again."""
+    """The input is one of the three files. Its entries are added, read by path, and written and read again."""
     from backupd.repo.pool_files import COMPARED, DAMAGED, VERIFIED
     from backupd.repo.verification_files import (
         enter_damages,

@@ -47,7 +47,7 @@ def request_seeds() -> Seeds:
 
 
 def request() -> Callable[[bytes], object]:
-    """An answer is one line of JSON, or one and frames up to the last; or there is none."""
+    """An answer is one line of JSON, or one line and frames up to the last one, or missing."""
     import logging
 
     from backupd.serve import request_checks, start_job

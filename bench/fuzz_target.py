@@ -10,7 +10,7 @@ Seeds = Iterable[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`make` gives what is called with each input. `longest`: bytes of one."""
+    """`make` returns the function that is called with each input. `longest`: the maximum bytes of an input."""
 
     about: str
     seeds: Callable[[], Seeds]

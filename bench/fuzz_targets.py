@@ -118,7 +118,7 @@ def _record() -> Callable[[bytes], object]:
         if record.cause:
             assert cause_words(record.cause)
         if record.state not in FINAL:
-            return  # nobody asks for its row
+            return  # its row is never read
         row = backup_row(pool, replace(record, host="web1", name="2026-11-20T220003Z"), record.state)
         catalogue.put_backup(row)
         catalogue.drop_backup(row.host, row.name)
@@ -222,7 +222,7 @@ def _patch_seeds() -> Seeds:
 
 
 def _catalogue() -> Callable[[bytes], object]:
-    """The input is a list of places and of bytes that are written there. Every page comes, or says in words what is wrong."""
+    """The input is a list of places and of bytes that are written there. Every page is served, or shows an error message."""
     from tests.beds.made_catalogue import made_catalogue
 
     gate, file = _gate(lambda state: made_catalogue(state, 6, 3))
@@ -286,7 +286,7 @@ def _items_seeds() -> Seeds:
 
 
 def _items() -> Callable[[bytes], object]:
-    """Free space read in bulk is what is read item by item; and names in an item end where it ends."""
+    """Free space read in bulk equals that read item by item; and names in an item end where it ends."""
     import numpy as np
 
     from btrkeep.treescan import free_space, links
@@ -338,7 +338,7 @@ def _state_seeds() -> Seeds:
 
 
 def _state() -> Callable[[bytes], object]:
-    """The input is a head and columns; their lengths and the checksum are right, as in a file that somebody made on purpose."""
+    """The input is a head and columns; their lengths and the checksum are right, as in a file that was forged."""
     from heatmap.recorded import FORMAT, MAGIC, Unreadable, packed, unpacked
 
     def run(data: bytes) -> None:

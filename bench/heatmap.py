@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str, Any]:
-    """Each picture in pairs, the one or the other side first."""
+    """Each picture in pairs; the order of the two sides alternates."""
     all_cases = cases(point)
     for number in range(options.repeats + 1):
         for name, case in all_cases.items():
@@ -63,7 +63,7 @@ def measure(options: argparse.Namespace, point: Path, folder: Path) -> dict[str,
 
 
 def cases(point: Path) -> dict[str, Case]:
-    """What is drawn: the whole filesystem, and one block group of each sort."""
+    """The pictures: the whole filesystem, and one block group of each sort."""
     fd = os.open(point, os.O_RDONLY)
     try:
         state = read_state(fd, scores=True)

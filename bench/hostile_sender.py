@@ -51,7 +51,7 @@ TRIED: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class HostileNight:
-    """What came of one attack; `memory` and `room` are bytes, `wrong` what should not be."""
+    """The result of one attack; `memory` and `room` are bytes, `wrong` has the defects."""
 
     attack: str
     limits: str

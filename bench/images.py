@@ -67,7 +67,7 @@ class Images:
         try:
             with self._mounted(options) as mounted:
                 yield mounted
-                work("fstrim", self.point, check=False)  # what was written and freed again need not be copied
+                work("fstrim", self.point, check=False)  # blocks that were written and freed again need not be copied
             disk.rename(self.original(name))
         finally:
             session.remove(self.run)
@@ -91,7 +91,7 @@ class Images:
         work("mount", "-t", "btrfs", "-o", options, device, self.point)
         yield Mounted(self.point, device)
         work("umount", self.point, timeout=_LONG)
-        for _ in range(50):  # somebody may look at all devices for a moment
+        for _ in range(50):  # a program such as blkid may hold the device open for a moment
             if work("btrfs", "device", "scan", "--forget", device, check=False).returncode == 0:
                 break
             time.sleep(0.1)

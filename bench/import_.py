@@ -25,7 +25,7 @@ from tests.beds import btrfs, session, work
 from tests.beds.nights import Nights
 
 TIME, BYTES, MEMORY = 1.3, 1.05, 300
-"""Agreed: at most so many times as long as cp, and as many bytes as there; MB for ten million names."""
+"""The limits: the time and the bytes as multiples of those of cp; MB for ten million names."""
 
 
 def main() -> None:
@@ -160,7 +160,7 @@ def _used_there(root: Path) -> int:
 
 
 def _memory(old: Path, names: int, pool: Nights) -> Mapping[str, object]:
-    """Peak of the import's own processes, for two trees of so many empty files, all linked between the two."""
+    """Peak of the import's own processes, for two trees of that many empty files, all linked between the two."""
     first, second = old / "names" / "2026-01-01", old / "names" / "2026-01-02"
     for number in range(names):
         if number % 1000 == 0:

@@ -41,7 +41,7 @@ class Seen:
 
 
 def look(folder: int, *, deep: bool) -> list[Seen]:
-    """Looks at the names in an open folder; `deep`: and at all that is below."""
+    """Reads the names in an open folder; with `deep`, also everything below it."""
     with os.scandir(folder) as names:
         names_here = sorted(os.fsencode(entry.name) for entry in names)
     seen = list[Seen]()
@@ -123,7 +123,7 @@ def _copy_symlink(seen: Seen, to: int) -> None:
 
 
 def compare(above: int, name: bytes, below: list[Seen]) -> None:
-    """Looks at a restored folder again."""
+    """Checks a restored folder."""
     to = os.open(name, FOLDER, dir_fd=above)
     os.fchdir(to)
     for seen in below:

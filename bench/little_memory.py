@@ -68,7 +68,7 @@ class Trials:
         return trial
 
     def _ran(self, words: Sequence[str], group: Path | None = None) -> tuple[int, float, str]:
-        """The exit status, the peak in MiB of the largest process, and what was said."""
+        """The exit status, the peak in MiB of the largest process, and the output."""
         line = [sys.executable, "-m", "backupd", "--config", str(self.config), *words]
         env = {**os.environ, "PYTHONPATH": str(TOP), "NO_COLOR": "1"}
         counted = [sys.executable, "-I", "-S", "-c", _COUNTING, *(cgroups.words_within(group, *line) if group else line)]
@@ -78,7 +78,7 @@ class Trials:
         return status, kib / 1024, stderr
 
     def damaged(self) -> list[str]:
-        """What SQLite says of the catalogue, unless it is well."""
+        """The errors that SQLite finds in the catalogue."""
         with closing(sqlite3.connect(self.state / "catalogue.sqlite")) as opened:
             answer = str(opened.execute("PRAGMA integrity_check").fetchone()[0])
         return [] if answer == "ok" else [answer]
@@ -91,7 +91,7 @@ class Trials:
         ).stdout  # fmt: skip
 
 
-# The peak that the kernel counts begins with that of whoever started it: somebody small, therefore.
+# The kernel's memory peak starts with the peak of the parent, so a small process has to start it.
 _COUNTING = """
 import os, resource, sys
 pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
@@ -146,7 +146,7 @@ def of_many_files(options: Namespace) -> tuple[list[Found], list[str]]:
 
 
 def main() -> None:
-    """Tries all, prints and ends with what came out."""
+    """Tries all, prints the results, and exits with the status."""
     made = common.plain_parser(__doc__.splitlines()[0])
     made.add_argument("--hosts", type=int, default=625, help="hosts in the catalogue")
     made.add_argument("--backups", type=int, default=32, help="backups of each")

@@ -116,7 +116,7 @@ def add_runs(catalogue: Catalogue, history: Iterable[Run]) -> None:
 
 
 def make(state: Path, hosts: int = 3000, count: int = 32) -> int:
-    """Fill the catalogue in `state`, which has none yet; how many backups."""
+    """Creates and fills the catalogue in `state`; returns the number of backups."""
     with Catalogue.open(state) as catalogue:
         done = catalogue.replace_backups(POOL_ID, backups(hosts, count))
         add_runs(catalogue, (run_of(backup) for backup in backups(hosts, count)))

@@ -78,7 +78,7 @@ class Wishes:
 
 
 def make(state: Path, hosts: int = 3000, count: int = 34, **wishes: object) -> Made:
-    """Fill the catalogue in `state`, which has none yet. `wishes` as in Wishes."""
+    """Creates and fills the catalogue in `state`. `wishes` as in Wishes."""
     return make_as(state, Wishes(hosts=hosts, count=count, **wishes))  # type: ignore[arg-type]
 
 
@@ -267,7 +267,7 @@ def _start(catalogue: Catalogue, host: str, number: int, wish: Wishes, now: date
 
 
 def told(made: Made) -> str:
-    """What was made, for a program that made it in another process."""
+    """The site, for a program that made it in another process."""
     return json.dumps({"state": str(made.state), "hosts": made.hosts, "running": made.running, "backups": made.backups})
 
 

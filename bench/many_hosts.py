@@ -48,7 +48,7 @@ class ManyHosts:
             work("btrfs", "subvolume", "snapshot", self.place.newest(host), self.bare / host / "least")
 
     def run_ours(self) -> Timed:
-        """A night of ours."""
+        """A night of btrkeep."""
         self.place.settle()
         note = self.place.folder / "cpu"
         done = timed((sys.executable, "-m", "bench.own_cpu", str(note), *common.ours(self.place, "run", "--all", "--json")[3:]))

@@ -31,7 +31,7 @@ class OneHost:
     inside: list[float] = field(default_factory=list)
 
     def run_ours(self) -> Timed:
-        """A night of ours."""
+        """A night of btrkeep."""
         self.place.settle()
         done = timed(common.ours(self.place, "run", HOST, "--json"))
         (result,) = json.loads(done.stdout)

@@ -26,7 +26,7 @@ PAGE_WITHIN = 30.0
 """Seconds: 10 for the look at what may be silent, and what a loaded machine takes."""
 _LINK = re.compile(r'href="(/[^"#]*)"')
 _MOST = 60
-_FAULTS = ("read-only", "silent", "failing")  # what failed is not mounted anew
+_FAULTS = ("read-only", "silent", "failing")  # "failing" is the last one: afterwards the filesystem is not mounted again
 
 
 def pages(folder: Path) -> dict[str, object]:
@@ -108,7 +108,7 @@ def _looked(web: dashboard.Dashboard, paths: list[str], wrong: list[str], fault:
 
 
 def main() -> None:
-    """Tries all, prints and ends with what came out."""
+    """Tries all, prints the results, and exits with the status."""
     options = common.plain_parser(__doc__.splitlines()[0]).parse_args()
     with common.own_folder(options) as folder:
         shown_pages = pages(folder)

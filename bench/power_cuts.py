@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @dataclass(slots=True)
 class Sum:
-    """What came out of all rounds so far. `record`: where each is written as a line of JSON."""
+    """The results of all rounds so far. `record`: the file to which each is written as a line of JSON."""
 
     record: Path | None
     scenarios: Counter[str] = field(default_factory=Counter)

@@ -41,7 +41,7 @@ def deletion(place: Bed) -> float:
 
 
 def enabling(disk: Path, count: int) -> dict[str, float]:
-    """Simple quotas, switched on for so many subvolumes."""
+    """Simple quotas, switched on for that many subvolumes."""
     source = disk / "many"
     source.mkdir()
     work("btrfs", "subvolume", "create", source / "first")

@@ -35,7 +35,7 @@ _OTHER_ID = "00000000-0000-4000-8000-00000000beef"
 
 
 def make_first(top: Path, hosts: int, nights: int, files: int = FILES) -> Path:
-    """A pool with these backups of so many files each, as runs leave them; its folder."""
+    """Makes a pool with these backups of that many files each, as runs leave them; returns its folder."""
     pool = top / "pool"
     (top / "init.toml").write_text(f'[pool]\npath = "{pool}"\nstate = "{top}/state"\n')
     work(sys.executable, "-m", "backupd", "--config", top / "init.toml", "init", pool, cwd=TOP)

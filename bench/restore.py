@@ -35,7 +35,7 @@ CHECKED, LEAST = "cp -a, then compared", "the least in Python"
 bench.least_restore."""
 DOWNLOAD = "download"
 LIMITS = {METADATA: 1.2, CONTENTS: 2.0}
-"""Agreed, for a tree of files: at most so many times the first side's time. Of other trees 1.3, of streams and hosts 1.2."""
+"""The limit for a tree of files, as a multiple of the first side's time. For other trees 1.3, for streams and hosts 1.2."""
 _OTHER_TREE, _STREAM = 1.3, 1.2
 _CHECKED = r"""set -e
 list() {

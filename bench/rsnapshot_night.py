@@ -88,7 +88,7 @@ class TwoDays:
             Path("/proc/sys/vm/drop_caches").write_text("3\n", encoding="ascii")
 
     def run_ours(self) -> Timed:
-        """A night of ours; the older of the two days kept so far is deleted first, as rsnapshot does, and gone at the end."""
+        """A night of btrkeep; the older of the two days is deleted first, as rsnapshot does, and its space is free at the end."""
         backups = sorted(path for path in (self.place.pool / "hosts" / HOST).glob("20*"))
         oldest, disk = shlex.quote(str(backups[0])), shlex.quote(str(self.place.disk))
         run = shlex.join(common.ours(self.place, "run", HOST, "--json"))

@@ -48,7 +48,7 @@ def scoring(point: str) -> Side:
 
 
 def example(point: str) -> Side:
-    """The loop of python-btrfs's examples/show_free_space_fragmentation.py, written again: it leaves out what is 90 % used."""
+    """The loop of python-btrfs's examples/show_free_space_fragmentation.py, which skips block groups that are 90 % used."""
     import math
 
     import btrfs
@@ -104,7 +104,7 @@ SIDES: dict[str, Callable[[str], Side]] = {"reading": reading, "scoring": scorin
 
 
 def main(side: str, point: str, repeats: int) -> None:
-    """Runs it so many times and prints."""
+    """Runs it that many times and prints the times."""
     run = SIDES[side](point)
     wall, cpu, result = [], [], None
     for _ in range(repeats):

@@ -48,7 +48,7 @@ def traced(device: str, folder: Path) -> Iterator[Traced]:
 
 
 def places(requests: Iterable[Request]) -> int:
-    """To how many places a disk goes whose queue sorts so many at a time."""
+    """The number of places that a disk visits if its queue sorts that many requests at a time."""
     count, queue = 0, []
     for request in requests:
         queue.append(request)

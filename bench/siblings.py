@@ -18,7 +18,7 @@ from tests.beds.nights import Nights
 from tests.beds.work import work
 
 LIMIT = 1.3
-"""Agreed: ten equal hosts take so many times the room of one, at the most."""
+"""The limit: ten equal hosts may take this many times the space of one."""
 
 
 def main() -> None:

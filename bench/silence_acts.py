@@ -131,7 +131,7 @@ def broken_service(job: str) -> Act:
 
 
 def mended_service(job: str) -> Act:
-    """It is as it was shipped, and runs."""
+    """Removes its override and starts the dashboard."""
 
     def act(machine: Machine) -> None:
         machine.override(f"btrkeep-{job}@main.service", "")
@@ -379,7 +379,7 @@ def full_host(_machine: Machine) -> None:
 
 
 def as_nobody(path: str, mode: int) -> Act:
-    """The host's rsync runs as nobody, and may not read a path."""
+    """The host's rsync runs as the user nobody, and may not read a path."""
 
     def act(machine: Machine) -> None:
         target = HOSTS / "web1" / path
@@ -458,7 +458,7 @@ def office(settings: str = "") -> Act:
 
 
 def no_office(machine: Machine) -> None:
-    """It is not fetched from any more, and its copies are deleted."""
+    """It is no longer fetched from, and its copies are deleted."""
     machine.sshd("office")
     machine.drop("office")
     for backup in sorted((POOL / "hosts" / "shop").glob("2*")):

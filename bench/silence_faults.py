@@ -16,7 +16,7 @@ _NIGHT = ("backup", "sample", "news")
 _SENDER = "nothing runs that could send a message: [notify] ping is for this"
 
 FAULTS: tuple[Fault, ...] = (
-    # A. Nothing runs, and nobody would hear of it
+    # A. Nothing runs, and no report would arrive
     Fault("key misspelt in main.toml", "A", do.config("[retention]", "[retention]\ndayly = 3"), do.restore, "dayly"),
     Fault("main.toml is not TOML", "A", do.config("[retention]", "[retention"), do.restore, r"main\.toml"),
     Fault("value out of range in main.toml", "A", do.config("daily = 3", 'daily = "many"'), do.restore, "daily"),

@@ -92,7 +92,7 @@ def _faulty(machine: Machine, fault: Fault, *, is_due: bool) -> dict[str, Any]:
         machine.unit("news")
         machine.messages()
         row |= _made(machine, fault)
-    except Exception:  # noqa: BLE001 - recorded; the other faults are made all the same
+    except Exception:  # noqa: BLE001 - recorded; the other faults are still made
         row["broken"] = traceback.format_exc()[-1500:]
     signal.alarm(_LONGEST)
     try:

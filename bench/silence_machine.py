@@ -124,7 +124,7 @@ class Machine:
         self._move(seconds, seconds)
 
     def set_clock(self, seconds: float) -> None:
-        """Sets the wall clock ahead or back; the time since the boot goes on as it was."""
+        """Sets the wall clock ahead or back; the time since the boot does not change."""
         self._move(seconds, 0)
 
     def _move(self, wall: float, boot: float) -> None:

@@ -28,7 +28,7 @@ def forced(machine: Machine) -> None:
 
 
 def killed_dedupe(machine: Machine) -> None:
-    """As soon as its run is in the catalogue. The last of four may still run, as far as anybody can see."""
+    """Kills four runs, each as soon as it is in the catalogue. The last one seems to be still running."""
     for _ in range(4):
         before = machine.run("sqlite3", STATE / "catalogue.sqlite", "SELECT count(*) FROM dedupe").stdout
         child = subprocess.Popen(["backupd", "dedupe"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

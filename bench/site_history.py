@@ -34,7 +34,7 @@ def fill(catalogue: Catalogue, now: datetime, hostile: Sequence[str] = ()) -> No
 
 
 def used(days: float) -> float:
-    """TiB used so many days ago; and what waste there was beside it."""
+    """TiB used that many days ago."""
     return 31.5 - days * 0.021 + 0.25 * math.sin(days / 1.1)
 
 

@@ -37,7 +37,7 @@ from tests.beds.nights import Nights
 FIRST = datetime(2024, 1, 1, 22, 0, tzinfo=UTC)
 COMMANDS = ("run", "expire", "replicate", "expire copies", "verify", "balance", "score", "sample", "status")
 _PASSED = {"run": 30.0, "expire": 4.0, "replicate": 4.0, "balance": 0.1}
-"""About so many checkpoints a command passes for each host. At one of them it is killed."""
+"""About this many checkpoints are passed for each host by a command. It is killed at one of them."""
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ class Soak:
         program: str = "backupd",
         pool: Nights | None = None,
     ) -> str:
-        """Runs one of ours, killed if that is a fault of the night; what it says, or nothing if its exit status is not 0."""
+        """Runs a btrkeep program, killed if that is a fault of the night; returns its output, or nothing if its status is not 0."""
         fault = kinds.get(f"{name} killed")
         dies_at = 1 + int(fault.share * _PASSED[name] * len(self.site.hosts.names)) if fault else 0
         dated = ("--now", format_time(now)) if now else ()
@@ -195,7 +195,7 @@ def told(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All nights; writes to --out as it goes on."""
+    """All nights; writes to --out after each."""
     os.environ[session.MARK] = session.own_name()
     hosts = Hosts(options.hosts, options.files, options.seed)
     site = Site(hosts, options.copied, f"{options.size}", folder)

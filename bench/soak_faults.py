@@ -34,7 +34,7 @@ _UNTIL_CURED = timedelta(minutes=75)
 CATALOGUE_LOST, SERVER_OFF = "catalogue lost", "server off"
 KINDS = (*KILLED, *OF_A_HOST, *FULL, CATALOGUE_LOST, SERVER_OFF)
 CALM = 3
-"""So many nights at the end have none: what is left behind by then stays."""
+"""This many nights at the end have none: what is still left behind then will stay."""
 _MIB = 1 << 20
 
 

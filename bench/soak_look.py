@@ -79,7 +79,7 @@ class Look:
         return left
 
     def in_the_end(self) -> Iterator[str]:
-        """Yields what is wrong when all graces are over: there has to be what the retention keeps, and nothing else."""
+        """Yields the errors after all grace periods: the backups that the retention keeps have to exist, and no others."""
         complete_now = [self._site.complete(pool) for pool in self._site.pools]
         for which, pool in enumerate(self._site.pools):
             yield from self._site.unlike_their_source(pool, complete_now[which])

@@ -23,7 +23,7 @@ from tests.beds.watch import KILL_AT
 REPLICA = "first"
 DAILY, WEEKLY, MIN_KEEP = 7, 3, 2
 HORIZON = 7 * WEEKLY + 2
-"""After so many nights each night deletes as much as it makes."""
+"""After this many nights each night deletes as much as it makes."""
 LARGEST = 512 << 10
 STALL = 20
 """Seconds; with 3, a host on a busy machine was given up that did nothing wrong."""
@@ -42,7 +42,7 @@ class Truth:
         self._trees: dict[str, list[tuple[datetime, cut_truth.Tree]]] = {}
 
     def note(self, host: str, moment: datetime, tree: cut_truth.Tree) -> None:
-        """From `moment` on they are that; what is as it was before takes no memory."""
+        """Records `tree` as that of the host from `moment` on; unchanged entries take no memory."""
         trees = self._trees.setdefault(host, [])
         before = trees[-1][1] if trees else {}
         trees.append((moment, {name: before[name] if before.get(name) == is_ else is_ for name, is_ in tree.items()}))

@@ -20,7 +20,7 @@ STEADY, CREEPS, UNSURE = "steady", "creeps", "unsure"
 BLOCK = 7
 """Nights that are drawn together."""
 PER = 100
-"""A growth is that of so many nights."""
+"""A growth is measured over this many nights."""
 _FEWEST = 2 * BLOCK
 _DRAWN = 500
 _OUTSIDE = 0.025

@@ -37,7 +37,7 @@ LOOKS = (("status",), ("list",), ("check",), ("doctor",), ("log",), ("metrics",)
 
 
 class Trials:
-    """The trials, each a method that gives what was wrong; `told` is what came out."""
+    """The trials, each a method that returns the errors; `told` has the results."""
 
     def __init__(self, nights: Nights, options: Namespace) -> None:
         self.nights, self.options = nights, options
@@ -190,7 +190,7 @@ class Trials:
 
 
 def main() -> None:
-    """Runs the trials, prints and ends with what came out."""
+    """Runs the trials, prints the results, and exits with the status."""
     trials = ("files", "processes", "silence", "catalogue", "requests")
     made = common.plain_parser(__doc__.splitlines()[0])
     made.add_argument("--hosts", type=int, default=30, help="hosts of a night, all at a time")

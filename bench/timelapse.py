@@ -24,7 +24,7 @@ LIMITS = {".gif": (60.0, 500 << 20)}
 
 
 def record(folder: Path, frames: int, tib: int) -> int:
-    """Records so many days; how many bytes the largest file has."""
+    """Records that many days; returns the bytes of the largest file."""
     pool = Pool((tib * TIB // 2, tib * TIB // 4), filled=0.9)
     for number in range(frames):
         if number == frames // 2:
@@ -69,7 +69,7 @@ def measured(folder: Path, output: Path, colour: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Makes the states, runs the program, prints what it took; exit status 1: over what was agreed."""
+    """Makes the states, runs the program and prints time and memory; exit status 1: over the limit."""
     parser = plain_parser(__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, default=365, help="days")
     parser.add_argument("--tib", type=int, default=42, help="size of the filesystem in the end")

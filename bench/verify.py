@@ -22,9 +22,9 @@ from tests.beds import TOP, btrfs, work
 from tests.beds.nights import Nights
 
 LIMIT = 1.2
-"""Agreed: at most so many times the faster of b2sum and the disk."""
+"""The limit, as a multiple of the time of the faster of b2sum and the disk."""
 PEER_LIMIT = 2.5
-"""Agreed: at least so many times faster than each of the peers."""
+"""The target: at least this many times faster than each of the peers."""
 _IN_C = "C, SHA-256"
 _PEERS = {"restic": "restic", "borg": "borgbackup"}  # their Debian packages
 _SECRET = {"RESTIC_PASSWORD": "bench", "BORG_PASSPHRASE": "bench", "BORG_RELOCATED_REPO_ACCESS_IS_OK": "yes"}

@@ -35,7 +35,7 @@ LIMIT = 0.2
 """Seconds that a page may take on the server."""
 LOADED = {"overview": "/", "hosts": "/hosts", "host": "/hosts/{host}", "api hosts": "/api/v1/hosts"}
 WRITING = ("overview", "hosts", "host")
-"""Pages that are loaded while somebody writes, too."""
+"""Pages that are also loaded during writes."""
 EVERY = 0.2
 """Seconds between two rows of progress."""
 PAGES = {

@@ -1,9 +1,9 @@
 #!/bin/bash
 # scripts/lint.sh [--changed]
 #
-# What the linter, the formatter and mypy have to say, of everything; with --changed mypy looks only at what differs from the branch
-# main, or is not committed. It needs the virtual environment that ./test.sh makes. The exit status is 1 when one of them has
-# something to say.
+# Runs the linter, the formatter and mypy on everything; with --changed mypy checks only the files that differ from the branch
+# main, or are not committed. It needs the virtual environment that ./test.sh makes. The exit status is 1 if one of them reports
+# something.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.."
 python=.venv/bin/python

@@ -65,7 +65,7 @@ lock development --extra dev --constraints "$LOCKS/install.txt" --constraints "$
 "$(ground_python)" -m venv "$WORK/installed"
 install_locked "$WORK/installed/bin/python" install
 "$WORK/installed/bin/pip" uninstall --quiet --yes pip
-# Without addresses: where packages come from is for each machine's pip to say.
+# Without addresses: the pip of each machine decides where packages come from.
 "$WORK/tools/bin/cyclonedx-py" environment --output-reproducible --output-format JSON "$WORK/installed/bin/python" |
     "$WORK/tools/bin/python" -c 'import json, sys
 bom = json.load(sys.stdin)

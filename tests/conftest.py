@@ -235,7 +235,7 @@ def _ignore(signum: int, frame: FrameType | None) -> None:
 
 @pytest.fixture(autouse=True)
 def zone_of_words() -> Iterator[None]:
-    """A process of ours serves one pool. One of tests serves many: the next test has times in UTC, and commands of no pool."""
+    """A btrkeep process serves one pool, a process of tests many: the next test has times in UTC, and commands without a pool."""
     yield
     show_times_in(UTC)
     for program in ("backupd", "btrfs-balancer", "btrfs-heatmap", "btrkeep-web"):

@@ -18,7 +18,7 @@ from tests.test_structure import tracked_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.root, pytest.mark.btrfs]
 
-# A server and a command of ours without rights, a stand-in for ssh, and a signal that nohup has ignored.
+# A server and a btrkeep command without rights, a stand-in for ssh, and a signal that nohup ignores.
 CHOSEN = (
     "tests/test_beds.py::test_who_has_no_rights_runs_the_code_of_this_checkout_and_may_not_change_it",
     "tests/web/test_gate_cli.py::test_somebody_logs_in_over_a_socket_and_sees_a_page",

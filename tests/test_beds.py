@@ -312,7 +312,7 @@ def test_a_command_behind_walls_sees_its_own_beds_and_lets_go_of_those_of_other_
 
 @pytest.mark.slow
 def test_a_program_that_has_copied_all_mounts_keeps_no_bed_in_use(btrfs_mount: Path) -> None:
-    """Such as a container that somebody starts on this machine meanwhile."""
+    """Such as a container that is started on this machine at the same time."""
     uuid = work("findmnt", "-n", "-o", "UUID", btrfs_mount).stdout.strip()
     [device] = beds.devices_of(btrfs_mount)
     words = ("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000")

@@ -64,7 +64,7 @@ def test_a_planted_leak_is_found_and_nothing_else_is_called_creeping() -> None:
 
 
 def test_an_extent_is_held_as_a_whole_as_a_filesystem_holds_it(module_btrfs: Path) -> None:
-    """Compared with what btrfs says of the same changes in snapshots."""
+    """Compared with the figures of btrfs for the same changes in snapshots."""
     held, moments = HeldExtents(), [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 5)]
     block = 16384
     nights: tuple[tuple[Change, ...], ...] = (

@@ -93,7 +93,7 @@ def processes_in(place: Path) -> list[str]:
 @pytest.mark.takes(60)
 @pytest.mark.long
 def test_after_a_kill_in_the_middle_it_runs_again_and_what_is_kept_can_be_used_and_cleaned_away(place: Path) -> None:
-    """Its plain end takes away what Ctrl-C does, and is what .ci/run looks at."""
+    """Its normal end removes the same as Ctrl-C does, and is the one that .ci/run checks."""
     with demo_at("$ backupd --config demo.toml run", "--no-serve", "--in", place) as process:
         process.kill()
         process.wait()
@@ -148,7 +148,7 @@ def see_the_pictures(place: Path) -> None:
 
 
 def see_the_balance(output: str) -> None:
-    """Every other one of 3,200 files went: so many holes, and most of them are gone afterwards."""
+    """Every second one of 3,200 files was deleted, which leaves as many holes; most of them are gone afterwards."""
     [before, after] = re.search(r"^fragments +([\d,]+) +([\d,]+) +-", output, re.MULTILINE).groups()  # type: ignore[union-attr]
     assert int(before.replace(",", "")) > 1500
     assert int(after.replace(",", "")) < 500

@@ -82,7 +82,7 @@ def test_variables_are_found_wherever_they_are_bound() -> None:
 
 
 def test_a_class_is_a_noun() -> None:
-    """A participle alone (Prepared, Announced, Watched) does not tell what was prepared, announced or watched."""
+    """A participle alone (Prepared, Announced, Watched) leaves open which thing was prepared, announced or watched."""
     participles = [
         f"{path}: {node.name}"
         for path in PRODUCT_MODULES

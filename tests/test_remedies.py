@@ -22,7 +22,7 @@ from tests.beds import TOP
 from tests.beds.printed import COMMANDS, is_command, printed_commands
 from tests.beds.remedies import pattern
 
-READS = {  # commands of ours that change nothing but samples and caches
+READS = {  # btrkeep commands that change only samples and caches
     "backupd": {
         "browse",
         "check",
@@ -177,7 +177,7 @@ FOLLOWED = {
     "{} host set {} {}",
     "{} setup --host {} --accept-host-key --no-run",
 }
-"""Those whose tests take the command from what was printed, so that they do not have its words."""
+"""The messages whose tests type the command from the output, and so do not contain its words."""
 
 
 @cache
@@ -309,7 +309,7 @@ def test_a_command_that_is_misspelt_is_found(command: str, fault: str) -> None:
 
 
 def misspelt(command: str) -> str:
-    """Returns the word that a program of ours does not have, "" if it has all of them."""
+    """Returns the first word that btrkeep's program does not have, or ""."""
     program, *words = command.split()
     if program not in COMMANDS or not is_command(command):
         return ""

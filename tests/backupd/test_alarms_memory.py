@@ -1,4 +1,4 @@
-"""What is sent: one message at the start, one at the end, and no storm if a value fluctuates. Alarms, hour by hour."""
+"""Messages of alarms, hour by hour: one at the start, one at the end, and no storm if a value fluctuates."""
 
 import stat
 from datetime import datetime, timedelta
@@ -50,7 +50,7 @@ def alarm(subject: str = "host a", name: str = "failure", grade: int = 0, is_due
 
 
 def play(pattern: str, step: timedelta = HOUR) -> list[str]:
-    """A check for each letter: `x` the problem exists, `.` it does not. What was sent at each check: +, - or nothing."""
+    """A check for each letter: `x` the problem exists, `.` it does not. Returns the message of each check: +, - or nothing."""
     story = Story()
     for number, letter in enumerate(pattern):
         story.look(NOW + number * step, *([alarm(since=NOW + number * step)] if letter == "x" else []))

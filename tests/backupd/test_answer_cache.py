@@ -1,4 +1,4 @@
-"""Answers of the root service that take long: one is worked out at a time, and given to all who ask meanwhile."""
+"""Slow answers of the root service: one is computed at a time, and given to all who request it at the same time."""
 
 import threading
 import time

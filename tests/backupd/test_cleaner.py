@@ -20,7 +20,7 @@ def looked(looks: list[tuple[float, set[int]]], watch: CleanerWatch | None = Non
 
 
 def evenly(count: int, per_second: float, every: float, until: float) -> list[tuple[float, set[int]]]:
-    """Looks at a queue of `count` from which one goes after the other."""
+    """Samples of a queue of `count` entries, which leave it one by one."""
     times = [number * every for number in range(round(until / every) + 1)]
     return [(at, set(IDS[int(at * per_second + 1e-9) : count])) for at in times]
 

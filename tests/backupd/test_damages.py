@@ -1,4 +1,4 @@
-"""damaged.json: what is written there comes back, however much it is, and what somebody else put there stops nothing."""
+"""damaged.json: all entries are read back, however many there are, and foreign content stops nothing."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What happens to a backup that is due for deletion when something is in the way: it is kept and named, or the expiry ends."""
+"""A backup that is due for deletion and cannot be deleted is kept and named, or the expiry ends."""
 
 import errno
 import fcntl

@@ -104,7 +104,7 @@ def test_a_stop_reaches_the_processes(place: Path) -> None:
 
 
 def test_the_other_process_has_ended_when_a_killed_one_is_reported(place: Path) -> None:
-    """It would go on writing into a backup that is deleted, or finished, by then."""
+    """It would continue to write into a backup that is deleted, or finished, by then."""
     printed = run(
         place,
         "children = Path(f'/proc/self/task/{os.getpid()}/children')",

@@ -107,7 +107,7 @@ def test_a_file_that_is_exchanged_between_the_look_and_the_copy_is_refused(tmp_p
 
 @pytest.mark.parametrize("way", ["first", "changed", "compared"])
 def test_no_name_is_linked_to_a_file_that_took_the_place_of_the_one_that_was_looked_at(tmp_path: Path, way: str) -> None:
-    """`a` and `b` are one file. What its owner puts in the place of one meanwhile must not be the other, which is not his."""
+    """`a` and `b` are one file. Its owner replaces `a` during the import; that must not change `b`, which is not his."""
     before, source, target = (tmp_path / name for name in ("before", "source", "target"))
     for folder in (before, source, target):
         folder.mkdir()

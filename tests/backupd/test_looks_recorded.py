@@ -1,4 +1,4 @@
-"""verified.json and compared.json: what is written there comes back, and what somebody else put there stops no rebuild."""
+"""verified.json and compared.json: all entries are read back, and foreign content stops no rebuild."""
 
 import json
 from datetime import UTC, datetime, timedelta

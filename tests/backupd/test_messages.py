@@ -121,7 +121,7 @@ def test_a_full_pool_and_then_a_read_only_one_are_faults_of_this_server(
 
 
 def test_an_attribute_too_big_for_btrfs_is_not_kept_and_the_pool_is_not_full(shared_btrfs: Path) -> None:
-    """btrfs answers ENOSPC with all the room there is; as a fault of ours it would keep the host from ever being complete."""
+    """btrfs returns ENOSPC despite free space; as an error of the server it would keep the host from ever being complete."""
     source = Path(tempfile.mkdtemp(dir=session.folder(1)))  # in memory, where an attribute may have 64 KiB
     (source / "file").write_text("content", encoding="utf-8")
     (source / "other").write_text("content", encoding="utf-8")

@@ -153,7 +153,7 @@ label_text = st.text(st.sampled_from('"\\\n,={} ') | st.characters(exclude_categ
 @given(label_text, label_text, st.floats())
 @example("a \\n b", '"\n\\', float("inf"))
 def test_prometheus_parser_reads_back_any_label_and_any_value(pool: str, label: str, value: float) -> None:
-    """Compared with a parser of others, also for what no value of ours is: infinite, or no number."""
+    """Compared with another parser, also for values that btrkeep never writes: infinite, or not a number."""
     written = MetricSamples(pool)
     written.add(table.HOST_SIZE, value, label)
     [family] = text_string_to_metric_families(written.text().decode())
@@ -191,7 +191,7 @@ def test_a_pools_numbers_are_those_of_btrfs_and_of_status(nights: Nights) -> Non
     assert (actual_samples["btrkeep_devices_size_bytes"], actual_samples["btrkeep_devices_allocated_bytes"]) == (size, allocated)
     room = sum(actual_samples[f"btrkeep_pool_available_bytes{{where={where}}}"] for where in ("allocated", "unallocated"))
     assert actual_samples["btrkeep_space_used_bytes{type=data}"] > 0
-    assert abs(room - shutil.disk_usage(nights.pool).free) < 64 << 20  # other tests write meanwhile
+    assert abs(room - shutil.disk_usage(nights.pool).free) < 64 << 20  # other tests write at the same time
     assert actual_samples["btrkeep_device_errors_total{devid=1,error=corruption}"] == 0
     assert actual_samples["btrkeep_host_last_success_size_bytes{host=web1}"] == 5000
     assert actual_samples["btrkeep_host_state{host=web1,state=ok}"] == 1

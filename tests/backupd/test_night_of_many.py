@@ -1,4 +1,4 @@
-"""Nights of tens of thousands of hosts: choosing who is next takes no longer for each the more there are."""
+"""Nights of tens of thousands of hosts: the time per host to choose the next one does not grow with their number."""
 
 import asyncio
 import time

@@ -355,7 +355,7 @@ CONDITION = Condition(ConditionKey(ConditionKind.DELETIONS_SKIPPED, "/srv"), dat
 def test_of_a_record_that_is_too_long_the_lasting_facts_go_last(
     tmp_path: Path, long: dict[str, Any], left_out: tuple[str, ...] | None, lasting: tuple[Condition, ...]
 ) -> None:
-    """What later nights go on from: folders that are left out, and since when a condition lasts."""
+    """Records that later nights need: folders that are left out, and since when a condition lasts."""
     path = PathResult("/srv", PathOutcome.COMPLETE, **{"left_out": ("/mnt",), **long})
     write(tmp_path, Record("web", "u", "complete", datetime(2026, 3, 1, tzinfo=UTC), paths=(path,), lasting=(CONDITION,)))
     record = read(tmp_path)

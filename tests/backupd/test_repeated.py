@@ -1,4 +1,4 @@
-"""An optional step that does not come to its end again and again is a finding and an alarm."""
+"""An optional step that is interrupted again and again is a finding and an alarm."""
 
 import json
 from datetime import UTC, datetime, timedelta

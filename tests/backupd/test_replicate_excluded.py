@@ -22,7 +22,7 @@ LONG = '[replica.long]\nfrom = "/mnt/other"\nhosts = ["db*"]\n'
         (f"{LONG}every = 3\n", "long"),  # left out
         (f"{LONG}every =\n", "long"),
         (None, "long"),  # a dangling link: it may have had any section
-        (LONG.replace("db", "web"), None),  # it does not want the host any more
+        (LONG.replace("db", "web"), None),  # it no longer wants the host
         ("", None),
     ],
 )

@@ -1,4 +1,4 @@
-"""rsnapshot.conf as somebody else may have written it: what is read of it, and the TOML that comes of it."""
+"""rsnapshot.conf as other people may have written it: the settings that are read, and the TOML made of them."""
 
 import os
 import tomllib

@@ -1,4 +1,4 @@
-"""When a transfer is stopped for want of room, which one, and when the room is looked at again."""
+"""When a transfer is stopped for lack of space, which one, and when the space is checked again."""
 
 import asyncio
 import os

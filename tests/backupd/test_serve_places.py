@@ -1,4 +1,4 @@
-"""How much of the root service one asker may take up: previews of go on, and backups that wait."""
+"""The share of the root service that one user may take: previews in progress, and backups that wait."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What of a stream of `btrfs send` may go on to `btrfs receive`."""
+"""Which commands of a stream of `btrfs send` may reach `btrfs receive`."""
 
 import struct
 from uuid import UUID

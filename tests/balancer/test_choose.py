@@ -1,4 +1,4 @@
-"""Which block group comes next, held against a rule that looks at one after the other, and by examples."""
+"""The choice of the next block group, compared with a rule that checks one after the other, and with examples."""
 
 from typing import Any
 

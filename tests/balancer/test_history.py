@@ -112,7 +112,7 @@ def test_a_balance_without_an_end_counts_where_it_was_heard_of_last() -> None:
 
 
 def half_a_year(state: Path, filesystem: str) -> None:
-    """A look each night of 200 days, large numbers, and a balance every 20 days, one of which goes on."""
+    """A sample each night of 200 days, large numbers, and a balance every 20 days, one of which is still running."""
     me = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     with Catalogue.open(state) as catalogue:
         for day in range(200, -1, -1):

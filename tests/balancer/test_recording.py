@@ -220,7 +220,7 @@ def is_told_and_scored(result: Result, words: str) -> bool:
 
 @pytest.fixture
 def runner_gives_statuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """click's runner runs commands as programs, which drop what a command returns; ours is looked at by the edge."""
+    """click's runner runs commands as programs, which drop the return value; here it is checked at the edge."""
     invoke = CliRunner.invoke
 
     def keep(self: CliRunner, *words: Any, **named: Any) -> Result:

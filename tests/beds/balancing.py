@@ -104,7 +104,7 @@ def fragmented(point: Path) -> Path:
 
 
 def cleaned(point: Path) -> bool:
-    """Whether nothing deleted waits any more; `btrfs subvolume sync` would not wake the cleaner."""
+    """Whether the cleaner has finished; `btrfs subvolume sync` would not wake it."""
     work("btrfs", "filesystem", "sync", point)
     return not work("btrfs", "subvolume", "list", "-d", point).stdout
 

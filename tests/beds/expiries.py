@@ -47,7 +47,7 @@ class Expiries(Nights):
         return dict(json.loads(done.stdout or "{}"))
 
     def expire_twice(self, when: datetime = NOW) -> None:
-        """Marks what is due, and deletes it two days later."""
+        """Marks the backups that are due, and deletes them two days later."""
         self.expire(when)
         self.expire(when + timedelta(days=2))
 
@@ -103,7 +103,7 @@ def dump(nights: Nights) -> list[str]:
 
 @contextmanager
 def sampled(look: Callable[[], int]) -> Iterator[list[int]]:
-    """Looks again and again in a thread while something goes on."""
+    """Checks repeatedly, in a thread, during the block."""
     seen: list[int] = []
     ended = threading.Event()
 

@@ -67,7 +67,7 @@ class Wire:
         while len(data) < size:
             piece = os.read(0, size - len(data))
             if not piece:
-                sys.exit(0)  # the other side has seen enough
+                sys.exit(0)  # the other side has closed the connection
             data += piece
         return data
 

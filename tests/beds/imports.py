@@ -78,11 +78,11 @@ RESERVED = (
     Reserved(("btrfs",), modules=("btrkeep.pool", "btrkeep.treescan")),
     # The throttle is a small program that rsync starts; it then executes the real program.
     # Whether a disk answers has to be known before anything else is, by the pool and the catalogue too.
-    # A host has one file of ours, which can use nothing else.
+    # Only this one file of btrkeep is on a host, so it cannot import other modules.
     Reserved(STARTERS, modules=("btrkeep.process", "backupd.rsync.throttle", "btrkeep.hung_storage", _ON_HOSTS)),
     # Users and sessions are the login service's own; a table of hard links too large for memory lasts as long as one archive.
     Reserved(("sqlite3",), modules=("btrkeep.catalogue", "web.auth.store", "backupd.files.spool")),
-    # Looks at a path by itself, and waits for ever on a mount that is dead.
+    # Checks a path on its own, and waits for ever on a dead mount.
     Reserved(("click.Path",), modules=("btrkeep.cli.arguments",)),
     Reserved(("print",), modules=(_ON_HOSTS,), parts=("cli", "__main__")),
     Reserved(("click", "rich"), parts=("cli", "display", "__main__")),

@@ -31,7 +31,7 @@ NEEDS = (
     Need("root", frozenset(), "as root", lambda: "" if os.geteuid() == 0 else "no root"),
 )
 
-# What is not part of the loop of a minute: by marker, by fixture (a dashboard, a browser), and by folder.
+# Tests that --unit leaves out: by marker, by fixture (a dashboard, a browser), and by folder.
 _LONGER = frozenset({*(need.marker for need in NEEDS), "slow", "takes", "long", "alone"})
 _SERVED = frozenset({"site", "shop", "browser", "server"})
 _ELSEWHERE = frozenset({"btrfs", "docs", "install", "systemd"})
@@ -87,7 +87,7 @@ def reason(words: str, why: str) -> str:
 
 
 def must_run(skipped: str) -> bool:
-    """Whether a machine that decides about changes has to run what was skipped with these words."""
+    """Whether the CI machine has to run the tests that were skipped with this reason."""
     return "not installed" in skipped or any(f"left out: {need.words} (" in skipped for need in NEEDS)
 
 

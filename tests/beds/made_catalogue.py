@@ -26,7 +26,7 @@ def made_catalogue(
 
 
 def shared_site(factory: pytest.TempPathFactory) -> Made:
-    """One of 40 hosts with 20 backups each, made once for all workers of the session: to be looked at, not to be changed."""
+    """One of 40 hosts with 20 backups each, made once for all workers of the session. Tests may read it, but not change it."""
 
     def make_and_note(folder: Path) -> None:
         (folder / "made.pickle").write_bytes(pickle.dumps(made_catalogue(folder / "state", 40, 20)))

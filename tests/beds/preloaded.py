@@ -157,7 +157,7 @@ def main() -> None:
     package = sys.argv[1]
     _import_everything(package)
     shorten(PAUSES, package)
-    # Nobody else's output may come among the answers.
+    # Output of other code must not mix with the answers.
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     _serve(package, sys.stdin, replies)

@@ -105,7 +105,7 @@ def _in_text(text: str) -> Iterator[str]:
 
 
 def is_command(command: str) -> bool:
-    """Whether the second word is a command, an option or filled in: "btrfs-balancer meanwhile" is none."""
+    """Whether the second word is a command, an option or a placeholder. In "btrfs-balancer meanwhile" it is not."""
     program, _, rest = command.partition(" ")
     word = rest.partition(" ")[0]
     return program not in COMMANDS or word in COMMANDS[program] or word.startswith(("-", "{"))

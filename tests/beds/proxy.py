@@ -33,7 +33,7 @@ class Faults:
         stack.callback(self._over.set)
 
     def port(self, fault: str = "") -> int:
-        """A new port with that fault; "" has none."""
+        """A new port with that fault; "" means no fault."""
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         number = int(listening.getsockname()[1])

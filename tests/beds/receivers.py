@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP
 
 @dataclass(slots=True)
 class Web:
-    """`got`: method, path and body of each request, in order. `status` is what is answered; `hang` answers only when it is set."""
+    """`got`: method, path and body of each request, in order. `status`: of the answers, which wait until `hang` is set."""
 
     port: int = 0
     status: int = 200

@@ -54,7 +54,7 @@ class Typist:
             file.chmod(0o755)
 
     def find(self, done: Done, command: str) -> str:
-        """Returns the command as it was printed; it is there exactly once, or always in the same form."""
+        """Returns the command as it was printed; it has to be printed once, or always in the same form."""
         text = " ".join((done.stdout + "\n" + done.stderr).split())
         fromkeys = dict.fromkeys(re.findall(pattern(command) + r"(?=$|[\s`;,.:)])", text))
         assert len(fromkeys) == 1, f"{command} is printed {len(fromkeys)} times\n{explain(done)}"

@@ -275,7 +275,7 @@ def _quietly(*argv: str) -> list[str]:
 
 
 def end_session(name: str, patience: float = 0) -> list[str]:
-    """Takes away all that the session `name` owns; what it should not have left any more is named."""
+    """Removes everything that the session `name` owns; reports what should already have been removed."""
     problems = end_processes(name, patience)
     for path in folders_of(name):
         problems += [f"{point} was still mounted" for point in mounts_below(path)]

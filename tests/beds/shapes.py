@@ -71,7 +71,7 @@ def fragment(point: Path, seed: int = 7) -> None:
 
 
 def take_turns(point: Path, name: str, sizes: list[int], total: int) -> None:
-    """Three files; with a `total` of 0 until nothing fits any more. One of them is removed, and so are its pieces."""
+    """Three files; with a `total` of 0, until the filesystem is full. One of them is removed, with its pieces."""
     fds = [os.open(point / f"{name}{number}", os.O_CREAT | os.O_RDWR) for number in range(3)]
     try:
         ends = [0, 0, 0]
@@ -106,7 +106,7 @@ class Read:
 
 @contextmanager
 def settled(point: Path) -> Iterator[Read]:
-    """Once nothing changes by itself any more: the kernel drops empty block groups at some time of its own choosing."""
+    """Waits until the state is stable: the kernel removes empty block groups at any time."""
     with btrfs.FileSystem(str(point)) as theirs:
         before: list[Any] = []
         for _ in range(50):

@@ -32,7 +32,7 @@ class Terminal:
         return self._shown.decode("utf-8", "replace").replace("\r\n", "\n")
 
     def wait_for(self, pattern: str, seconds: float = 30) -> "re.Match[str]":
-        """Until what was shown since the last answer has the pattern. Fails, showing all, at the command's or the time's end."""
+        """Waits until the output since the last answer matches. Fails with all output if the command ends, or after the timeout."""
         deadline = time.monotonic() + seconds
         while not (match := re.search(pattern, self.text[self._looked :])):
             assert self._read(deadline - time.monotonic()), f"{pattern!r} did not come:\n{self.text}"

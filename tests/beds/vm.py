@@ -120,7 +120,7 @@ class Vm:
         wake(self._asked, at)
 
     def to_its_end(self, seconds: float) -> str:
-        """What all of it has said; fails unless its script succeeded, within so many seconds of processor time."""
+        """Returns all its output; fails unless its script succeeded within this many seconds of processor time."""
         lines = self.wait(seconds, lambda lines: lines[-1:] == ["status 0"] and self._process.poll() is not None)
         return "".join(f"{line}\n" for line in lines)
 

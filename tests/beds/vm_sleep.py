@@ -1,4 +1,4 @@
-"""What is asked of a virtual machine's qemu beside the machine itself (QMP): whether it is asleep, and to wake it, later."""
+"""Requests to the qemu of a virtual machine (QMP): whether the machine is asleep, and to wake it later."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Looks at a pool and its processes while something goes wrong there: through btrfs-progs, SQLite and /proc, never our code."""
+"""Watches a pool and its processes during a fault: with btrfs-progs, SQLite and /proc, without btrkeep's code."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def _done_at(nights: Nights, at: Deed, *words: str) -> "subprocess.CompletedProc
 
 @contextmanager
 def held_at(nights: Nights, when: str, checkpoint: str, *words: str, count: int = 1) -> Iterator["subprocess.Popen[str]"]:
-    """`backupd WORDS` as a process that has come to the checkpoint; it goes on at the end of the block."""
+    """`backupd WORDS` as a process that has reached the checkpoint; it continues at the end of the block."""
     flag = session.folder() / f"held-{time.monotonic_ns()}"  # the pool may be frozen, full or read-only
     argv = watched(nights, f"held:{flag}", when, checkpoint, count, *words)
     env = {**os.environ, **ENVIRONMENT}

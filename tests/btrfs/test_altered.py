@@ -84,7 +84,7 @@ def test_a_changed_backup_is_no_base_and_no_parent_of_a_copy(two: TwoPools) -> N
 
 
 def test_a_backup_that_was_changed_since_the_last_check_is_no_parent_either(two: TwoPools) -> None:
-    """Nothing has looked at the first pool since: the sender itself compares with the seals."""
+    """The first pool was not checked since: the sender itself compares with the seals."""
     (two.source / "secret").write_text("secret")
     first = two.night(FIRST, "a")
     two.fetch()

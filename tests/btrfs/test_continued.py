@@ -1,4 +1,4 @@
-"""The rest of an interrupted run: what is continued, what is compared first, and what starts again."""
+"""After an interrupted run: which copies are continued, which are compared first, and which start again."""
 
 import contextlib
 import json
@@ -128,7 +128,7 @@ def test_one_with_a_base_that_was_killed_begins_again_from_the_base(pair: Nights
     pair.run("web")
     (base,) = pair.names("web")
     renew(tree)
-    broken_off(pair)  # its mark is not there any more when the next run is killed
+    broken_off(pair)  # its mark is gone when the next run is killed
     left = subvolumes(pair)["hosts/web/.working"]
     killed_in_the_middle(pair, backupd_running, 1 * MIB)
     assert pair.run("web")["web"]["outcome"] == "complete"

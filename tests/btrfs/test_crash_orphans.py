@@ -50,7 +50,7 @@ def in_the_middle_of_a_run(nights: Nights, start: Start) -> "subprocess.Popen[st
 
 @contextmanager
 def most_groups_at_once(nights: Nights) -> Iterator[list[int]]:
-    """How many process groups were seen to receive into the pool at the same time, at the most: looked at all the while."""
+    """The maximum number of process groups that received into the pool at the same time, polled continuously."""
     seen, over = [0], threading.Event()
 
     def look() -> None:
@@ -184,7 +184,7 @@ def test_a_process_that_was_given_the_number_of_a_dead_receiver_is_left_alone(
 def test_also_when_the_lock_is_held_by_a_third(
     nights: Nights, tree: Path, lock: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:
-    """A foreign flock(1) on the file is not a receiver of ours, nor is a process with the number in the text."""
+    """A foreign flock(1) on the file is not a receiver of btrkeep, nor is a process that has the number in the text."""
     lock.write_text(a_dead_holder(bystander.pid))
     with subprocess.Popen(["flock", lock, "sleep", "600"], start_new_session=True) as third:
         wait_for(lambda: is_locked(lock))

@@ -234,7 +234,7 @@ def test_a_copy_whose_checksum_was_recorded_is_proven_and_another_is_not(make_bt
     assert answer["similar"] == ([names[2]] if bad == names[0] else [])
     assert "(by checksum)" in nights.backupd("damaged", check=False).stdout
     assert (nights.data("web", tree, answer["proven"][0]) / "file").read_bytes() == content
-    work("rm", nights.pool / "hosts/web/checksums")  # nothing is recorded any more
+    work("rm", nights.pool / "hosts/web/checksums")  # the record is gone
     (answer,) = json.loads(nights.backupd("damaged", "--json", check=False).stdout)
     assert answer["proven"] == []
 

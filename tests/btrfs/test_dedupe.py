@@ -87,7 +87,7 @@ def addresses(paths: list[Path]) -> set[str]:
 
 
 def spoil(nights: Nights, file: Path, content: bytes) -> None:
-    """Writes over its first block on the disk, behind the filesystem's back; what is in memory stays."""
+    """Overwrites its first block on the disk, without the filesystem; the page cache keeps the old content."""
     (block,) = (int(address) * 4096 for address in addresses([file]))
     (loop,) = btrfs.devices_of(nights.top)
     words = work("btrfs-map-logical", "-l", str(block), loop).stdout.split()
@@ -194,7 +194,7 @@ def test_a_night_makes_it_wait_and_a_verify_keeps_it_out(nights: Nights) -> None
 
 
 class Sharing:
-    """A deduper that works on all backups; `meanwhile` is called whenever it reports that it waits."""
+    """A deduper for all backups; `meanwhile` is called whenever it reports that it waits."""
 
     def __init__(self, nights: Nights, alone: Callable[[], AbstractContextManager[object]], meanwhile: Callable[[], None]) -> None:
         self.pool, self.cancellation = open_pool(nights.pool), Cancellation()
@@ -260,7 +260,7 @@ def test_while_it_waits_in_the_middle_of_a_backup_all_locks_are_free(nights: Nig
 
 
 def night_in_the_middle(nights: Nights, steps: str) -> None:
-    """Shares in the newest backup of web1; after its first shared file a night begins, and does these steps once nobody reads."""
+    """Deduplicates the newest backup of web1; after the first shared file a night begins, and does these steps after all reads."""
     locks, helper = nights.pool / ".btrkeep/locks", nights.top / "spoil.py"
     helper.write_text(
         "import sys\nfrom pathlib import Path\nfrom types import SimpleNamespace\nfrom tests.btrfs.test_dedupe import spoil\n"

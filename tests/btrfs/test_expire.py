@@ -1,4 +1,4 @@
-"""Expiry on a real pool: what is marked, what is deleted and when, and what always stays."""
+"""Expiry on a real pool: which backups are marked, which are deleted and when, and which are always kept."""
 
 import fcntl
 import json

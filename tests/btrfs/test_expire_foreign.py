@@ -72,7 +72,7 @@ def look(path: Path) -> object:
 
 @pytest.mark.parametrize("subject", FOREIGN)
 def test_what_is_not_ours_stays_although_notes_and_rows_say_that_it_has_expired(pool: Expiries, subject: str) -> None:
-    """The worst case: everything except the entry itself indicates a backup of ours, long expired."""
+    """The worst case: everything except the entry itself looks like a backup of this pool that expired long ago."""
     names = pool.history("web", 5)
     FOREIGN[subject](pool, OLDER)
     path = pool.pool / "hosts" / "web" / OLDER

@@ -210,7 +210,7 @@ def test_a_signal_in_the_middle_of_deletions_leaves_no_row_that_says_deleting(po
 
 @contextmanager
 def running_backup(pool: Expiries) -> Iterator[Path]:
-    """A backup that goes on until the file is removed."""
+    """A backup that runs until the file is removed."""
     flag = pool.top / "held"
     (pool.source / "big").write_bytes(os.urandom(900_000))
     pool.in_the_middle(300_000, f"touch {flag}; while test -e {flag}; do sleep 0.05; done")

@@ -21,7 +21,7 @@ from tests.beds import TOP, btrfs, work
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 _FOUR_DEVICES = pytest.mark.long
-"""Linux 6.18 has hung for good in a full pool of three small devices: where that happens, nothing else can be tested any more."""
+"""Linux 6.18 has hung for good in a full pool of three small devices: on such a machine no further test can run."""
 MIB = 1 << 20
 Make = Callable[..., Path]
 

@@ -1,4 +1,4 @@
-"""`forget`: which hosts are accepted, what is recorded, and how it is undone. `expire` does the rest."""
+"""`forget`: which hosts are accepted, the record, and how it is undone. `expire` does the rest."""
 
 import json
 import os

@@ -185,7 +185,7 @@ def test_a_folder_that_is_new_and_cannot_be_read_counts_once(nights: Nights, tre
 
 
 def test_behind_a_restricted_key_a_folder_that_cannot_be_read_counts_for_what_is_below_it(nights: Nights, tree: Path) -> None:
-    """rrsync serves one folder as if it were all; rsync over there calls its files by their whole names."""
+    """rrsync serves one folder as the root; the remote rsync reports its files by their whole paths."""
     top = nested(tree, 80)
     (tree / "ssh").write_text(
         "#!/bin/sh\nwhile getopts ':B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:' o; do :; done\nshift $OPTIND\n"

@@ -1,4 +1,4 @@
-"""inplace = "large" looks at a path twice, and the host changes in between."""
+"""inplace = "large" reads a path twice, and the host changes in between."""
 
 import os
 import shlex

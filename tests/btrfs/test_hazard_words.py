@@ -27,7 +27,7 @@ def tree(nights: Nights) -> Path:
 
 
 def says(nights: Nights, text: bytes, times: int | str = 1) -> str:
-    """rsync_path of a host that says it, so many times; see tests/beds/sayer.py."""
+    """rsync_path of a host that prints it that many times; see tests/beds/sayer.py."""
     path = nights.top / "said"
     path.write_bytes(text)
     return shlex.join([sys.executable, str(SAYER), str(times), str(path), "rsync"])

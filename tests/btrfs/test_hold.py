@@ -280,7 +280,7 @@ def test_list_shows_when_an_expired_backup_goes_and_what_is_held(pool: Nights, h
         assert listed[second]["held"] == {"until": "2099-01-01T00:00:00Z", "why": "the audit"}
         assert [listed[name]["held"] for name in (first, suspect)] == [None, None]
         notes = notes_of(pool, host)["backups"]
-        notes[second]["hold"]["until"] = "2026-11-20T00:00:00Z"  # it has come to its end
+        notes[second]["hold"]["until"] = "2026-11-20T00:00:00Z"  # it has ended
         write_down(pool, host, backups=notes)
         assert "held" not in pool.backupd("list", host).stdout
         assert pool.json("list", host)[1]["held"] is None

@@ -108,7 +108,7 @@ def test_what_is_not_on_disk_yet_gets_its_holes_too(shared_btrfs: Path) -> None:
 
 
 def test_the_room_of_the_zeros_is_free_again(make_btrfs: Callable[..., Path]) -> None:
-    """A hole alone frees nothing as long as a block of its extent is in use; what the filesystem has in use says so."""
+    """A hole alone frees nothing while a block of its extent is in use, as the used space of the filesystem shows."""
     point = make_btrfs(size="1G")
     (point / "data").mkdir()
     before = used(point)

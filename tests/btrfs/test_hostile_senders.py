@@ -75,7 +75,7 @@ def contents(folder: Path) -> str:
 
 
 def written_elsewhere(nights: Nights, since: Path) -> list[str]:
-    """What was changed since then, but for what the runs themselves write: the hosts' own folders, locks, the catalogue."""
+    """The files changed since then, except those that the runs write: the hosts' own folders, locks, the catalogue."""
     hosts = {attack.partition("=")[0] for attack, *_ in WHAT_BECOMES}
     done = work("find", nights.top, "-xdev", "-newer", since, "-not", "-type", "d", "-printf", "%P\\n").stdout.splitlines()
     own = [f"pool/hosts/{host}/" for host in (*hosts, "neighbour")]
@@ -134,7 +134,7 @@ def uuid(nights: Nights) -> str:
 
 
 def files(nights: Nights, number: int) -> Path:
-    """A source of so many files in one folder."""
+    """A source of that many files in one folder."""
     tree = nights.source / "srv"
     tree.mkdir(exist_ok=True)
     for value in range(number):

@@ -160,7 +160,7 @@ def test_hard_links_of_one_day_are_kept_apart_from_those_between_days(nights: Ni
                 (source / name).write_text("equal")
             (source / "d").write_text("linked")
             os.link(source / "d", source / "e")
-        if number == 1:  # one more name of an old file, and one that is no link any more
+        if number == 1:  # one more name of an old file, and one that is no longer a link
             os.link(source / "a", source / "a too")
             (source / "e").unlink()
             (source / "e").write_text("linked")

@@ -117,7 +117,7 @@ def test_what_another_import_has_made_becomes_what_the_tree_is(nights: Nights, e
 
 
 def test_of_the_tree_before_only_the_folders_are_read_that_are_not_as_they_were(tmp_path: Path) -> None:
-    """The others are known from when it was looked at itself: here they are gone since."""
+    """The unchanged folders are known from the scan of the earlier tree: here their files were deleted since."""
     first, second = tmp_path / "1", tmp_path / "2"
     for folder in ("same", "same/deep", "other", "touched"):
         (first / folder).mkdir(parents=True)

@@ -88,7 +88,7 @@ class History:
     # --- what happens
 
     def command(self, server: str, *words: str, status: tuple[int, ...] = (0,)) -> Any:
-        """Runs it by the server's clock, and looks at all pools afterwards."""
+        """Runs it by the server's clock, and checks all pools afterwards."""
         now = self.now + self.ahead[server]
         done = self.servers[server].backupd(*words, "--now", now.strftime("%Y-%m-%dT%H:%M:%SZ"), check=False)
         self.told.append(f"{now:%m-%dT%H:%M} {server}: {' '.join(words)}: {done.returncode}")

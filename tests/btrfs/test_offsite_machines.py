@@ -1,4 +1,4 @@
-"""A repository in which two machines had the same name in turn: plain restic lists what is left of each."""
+"""A repository in which two machines had the same name in turn: plain restic lists the snapshots left of each."""
 
 import fcntl
 import json
@@ -145,7 +145,7 @@ def test_what_was_sent_without_an_id_of_a_renamed_host_is_not_of_the_one_that_ha
 
 
 def test_a_tag_that_was_killed_leaves_no_snapshot_twice(far: Offsite) -> None:
-    """restic writes a snapshot anew and deletes the old one; what it cannot delete is there as after a kill in between."""
+    """restic writes a new snapshot and deletes the old one; if it cannot delete it, both exist, as after a kill in between."""
     without_machines(far)
     old = list((far.repository / "snapshots").iterdir())
     before = left(far)
@@ -163,7 +163,7 @@ def test_a_tag_that_was_killed_leaves_no_snapshot_twice(far: Offsite) -> None:
 
 @contextmanager
 def at_work(far: Offsite, host: str) -> Iterator[None]:
-    """Another command works on the host meanwhile."""
+    """Another command works on the host at the same time."""
     with (far.night.pool / f".btrkeep/locks/host-{host}").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -333,7 +333,7 @@ def test_a_connection_that_was_refused_for_a_moment_is_tried_again_by_the_next_t
 def test_an_sshd_that_refuses_further_logins_is_named_with_the_line_for_its_configuration(
     nights: Nights, crowded_sshd: ssh.Sshd
 ) -> None:
-    """A scanner occupies the only slot. The next run, without it, goes on."""
+    """A scanner occupies the only slot. The next run, without the scanner, continues."""
     sshd, path = crowded_sshd, nights.source / "srv"
     path.mkdir()
     (path / "file").write_bytes(os.urandom(1000))

@@ -283,7 +283,7 @@ def test_by_ssh_the_key_takes_backups_and_does_nothing_else_and_check_says_so(tw
         text for level, text in checked() if level == "ok" and text.startswith("reached, and ready to receive backups, btrkeep ")
     ]
     assert re.search(r", [\d.]+ [MG]iB free there$", text)
-    assert two.copies()["tried_at"] is None  # asking who is there is no try
+    assert two.copies()["tried_at"] is None  # the request for the list of hosts does not count as a try
     assert [sent_backup["backup"] for sent_backup in two.push()["sent"]] == [name]
     assert two.differences(name) == ""
     for line in ("cat /etc/passwd", json.dumps({"verb": "send", "host": "web1"})):

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and days replayed: names, bases and what is due."""
+"""Wrong clocks, and days replayed: names, bases and which backups are due."""
 
 import os
 import time
@@ -99,7 +99,7 @@ def test_a_partial_is_continued_although_the_clock_was_set_back(nights: Nights, 
 
 
 def test_a_killed_run_is_not_repeated_when_its_backup_was_finished(nights: Nights, tree: Path) -> None:
-    """Only the pool had it, not the catalogue: the pool decides what is due."""
+    """Only the pool had it, not the catalogue: the pool decides which backups are due."""
     for step in ("backup named", "latest pointed"):
         killed(nights, "before", step, "run", "--now", "2026-11-20T22:00:00Z")
         run_at(nights, "2026-11-20T22:05:00Z")

@@ -63,7 +63,7 @@ def filled(look: str, site: Nights, group: str) -> str:
 
 
 def answered(typist: Typist, line: str) -> Done:
-    """What it prints; programs of ours are started faster than bash does it."""
+    """Returns its output; btrkeep's programs are started without bash, which is faster."""
     program, *words = shlex.split(line)
     return command(PACKAGES[program], *words, check=False) if program in PACKAGES else typist.type(line, status=None)
 

@@ -156,7 +156,7 @@ def test_a_backup_that_did_not_grow_from_the_common_one_is_copied_as_it_is(two: 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_replication_that_is_killed_anywhere_costs_no_backup(two: TwoPools) -> None:
-    """At each checkpoint; the next replication removes what is left, and fetches the backup."""
+    """At each checkpoint; the next replication removes the remains, and fetches the backup."""
     words = ("replicate", "--now", "2026-05-20T12:00:00Z")
     names = [two.night("2026-03-01T22:00:00Z", "a")]
     two.second.backupd(*words)  # the first fetch of a host passes more of them

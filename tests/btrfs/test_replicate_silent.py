@@ -218,7 +218,7 @@ def test_a_server_that_asks_for_nothing_more_of_a_push_is_given_up_and_the_next_
     done = work(*WAITED, pid, "--config", two.first.config, "replicate", "--now", NOW, check=False, timeout=100)
     number = int(pid.read_text())
     try:
-        assert stat(number) == "T"  # the other server's process is not a child of ours
+        assert stat(number) == "T"  # the other server's process is not a child of this one
         assert done.returncode == 1, done
         output = " ".join(done.stderr.split())
         assert "backup2: the other server has asked for nothing for 50" in output, done
@@ -309,7 +309,7 @@ def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
 
 
 def test_a_sender_that_was_asleep_in_a_stream_makes_no_backup_of_what_came(two: TwoPools) -> None:
-    """The machine was suspended, say: the kernel begins `btrfs send` anew then, in the middle of what it had written."""
+    """As after a suspend: the kernel restarts `btrfs send` in the middle of its output."""
     two.second.tables["replica.office"]["bandwidth"] = "1MB"
     name = large(two)
     pid = two.second.top / "pid"

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 
 @contextmanager
 def stopped(server: Sshd) -> Iterator[None]:
-    """The processes of the server's connections stand still meanwhile, and that which listens does not."""
+    """During the block, the server's processes of connections are stopped; the listening one runs."""
     numbers = list(_sessions(server.process.pid))
     assert numbers
     for number in numbers:

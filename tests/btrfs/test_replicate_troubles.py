@@ -203,7 +203,7 @@ def test_after_a_lost_catalogue_only_differences_are_fetched(two: TwoPools) -> N
 
 
 def test_what_went_wrong_first_is_told_also_when_the_dashboard_cannot_be_told_of_it(two: TwoPools) -> None:
-    """While the second backup comes the folder of all hosts goes: it cannot be taken, and nobody knows which hosts are here."""
+    """The folder of all hosts goes while the second backup arrives: it cannot be placed, and the hosts here are unknown."""
     two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()
     two.night("2026-03-02T22:00:00Z", "b")

@@ -1,4 +1,4 @@
-"""The way back: a first server that was away fetches what the second has made meanwhile, and takes over again."""
+"""The way back: a first server that was away fetches the backups that the second has made since, and takes over again."""
 
 import json
 import os

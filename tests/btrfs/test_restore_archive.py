@@ -267,7 +267,7 @@ def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_whole_for_n
         (data / f"folder{number}").mkdir()
 
     def stopped(last: int) -> bytes:
-        """The tar of which so many pieces are written."""
+        """The tar of which that many pieces are written."""
         out: list[bytes] = []
 
         class Stopped:
@@ -289,7 +289,7 @@ def test_a_tar_that_a_signal_ends_with_the_last_bytes_of_a_member_is_whole_for_n
 
 
 def streamed(backup: Path, pipe_bytes: list[int], last: int = 1 << 30) -> bytes:
-    """The tar that comes out of a pipe, until the progress was reported so many times. Appends the size of the pipe."""
+    """Reads the tar from a pipe, until the progress was reported that many times. Appends the size of the pipe."""
     reading, writing = os.pipe()
     reports = 0
 

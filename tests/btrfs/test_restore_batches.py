@@ -36,7 +36,7 @@ def nights(shared_btrfs: Path) -> Nights:
 
 
 def _many(nights: Nights, number: int = 300) -> Path:
-    """A host with so many small files in one folder and some in others: owners, modes, times, attributes, links and empty ones."""
+    """A host with many small files in one folder and some in others: owners, modes, times, attributes, links and empty ones."""
     top = nights.source / "many"
     for count in range(number):
         path = write(top / "wide" / f"file{count:04d}", f"{count} " * (count % 50), 0o600 + count % 64)

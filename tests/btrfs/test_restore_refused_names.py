@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.root, pytest.mark.btrfs, pytest.mark.ssh]
 
 @pytest.fixture
 def immutable(nights: Nights) -> Iterator[Path]:
-    """A source with three files, of which one may not be changed any more."""
+    """A source with three files, one of which is immutable."""
     srv = nights.source / "srv"
     for name in ("a", "b", "c"):
         write(srv / name, name)

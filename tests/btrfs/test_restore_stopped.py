@@ -48,7 +48,7 @@ def big(nights: Nights, files: int = 40) -> Path:
 
 
 def names_in(folder: Path, pattern: str = "*") -> int:
-    """How many names match below a folder, by `find`: what is being made there may go while it looks."""
+    """The number of names below a folder that match, by `find`, which ignores files that disappear while it runs."""
     return work("find", folder, "-mindepth", "1", "-name", pattern, check=False).stdout.count("\n")
 
 
@@ -257,7 +257,7 @@ def test_a_leftover_that_cannot_be_deleted_is_reported_and_the_next_restore_dele
 def test_an_unfinished_file_that_cannot_be_deleted_is_reported(
     nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_nameless: bool
 ) -> None:
-    """In a group and by itself, when something comes to its place meanwhile."""
+    """In a group and alone, if another file appears in its place."""
     top, out = nights.source / "www", tmp_path / "out"
     write(top / "small", "text")
     write(top / "large").write_bytes(bytes(3_000_000))

@@ -1,4 +1,4 @@
-"""Broken connections: how often a host is tried, what is kept, and when trying again is pointless."""
+"""Broken connections: the number of tries, which files are kept, and when a retry is pointless."""
 
 import os
 import shlex

@@ -127,7 +127,7 @@ def service(crowd: Nights) -> Iterator[Service]:
 
 
 def taken(service: Service, act: Callable[[], object]) -> int:
-    """Bytes of memory that the service needed meanwhile, besides those that it had."""
+    """The bytes of memory that the service needed more during the block."""
     proc = Path(f"/proc/{service.process.pid}")
     (proc / "clear_refs").write_text("5")  # the peak is that of now, see proc(5)
     before = _status(proc, "VmRSS")

@@ -163,7 +163,7 @@ def _switched_off(pool: Nights, store: Store) -> None:
 def test_a_download_ends_with_the_right_to_it(
     service: Service, pool: Nights, login: Path, form: str, change: Callable[[Nights, Store], None]
 ) -> None:
-    """A slow line keeps it for days: who is dismissed today would else have all of it tomorrow."""
+    """On a slow line it takes days: a user who is dismissed today must not have all of it tomorrow."""
     large = pool.source / "large"
     large.write_bytes(b"1" * (16 << 20))  # more than the sockets and one piece hold
     pool.run("web1")

@@ -89,7 +89,7 @@ def test_a_session_in_use_stays_and_no_more_than_most_are_begun(sshd: Sshd, btrf
         process.kill()
         process.wait()
     for pid in [pid for record in host.state.glob("office-*.json") for pid in readers(host, record.stem)]:
-        work("kill", str(pid))  # else it waits for its bandwidth before it sees that nothing reads any more
+        work("kill", str(pid))  # otherwise it waits for its bandwidth before it notices that the reader is gone
     wait_for(lambda: not readers(host, name))
     last = host.begin(btrfs_mount)["session"]
     assert snapshots(btrfs_mount) == [last]

@@ -1,4 +1,4 @@
-"""`backupd verify --against-source` within its time, and what is known of a backup by it; a real rsync, and sshs that are slow."""
+"""`backupd verify --against-source` with a time limit, and its records of a backup; with a real rsync, and slow ssh programs."""
 
 import json
 import os

@@ -46,7 +46,7 @@ def impatient(nights: Nights, *words: str, seconds: float = 60) -> tuple[int, st
 
 
 def state_of(pid: int) -> str:
-    """The letter that ps shows, as the kernel has it; "" when there is none of that number."""
+    """The state letter that ps shows; "" if there is no process with that number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Storage of the state folder that answers nothing: the root service answers all else, its jobs end, both go on afterwards."""
+"""The disk of the state folder does not answer: the root service answers other requests, its jobs end, both work afterwards."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ SOON = 60
 
 @contextmanager
 def dead_state(nights: Nights) -> Iterator[None]:
-    """Nothing in the state folder answers meanwhile."""
+    """During the block, no access to the state folder returns."""
     aside = nights.state.with_name("aside")
     nights.state.rename(aside)
     try:

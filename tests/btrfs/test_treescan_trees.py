@@ -213,7 +213,7 @@ def _noting(seen: list[str], name: str, function: Callable[..., Any]) -> Callabl
 def test_the_shorter_bitmap_at_the_end_of_a_block_group_of_an_odd_size_is_read(
     make_btrfs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last block group of a device takes what is left. The device grows afterwards, so more follows behind that bitmap."""
+    """The last block group of a device has the remaining size. The device grows afterwards, so more follows after that bitmap."""
     point = make_btrfs(size="616640K", mkfs=("-d", "single", "-m", "single"))
     take_turns(point, "fine", [3, 1, 4, 1, 5, 9, 2, 6], 0)
     os.truncate(point.parent / "disk0", 900 * MIB)

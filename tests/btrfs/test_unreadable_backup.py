@@ -153,7 +153,7 @@ def test_an_import_does_not_hand_known_damage_on(make_btrfs: Callable[..., Path]
 
 
 def test_a_base_of_which_not_all_damage_is_named_is_passed_over(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """damaged.json has room for so many places; then it names the backup as a whole besides."""
+    """damaged.json has room for a limited number of places; beyond that it also names the backup as a whole."""
     nights = Nights(make_btrfs(size="300M"))
     nights.host("web", tree)
     contents = [os.urandom(100_000) for _ in range(2)]

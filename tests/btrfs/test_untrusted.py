@@ -96,7 +96,7 @@ def test_a_link_planted_while_the_whole_host_was_a_source_is_not_followed_when_o
 
 
 def test_a_link_that_the_host_lists_for_a_folder_is_kept_as_a_link_and_never_followed(nights: Nights, outside: Path) -> None:
-    """Night after night the host changes its mind about what is a folder; files follow through what was a link before."""
+    """Each night the host turns folders into links and back; files follow below the names that were links before."""
     www = nights.source / "srv" / "www"
     first, second = nights.top / "first", nights.top / "second"
     (pretended(first, www)).mkdir()

@@ -1,4 +1,4 @@
-"""A state folder that users other than root may write to: nothing is written there, backups go on, the printed command mends it."""
+"""A state folder that other users than root may write to: nothing is written there, backups go on, the printed command fixes it."""
 
 import json
 import re

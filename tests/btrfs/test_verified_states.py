@@ -183,7 +183,7 @@ def test_a_copy_that_came_after_the_scrub_is_not_called_read_by_it(make_btrfs: C
 
 
 def test_a_night_that_takes_the_name_of_a_deleted_backup_is_not_known_as_that_was(nights: Nights) -> None:
-    """The clock was put back between the two. All names of these minutes are taken for ones that were there."""
+    """The clock was set back between the two. All names of these minutes count as those of existing backups."""
     now = datetime(2026, 3, 20, 22, 0, tzinfo=UTC)
     nights.backupd("verify")
     path = nights.pool / "hosts/web/verified.json"

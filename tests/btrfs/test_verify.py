@@ -115,7 +115,7 @@ def test_a_file_that_reads_well_with_another_content_is_damaged(make_btrfs: Call
 
 
 def test_each_name_of_a_file_is_damaged_though_the_run_recorded_one(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """Read by the other names first, the file would seem well, and what is wrong in it would count as right from then on."""
+    """If the other names were read first, the file would seem good, and its damaged content would count as right from then on."""
     nights = Nights(make_btrfs(size="300M", options="nodatasum"), "--rehearsal")
     content, names = os.urandom(20_000), [str(number) for number in range(40)]
     (tree / "0").write_bytes(content)

@@ -110,7 +110,7 @@ def test_a_small_file_that_a_program_has_mapped_is_read_from_the_disk(
 
 
 def test_zeros_and_holes_are_alike_in_a_small_file_and_where_they_are_counts(shared_btrfs: Path) -> None:
-    """A deduplicator may turn one into the other. What is read as a large file has the same digest."""
+    """A deduplicator may turn one into the other. A file read as a large one has the same digest."""
     block, data = bytes(4096), os.urandom(4096)
     dense = data + 3 * block + data + b"more" + bytes(500)
     contents = {"dense": dense, "moved": data + block + data + 2 * block + b"more" + bytes(500), "cut": dense[:-1]}

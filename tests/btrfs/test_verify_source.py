@@ -37,7 +37,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 @pytest.mark.slow
 def test_what_differs_though_nothing_moved_is_named_and_fetched_again(shared_btrfs: Path, tree: Path, sshd: Sshd) -> None:
-    """With the restricted key that the documentation asks for. What was changed since is not damage."""
+    """With the restricted key that the documentation recommends. A file changed since is not damage."""
     nights = Nights(shared_btrfs)
     odd = [os.fsdecode(name) for name in (b"caf\xe9\nx", b"-n", b"#hash", b"\\#012", b"a|b [*]?", b" ")]
     for name in (*odd, "touched", "changed", "grown", "gone", "folder", "symlink", "kept"):

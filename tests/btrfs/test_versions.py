@@ -392,7 +392,7 @@ def test_a_backup_that_is_deleted_meanwhile_is_passed_over(nights: Nights) -> No
 
 
 def test_34_backups_take_less_than_a_fifth_of_a_second_and_no_library_of_databases(nights: Nights) -> None:
-    """Processor time of the whole process, for the machine is busy; bench.files has the figures of the wall's clock."""
+    """Processor time of the whole process, because the machine is busy; bench.files measures the wall clock."""
 
     def change(number: int, data: Path) -> None:
         write(data / "f", f"{number}", number)

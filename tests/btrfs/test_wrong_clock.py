@@ -1,4 +1,4 @@
-"""One night under a clock that was years ahead; then it is right again, and what counts is what was made before and since."""
+"""One night with a clock that is years ahead; then it is right again, and only the backups before and since count."""
 
 import json
 import os

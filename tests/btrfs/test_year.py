@@ -75,7 +75,7 @@ class Pool(Nights):
         return str(script)
 
     def at(self, moment: datetime | str, *words: str, status: int = 0) -> str:
-        """A command of ours at that time; its standard output."""
+        """Runs a btrkeep command at that time; returns its standard output."""
         now = moment if isinstance(moment, str) else moment.isoformat()
         return self.forked("--config", self.config, *words, "--now", now, status=status).stdout
 

@@ -1,4 +1,4 @@
-"""What retention and expiry ask of the catalogue and tell it. The rows are looked at with sqlite3 itself."""
+"""The queries and updates of the catalogue by retention and expiry. The rows are read with sqlite3 itself."""
 
 import sqlite3
 from dataclasses import replace

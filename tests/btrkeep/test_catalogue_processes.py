@@ -1,4 +1,4 @@
-"""Several processes write one catalogue, and some die while they do. The file is looked at with sqlite3 itself."""
+"""Several processes write one catalogue, and some are killed meanwhile. The file is read with sqlite3 itself."""
 
 import signal
 import sqlite3

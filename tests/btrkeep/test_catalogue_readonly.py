@@ -275,7 +275,7 @@ def test_a_file_that_is_no_catalogue_is_said_to_be_none(state: Path) -> None:
 @needs_root
 @pytest.mark.parametrize("byte", range(40, 60))
 def test_a_byte_of_the_header_that_is_none_leaves_the_catalogue_readable_or_damaged(state: Path, byte: int) -> None:
-    """SQLite has no code of its own for a format that it does not know: it would have passed for a fault of ours."""
+    """SQLite has no error code of its own for an unknown format: it would have been reported as a bug of btrkeep."""
     Catalogue.open(state).close()
     file = state / "catalogue.sqlite"
     content = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Samples and jobs in the catalogue, compared with sqlite3: what is kept, and its size after ten years."""
+"""Samples and jobs in the catalogue, compared with sqlite3: which are kept, and the size after ten years."""
 
 import sqlite3
 import time

@@ -1,4 +1,4 @@
-"""How files were read, as records have it: what was written is read again, and what is invalid is ignored."""
+"""How files were read, in records: written values are read again, and invalid ones are ignored."""
 
 import json
 from datetime import UTC, datetime

@@ -98,7 +98,7 @@ def test_who_holds_all_locks_that_it_can_get_stops_no_writer_and_no_later_copy(s
 
 @needs_root
 def test_who_could_read_the_live_file_makes_writers_say_that_it_is_held(state: Path) -> None:
-    """SQLite's error for a lock of the -shm that is held is SQLITE_PROTOCOL, which passed for a fault of ours."""
+    """SQLite's error for a held lock of the -shm file is SQLITE_PROTOCOL, which was reported as a bug of btrkeep."""
     with Catalogue.open(state) as catalogue:
         catalogue.wait_at_most(0.2)
         catalogue.set_fact("a", "0")

@@ -82,7 +82,7 @@ def test_a_lock_that_was_given_back_or_whose_holder_was_killed_is_free(tmp_path:
 
 
 def test_a_lock_lives_as_long_as_the_last_child_that_inherited_it(tmp_path: Path) -> None:
-    """A receiver goes on writing when its parent was killed: its host must stay locked."""
+    """A receiver continues to write after its parent was killed: its host must stay locked."""
     then = (
         "child = subprocess.Popen(['sleep', '60'], pass_fds=[lock.fd], start_new_session=True); "
         "other = subprocess.Popen(['sleep', '60']); "

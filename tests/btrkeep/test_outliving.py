@@ -110,7 +110,7 @@ def test_the_exit_status_and_all_output_are_those_of_the_work(tmp_path: Path, en
 
 
 def test_the_work_is_done_in_a_child_that_dies_with_its_command(tmp_path: Path) -> None:
-    """Killed by an administrator, a command leaves nothing that goes on writing to the pool."""
+    """After an administrator has killed a command, no process of it still writes to the pool."""
     command = Command(tmp_path, f"outlive(){NOTED}time.sleep(600)")
     child = command.child()
     assert child != command.process.pid

@@ -139,7 +139,7 @@ def test_a_pool_has_a_folder_to_stand_in(shared_btrfs: Path, path: str) -> None:
         make(shared_btrfs / path)
 
 
-# What is refused
+# Refused pools
 
 
 def refused(path: Path, match: str) -> PoolUnusable:

@@ -1,4 +1,4 @@
-"""Starting, watching and outliving processes: real ones, looked at through /proc, ps and pgrep."""
+"""Starting, watching and outliving processes: real ones, checked with /proc, ps and pgrep."""
 
 import asyncio
 import contextlib
@@ -110,7 +110,7 @@ def test_everything_that_was_printed_is_heard_also_what_came_last() -> None:
 
 
 def test_lines_that_come_one_by_one_are_all_heard_in_their_order() -> None:
-    """Between looks at the pipe there is a pause; the last lines come right before the end."""
+    """The pipe is read with pauses; the last lines come right before the end."""
     status, heard = whole("sh", "-c", "for i in $(seq 1 300); do echo $i; test $((i % 50)) != 0 || sleep 0.03; done")
     assert status == 0
     assert heard.out.split() == [str(number).encode() for number in range(1, 301)]
@@ -149,7 +149,7 @@ def test_a_member_inherits_the_lock_and_no_other_file_of_ours(tmp_path: Path) ->
 
 
 def test_the_end_is_the_end_of_the_whole_group_and_nothing_is_left_unreaped(tmp_path: Path) -> None:
-    """A leader that dies leaves a member that goes on writing: as rsync's receiver does when rsync is killed."""
+    """A leader that dies leaves a member that still writes, as rsync's receiver does when rsync is killed."""
     output = reaping(
         """
         before = time.monotonic()

@@ -28,7 +28,7 @@ def start(*command: str | Path) -> Group:
 
 
 def test_a_program_that_cannot_be_watched_is_ended_and_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An rsync of which nothing is known would go on writing into the backup."""
+    """An unknown rsync would continue to write into the backup."""
     script = tmp_path / "goes-on"
     script.write_text("#!/bin/sh\nsleep 60\n")
     script.chmod(0o755)

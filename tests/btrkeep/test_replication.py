@@ -220,7 +220,7 @@ def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_h
     # the name has had three hosts: only one of them is here
     third = [RemoteBackup(name(6), "third", "complete")]
     assert misplaced({"a": (("web1",), other), "b": (("web1",), own), "web1": ((), third)}, near, "pool-1")[0] == {"web1": "b"}
-    # nothing is in common any more, and it was not fetched under the new name: in doubt, neither is
+    # no backup is on both servers, and it was not fetched under the new name: in doubt, neither is
     assert misplaced({"old": (("web1",), there(9)), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {})
 
 

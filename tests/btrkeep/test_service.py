@@ -1,4 +1,4 @@
-"""systemd is told in the way of sd_notify(3), and nothing goes wrong where there is none: a socket of the test's own listens."""
+"""Notifies systemd as sd_notify(3) says, and does no harm without systemd. The test listens on a socket of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path

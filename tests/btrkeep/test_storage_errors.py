@@ -217,7 +217,7 @@ def answering(result: int = 0, *, expected: int = 1, completed: int = 1) -> Call
 def test_a_block_group_that_was_not_moved_is_an_error(
     monkeypatch: pytest.MonkeyPatch, answer: Callable[..., int], number: int
 ) -> None:
-    """As a success it would be counted as freed, and the balancer would go on for ever."""
+    """A success would be counted as freed space, and the balancer would run for ever."""
     monkeypatch.setattr(balance_ioctl, "ioctl", answer)
     with pytest.raises(OSError) as refused:
         balance_block_group(3, 1 << 30, 1)

@@ -143,7 +143,7 @@ def about_offsite(nights: Nights) -> dict[str, Any]:
 
 
 def about_keeping(nights: Nights) -> dict[str, Any]:
-    """What those commands say that keep backups, and give them up; web1 gets another name and is not configured any more."""
+    """The output of the commands that hold backups and give them up; web1 is renamed and is no longer configured."""
     first, second = nights.names("web1")
     answer = {"hold": nights.json("hold", "web1", first, "--until", "2099-01-01", "--why", "before the migration")}
     answer["release"] = nights.json("release", "web1", first)

@@ -78,7 +78,7 @@ def test_the_sequence_goes_from_violet_over_teal_to_yellow() -> None:
 def test_the_sequence_is_seen_on_black_and_on_a_white_page() -> None:
     assert distances(sequential_colours(), np.array([BLACK, WHITE], np.uint8)).min() > 0.08
     steps = np.abs(np.diff(sequential_colours().astype(int), axis=0)).max(1)
-    assert steps.max() <= 4  # no edge where the data has none
+    assert steps.max() <= 4  # no edge where the data have none
     assert len(np.unique(sequential_colours(), axis=0)) > STEPS * 0.95
 
 

@@ -28,7 +28,7 @@ CHECKSUMS = TREES[7][1]
     ],
 )
 def test_an_extent_has_the_colour_of_its_tree(refs: int, is_tree_block: bool, owner: int, colour: tuple[int, int, int]) -> None:
-    """As the peer decides; for it 0 is not among trees, but a reference that names none."""
+    """As the peer decides: for it, 0 is no tree, but a reference that names no tree."""
     one_group = np.ones(1, np.uint64)
     batch = Extents(
         one_group, one_group, one_group * np.uint64(refs), one_group, np.array([is_tree_block]), np.array([owner], np.uint64)

@@ -120,7 +120,7 @@ def test_what_is_empty_but_allocated_is_dark_and_what_is_not_allocated_is_black(
 
 @pytest.mark.parametrize("cuts", [[], [1], [2]], ids=str)
 def test_a_place_that_is_shown_twice_by_a_changing_tree_is_drawn_and_not_beyond_white(cuts: list[int]) -> None:
-    """Also where what comes later begins before what came last."""
+    """Also if a later one begins before the last one."""
     for again in (0, MIB):
         twice = [Fill(0, 2 * MIB, 1.0, COLOURS[0]), Fill(again, MIB, 1.0, COLOURS[0]), Fill(3 * MIB, 2 * MIB, 1.0, COLOURS[0])]
         pixels = painted(1, 4 * MIB, twice, cuts).pixels()

@@ -91,7 +91,7 @@ def test_every_picture_of_a_filesystem_is_the_peers(make_btrfs: Callable[..., Pa
 def test_where_there_is_a_block_group_tree_it_is_what_the_peer_draws_with_a_newer_python_btrfs(
     with_block_group_tree: Path, tmp_path: Path
 ) -> None:
-    """With Debian's the peer looks for block groups where there are none: it draws black, or crashes."""
+    """With Debian's library the peer looks for block groups that do not exist: it draws black, or crashes."""
     fill(with_block_group_tree)
     with settled(with_block_group_tree) as read:
         see_the_same(read, tmp_path, sys.executable)

@@ -1,4 +1,4 @@
-"""docs/second-copy.rst under real systemd: what it says about a disk at home is typed as it stands there."""
+"""docs/second-copy.rst under real systemd: the commands for a disk at home are typed as they are printed there."""
 
 import os
 import re

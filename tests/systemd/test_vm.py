@@ -128,7 +128,7 @@ def test_commands_that_the_kernel_ends_for_want_of_memory_leave_nothing_wrong(co
 
 @pytest.mark.takes(150)
 def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_wakes(console_of_sleep: str) -> None:
-    """Suspended to memory, with the clock of its board ahead when it wakes; within the window the transfer goes on."""
+    """Suspended to memory, with the hardware clock ahead when it wakes; within the window the transfer continues."""
     output = console_of_sleep
     slept = re.findall(r"^slept (\d+) awake (\d+) at (\S+ \d\d)$", output, re.MULTILINE)
     assert [(int(seconds) // 3600, int(awake) < 60, at) for seconds, awake, at in slept] == [

@@ -14,7 +14,7 @@ FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True)
 class Visitor:
-    """One who is logged in."""
+    """A user who is logged in."""
 
     web: Dashboard
     cookie: str

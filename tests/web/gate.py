@@ -95,7 +95,7 @@ Rule._compile_builder = _built_once(Rule._compile_builder)  # type: ignore[metho
 
 
 def dashboard(settings: Settings) -> Flask:
-    """The application, with its login service. Each request sees what was committed before: at a site it is soon copied."""
+    """The application, with its login service. Each request sees all earlier commits; on a real site they are copied soon."""
     logins_at(settings.logins, settings.data)
     app = create_app(settings)
     app.jinja_env.bytecode_cache = _compiled

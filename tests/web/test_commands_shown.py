@@ -27,7 +27,7 @@ PROGRAM = re.compile(r"(?:sudo )?(?:backupd|btrfs-balancer|btrfs-heatmap) ")
 
 
 def commands(page: str) -> Iterator[str]:
-    """Yields each command of ours that a page shows as one."""
+    """Yields each btrkeep command that a page shows as a command."""
     for _, html in SHOWN.findall(page):
         for line in unescape(re.sub(r"<[^>]+>", "", html)).splitlines():
             if PROGRAM.match(line.strip()) and is_command(line.strip().removeprefix("sudo ")):

@@ -1,4 +1,4 @@
-"""The pages of files in front of an agent of ours: names of any bytes, there and back, and what it refuses."""
+"""The pages of files with the agent of the tests: names of any bytes in both directions, and refused requests."""
 
 import html
 import re

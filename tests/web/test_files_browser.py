@@ -1,4 +1,4 @@
-"""Files and restore in a real browser: what runs, what is stored and under which name, what works without scripts and a mouse."""
+"""Files and restore in a real browser: scripts, names of downloads, and what works without scripts and a mouse."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Logging in and out: what is stored, what is shown, limits of attempts, and when a session ends."""
+"""Logging in and out: stored data, pages, limits of attempts, and the end of a session."""
 
 import logging
 import re
@@ -370,7 +370,7 @@ def test_a_login_during_a_change_of_the_password_does_not_outlive_it(
 def test_a_password_that_the_administrator_sets_meanwhile_stays(
     here: Gate, settings: Settings, monkeypatch: pytest.MonkeyPatch, how: str, asked: str
 ) -> None:
-    """Who has taken over an account, and changes its password over and over, would else have the last word."""
+    """Otherwise an attacker who has taken over an account, and changes its password again and again, would keep it."""
     store, right, reset = Store(settings.data), passwords.is_right, CHEAP.hash("the administrator's")
     here.log_in()
 

@@ -127,7 +127,7 @@ def test_ill_health_is_503_and_names_no_place() -> None:
 
 
 def test_a_label_may_have_anything_in_it(tmp_path: Path) -> None:
-    """As its own reader, prometheus_client's parser gets the group of a host back as it was."""
+    """prometheus_client's parser returns the group of a host unchanged."""
     odd = 'a "b" \\n c\\\nd ü'
     write(tmp_path, [HostConfig("web1", group=odd)], [backup("web1", EVENING)]).close()
     source = RequestContext(Settings("main", tmp_path, tmp_path, tmp_path), Caches())

@@ -1,4 +1,4 @@
-"""A host's page: what is shown, to whom, and the message if there is no such host."""
+"""A host's page: its content for each kind of user, and the message for an unknown host."""
 
 import re
 from dataclasses import replace

@@ -27,7 +27,7 @@ EVERYBODY = Viewer("olga", "operator")
 
 @pytest.fixture(scope="module")
 def pool(module_btrfs: Path) -> Nights:
-    """Thirty days of three hosts, of which one is not configured any more; two expiries; holds, one of which has ended."""
+    """Thirty days of three hosts, one of which is no longer configured; two expiries; holds, one of which has ended."""
     nights = Nights(module_btrfs, "--rehearsal")
     nights.settings("pool", zone="America/New_York")
     nights.tables["retention"] = POLICY

@@ -30,7 +30,7 @@ def _morning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A host in each state, two that are well, and one that is not configured any more."""
+    """A host in each state, two healthy ones, and one that is no longer configured."""
     path = tmp_path_factory.mktemp("hosts") / "state"
     backups = [
         backup("ok1", EVENING, bytes=1 << 30, new_bytes=1 << 20),

@@ -211,7 +211,7 @@ def test_who_takes_nothing_gives_its_thread_back(port: int, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ENDLESS)
 def test_who_takes_slowly_but_steadily_is_let_be(port: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """Each time that the client has taken LEAST bytes, the server's clock goes on by somewhat less than TAKING."""
+    """Each time the client has taken LEAST bytes, the server's clock advances by a little less than TAKING."""
     clock = Clock()
     monkeypatch.setattr(ours, "time", clock)
     with line(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as slow:

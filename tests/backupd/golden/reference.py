@@ -32,7 +32,7 @@ class Backup(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """`policy` has the numbers of the four rules and `min_keep`. `end` is when it is asked what is kept."""
+    """`policy` has the numbers of the four rules and `min_keep`. `end` is the time of the question."""
 
     zone: str
     policy: Mapping[str, int]
@@ -149,7 +149,7 @@ def _patchy() -> Scenario:
 
 
 def golden(name: str) -> dict[str, set[str]]:
-    """What is kept and why, according to the stored list."""
+    """The backups that are kept and the reasons, according to the stored list."""
     lines = [line for line in (GOLDEN / f"{name}.txt").read_text("utf-8").splitlines() if not line.startswith("#")]
     return {backup: set(reasons.split(", ")) for backup, _, reasons in (line.partition("  ") for line in lines)}
 

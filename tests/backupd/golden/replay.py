@@ -29,13 +29,13 @@ def kept(backups: Sequence[Candidate], policy: Retention, zone: str, now: dateti
 
 
 def prune(backups: Sequence[Candidate], policy: Retention, zone: str, now: datetime) -> list[Candidate]:
-    """What is left when everything due is deleted at once."""
+    """The backups left when everything due is deleted at once."""
     left = kept(backups, policy, zone, now)
     return [backup for backup in backups if backup.name in left]
 
 
 def pruned_each_time(backups: Iterable[Candidate], policy: Retention, zone: str) -> list[Candidate]:
-    """What is left when each backup is followed by a pruning."""
+    """The backups left when each backup is followed by a pruning."""
     left: list[Candidate] = []
     for backup in backups:
         left = prune([*left, backup], policy, zone, backup.started)

@@ -203,7 +203,7 @@ def do(pool: dict[str, Kept], deed: Deed) -> None:
 
 @dataclass
 class Year:
-    """What came out: the pool at the checkpoints as lines, and the nights and mornings that end with exit status 1."""
+    """The result: the pool at the checkpoints as lines, and the nights and mornings that end with exit status 1."""
 
     lines: dict[str, list[str]] = field(default_factory=dict)
     bad_runs: list[date] = field(default_factory=list)

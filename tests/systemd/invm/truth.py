@@ -25,7 +25,7 @@ POOLS = [Path("/srv/backup"), Path("/mnt/second")]
 
 
 def manifest(top: Path) -> str:
-    """What is below `top`, without its links' number: it is of the disk."""
+    """The tree below `top`, without link counts: they depend on the disk."""
     lines, inodes = [], dict[int, str]()
     for path in sorted(top.rglob("*")):
         status = path.lstat()
