@@ -312,6 +312,7 @@ WORDS_OF_TIMES = {
     "btrkeep.charts.day": "the words of a day's chart, in the zone that it is given",
     "btrkeep.charts.trend": "the words of a trend's chart, by days",
     "backupd.offsite.repository": "restic's --time",
+    "backupd.source.btrkeep_source": "names of sessions, and times for the server, in UTC",
 }
 """The modules of the command line that format times themselves, and why."""
 RECORDS_OF_TIMES = {

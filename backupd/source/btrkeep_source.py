@@ -71,7 +71,7 @@ VOLATILE = frozenset(("tmpfs", "ramfs"))
 RUNTIME = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/etc/ld.so.cache")  # what rsync needs to start
 
 
-class Refused(Exception):
+class RefusedRequest(Exception):
     """Ends the request; its text is the one line that the server gets."""
 
 
@@ -89,7 +89,7 @@ class Dump(NamedTuple):
     """Seconds."""
 
 
-class Config:
+class SourceConfig:
     """/etc/btrkeep-source.conf. Times are in seconds."""
 
     def __init__(self) -> None:
@@ -104,21 +104,21 @@ class Config:
         self.restore_setuid = self.restore_devices = self.restore_links = False
 
 
-def read_config(path: str) -> Config:
-    """Returns the configuration, or the defaults if there is none. Raises Refused for an unknown key, because it may be a typing
-    error in one that protects files."""
-    config = Config()
+def read_config(path: str) -> SourceConfig:
+    """Returns the configuration, or the defaults if there is none. Raises RefusedRequest for an unknown key, because it may be a
+    typing error in one that protects files."""
+    config = SourceConfig()
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), default_section="")
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             owner = os.fstat(file.fileno())
             if owner.st_uid not in (0, os.geteuid()) or owner.st_mode & 0o022:
-                raise Refused(f"{path} can be changed by other users; run `chown root {path}; chmod 644 {path}`")
+                raise RefusedRequest(f"{path} can be changed by other users; run `chown root {path}; chmod 644 {path}`")
             parser.read_file(file)
     except FileNotFoundError:
         return config
     except (OSError, configparser.Error, UnicodeError) as error:
-        raise Refused(f"{path} cannot be read ({error}); correct it") from error
+        raise RefusedRequest(f"{path} cannot be read ({error}); correct it") from error
     try:
         for section in parser.sections():
             keys = dict(parser.items(section))
@@ -129,11 +129,11 @@ def read_config(path: str) -> Config:
             if keys:
                 raise ValueError(f"[{section}] has no key {min(keys)}")
     except (KeyError, ValueError) as error:
-        raise Refused(f"{path}: {error.args[0]}; correct it") from error
+        raise RefusedRequest(f"{path}: {error.args[0]}; correct it") from error
     return config
 
 
-def _section(config: Config, section: str, keys: Dict[str, str]) -> None:
+def _section(config: SourceConfig, section: str, keys: Dict[str, str]) -> None:
     """Moves the values of a section from `keys` to the configuration."""
     if section == "paths":
         config.allow = _folders(keys.pop("allow", "/"))
@@ -207,7 +207,7 @@ def as_text(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "surrogateescape")
 
 
-class Mount(NamedTuple):
+class MountEntry(NamedTuple):
     """A line of /proc/self/mountinfo."""
 
     number: int
@@ -225,7 +225,7 @@ class Mount(NamedTuple):
     """True if the filesystem is read-only everywhere."""
 
 
-def parse_mounts(text: str) -> List[Mount]:
+def parse_mounts(text: str) -> List[MountEntry]:
     """Parses /proc/self/mountinfo."""
     mounts = []
     for line in filter(None, text.split("\n")):
@@ -235,43 +235,43 @@ def parse_mounts(text: str) -> List[Mount]:
                                for word in (fields[3], fields[4], source))  # fmt: skip
         stable = "ro" in options.split(",")
         read_only = stable or "ro" in fields[5].split(",")
-        mounts.append(Mount(int(fields[0]), int(fields[1]), fields[2], root, point, read_only, kind, source, stable))
+        mounts.append(MountEntry(int(fields[0]), int(fields[1]), fields[2], root, point, read_only, kind, source, stable))
     return mounts
 
 
-def visible(mounts: Sequence[Mount]) -> List[Mount]:
+def visible(mounts: Sequence[MountEntry]) -> List[MountEntry]:
     """Returns the mounts that a path reaches, outer ones first: not those with another mount over them."""
     numbers = {mount.number: mount for mount in mounts}
-    children: Dict[int, List[Mount]] = {}
+    children: Dict[int, List[MountEntry]] = {}
     for mount in mounts:
         if mount.parent != mount.number:
             children.setdefault(mount.parent, []).append(mount)
 
-    def is_covered(mount: Mount) -> bool:
+    def is_covered(mount: MountEntry) -> bool:
         """True if another mount is over a folder above its mount point: it has the same parent then."""
         beside = (other for other in children.get(mount.parent, []) if other is not mount)
         parent = numbers.get(mount.parent, mount)
         return any(is_below(mount.point, other.point) for other in beside) or (parent is not mount and is_covered(parent))
 
-    def is_shown(mount: Mount) -> bool:
+    def is_shown(mount: MountEntry) -> bool:
         return not is_covered(mount) and all(child.point != mount.point for child in children.get(mount.number, []))
 
     shown = {mount.point: mount for mount in mounts if is_shown(mount)}
-    shown.setdefault("/", Mount(0, 0, "0:0", "/", "/", False, "unknown", "none", False))
+    shown.setdefault("/", MountEntry(0, 0, "0:0", "/", "/", False, "unknown", "none", False))
     return sorted(shown.values(), key=lambda mount: (mount.point.rstrip("/").count("/"), mount.point))
 
 
-def read_mounts() -> List[Mount]:
+def read_mounts() -> List[MountEntry]:
     with open("/proc/self/mountinfo", "rb") as file:
         return visible(parse_mounts(os.fsdecode(file.read())))
 
 
-def holder(mounts: Iterable[Mount], path: str) -> Mount:
+def holder(mounts: Iterable[MountEntry], path: str) -> MountEntry:
     """Returns the mount that a path is on."""
     return max((mount for mount in mounts if is_below(path, mount.point)), key=lambda mount: len(mount.point))
 
 
-def is_remote(mount: Mount) -> bool:
+def is_remote(mount: MountEntry) -> bool:
     return mount.kind in REMOTE or mount.kind.startswith("fuse.")
 
 
@@ -421,7 +421,7 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
 
 
 # --- LVM and ZFS ----------------------------------------------------------------------------------------------------------------
-def logical_volume(mount: Mount) -> Optional[Dict[str, str]]:
+def logical_volume(mount: MountEntry) -> Optional[Dict[str, str]]:
     """Returns what lvs reports of the volume that a filesystem is on; None if it is on none. Raises OSError if that is unknown."""
     try:
         with open(f"/sys/dev/block/{mount.device}/dm/uuid") as file:
@@ -488,7 +488,7 @@ REMOVE = {"btrfs": remove_btrfs, "lvm": remove_lvm, "lvm-thin": remove_lvm, "zfs
 
 
 # --- the plan of a session ------------------------------------------------------------------------------------------------------
-class Plan:
+class SnapshotPlan:
     """What `begin` takes. A piece is one snapshot: a method, a name, and where it is."""
 
     def __init__(self, session: str) -> None:
@@ -514,9 +514,9 @@ class Plan:
         return key
 
 
-def make_plan(mounts: Sequence[Mount], paths: Sequence[str], config: Config, session: str) -> Plan:
+def make_plan(mounts: Sequence[MountEntry], paths: Sequence[str], config: SourceConfig, session: str) -> SnapshotPlan:
     """Plans the snapshots for the paths. Changes nothing."""
-    plan, wanted = Plan(session), {name for path in paths for name in (path, os.path.realpath(path))}
+    plan, wanted = SnapshotPlan(session), {name for path in paths for name in (path, os.path.realpath(path))}
     tops = btrfs_tops(mounts) if "btrfs" in config.methods else {}
     for mount in mounts:
         is_wanted = any(is_below(mount.point, path) or holder(mounts, path) is mount for path in wanted)
@@ -538,7 +538,7 @@ def make_plan(mounts: Sequence[Mount], paths: Sequence[str], config: Config, ses
     return plan
 
 
-def btrfs_tops(mounts: Sequence[Mount]) -> Dict[int, Mount]:
+def btrfs_tops(mounts: Sequence[MountEntry]) -> Dict[int, MountEntry]:
     """Returns a writable mount of each subvolume whose top folder is mounted, by its device number."""
     tops = {}
     for mount in mounts:
@@ -550,7 +550,14 @@ def btrfs_tops(mounts: Sequence[Mount]) -> Dict[int, Mount]:
     return tops
 
 
-def _plan_mount(plan: Plan, mount: Mount, mounts: Sequence[Mount], wanted: Set[str], config: Config, tops: Dict[int, Mount]) -> str:
+def _plan_mount(
+    plan: SnapshotPlan,
+    mount: MountEntry,
+    mounts: Sequence[MountEntry],
+    wanted: Set[str],
+    config: SourceConfig,
+    tops: Dict[int, MountEntry],
+) -> str:
     """Plans one mount; returns the reason why it can only be read live, or ""."""
     if mount.stable:
         plan.add(mount.point, None)
@@ -573,7 +580,9 @@ def _plan_mount(plan: Plan, mount: Mount, mounts: Sequence[Mount], wanted: Set[s
     return f"{mount.kind} has no snapshots"
 
 
-def _plan_btrfs(plan: Plan, mount: Mount, mounts: Sequence[Mount], wanted: Set[str], tops: Dict[int, Mount]) -> str:
+def _plan_btrfs(
+    plan: SnapshotPlan, mount: MountEntry, mounts: Sequence[MountEntry], wanted: Set[str], tops: Dict[int, MountEntry]
+) -> str:
     with opened(mount.point) as fd:
         status = os.fstat(fd)
         top = tops.get(status.st_dev)
@@ -589,7 +598,9 @@ def _plan_btrfs(plan: Plan, mount: Mount, mounts: Sequence[Mount], wanted: Set[s
     return ""
 
 
-def _plan_nested(plan: Plan, mount: Mount, above: str, top: str, mounts: Sequence[Mount], wanted: Set[str]) -> None:
+def _plan_nested(
+    plan: SnapshotPlan, mount: MountEntry, above: str, top: str, mounts: Sequence[MountEntry], wanted: Set[str]
+) -> None:
     """Plans the subvolumes in the one at `above` which have no mount of their own. `top`: where the snapshots are."""
     with opened(above) as fd:
         names = nested_subvolumes(fd)
@@ -609,7 +620,7 @@ def _plan_nested(plan: Plan, mount: Mount, above: str, top: str, mounts: Sequenc
         _plan_nested(plan, mount, path, top, mounts, wanted)
 
 
-def take(plan: Plan) -> None:
+def take(plan: SnapshotPlan) -> None:
     """Takes the snapshots. A place whose snapshot fails becomes live."""
     for key, piece in list(plan.pieces.items()):
         try:
@@ -629,7 +640,7 @@ def moment() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + ".%03dZ" % (now % 1 * 1000)
 
 
-def consistency(plan: Plan, mounts: Sequence[Mount], path: str) -> Dict[str, Any]:
+def consistency(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> Dict[str, Any]:
     """Returns the answer about one path."""
     places: Dict[str, Dict[str, Any]] = {}
     for name in {path, os.path.realpath(path)}:
@@ -654,7 +665,7 @@ def consistency(plan: Plan, mounts: Sequence[Mount], path: str) -> Dict[str, Any
 class Sessions:
     """The folder with the records of sessions: NAME.json, and NAME.lock, which each rsync of the session holds."""
 
-    def __init__(self, folder: str, config: Config) -> None:
+    def __init__(self, folder: str, config: SourceConfig) -> None:
         self.folder = folder
         self.config = config
 
@@ -662,7 +673,7 @@ class Sessions:
         os.makedirs(self.folder, 0o700, exist_ok=True)
         status = os.lstat(self.folder)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise Refused(f"{self.folder} is not root's own folder; remove it")
+            raise RefusedRequest(f"{self.folder} is not root's own folder; remove it")
 
     def path(self, name: str, ending: str) -> str:
         return os.path.join(self.folder, name + ending)
@@ -679,7 +690,7 @@ class Sessions:
             deadline = time.monotonic() + longest
             while not _locks(fd, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
-                    raise Refused("another request has kept this host busy for %d seconds; try again later" % longest)
+                    raise RefusedRequest("another request has kept this host busy for %d seconds; try again later" % longest)
                 time.sleep(0.05)
             yield
         finally:
@@ -696,7 +707,7 @@ class Sessions:
             with open(self.path(name, ".json")) as file:
                 return dict(json.load(file))
         except FileNotFoundError:
-            raise Refused(f"the session {name} is gone; begin another one") from None
+            raise RefusedRequest(f"the session {name} is gone; begin another one") from None
 
     def remove(self, name: str, patience: Optional[float]) -> Optional[List[str]]:
         """Removes a session and returns the mount points whose snapshot overflowed; None if an rsync uses it. With `patience`, it
@@ -711,8 +722,9 @@ class Sessions:
                 full = [as_text(piece["mount"]) for piece in pieces if is_full(piece)]
                 self._remove_pieces(pieces)
                 stop_timer(name)
-                os.unlink(self.path(name, ".json"))
             os.unlink(self.path(name, ".lock"))
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(name, ".json"))  # last: a session without it is forgotten
             return full
         finally:
             os.close(lock)
@@ -767,7 +779,7 @@ class Sessions:
                     problems.append(f"{name}: {reason_of(error)}")
         return problems
 
-    def remove_orphans(self, server: Optional[str], mounts: Iterable[Mount]) -> None:
+    def remove_orphans(self, server: Optional[str], mounts: Iterable[MountEntry]) -> None:
         """Removes snapshots of which no session is recorded: /run is empty after a reboot. Without a server: old ones of all."""
         recorded = set(self.names())
 
@@ -993,13 +1005,13 @@ WRITE_OPTIONS = dict(READ_OPTIONS, partial=None, fsync=None, preallocate=None)
 
 
 def rsync_words(words: Sequence[str], is_sender: bool) -> Tuple[List[str], List[str]]:
-    """Returns the options and the paths of `--server [--sender] OPTIONS . PATH...`. Raises Refused for everything unknown."""
+    """Returns the options and the paths of `--server [--sender] OPTIONS . PATH...`. Raises RefusedRequest for all else."""
     start = ["--server", "--sender"] if is_sender else ["--server"]
     if list(words[: len(start)]) != start or (not is_sender and words[1:2] == ["--sender"]):
-        raise Refused("this key only %s files with rsync" % ("reads" if is_sender else "restores"))
+        raise RefusedRequest("this key only %s files with rsync" % ("reads" if is_sender else "restores"))
     rest, allowed = list(words[len(start) :]), READ_OPTIONS if is_sender else WRITE_OPTIONS
     if "." not in rest:
-        raise Refused("the rsync request has no paths")
+        raise RefusedRequest("the rsync request has no paths")
     dot = rest.index(".")
     options, paths = rest[:dot], rest[dot + 1 :]
     for option in options:
@@ -1007,12 +1019,12 @@ def rsync_words(words: Sequence[str], is_sender: bool) -> Tuple[List[str], List[
             continue
         name, is_given, value = option[2:].partition("=")
         if not option.startswith("--") or name not in allowed:
-            raise Refused(f"the rsync option {one_line(option)} is not allowed")
+            raise RefusedRequest(f"the rsync option {one_line(option)} is not allowed")
         pattern = allowed[name]
         if bool(is_given) != (pattern is not None) or (pattern and not re.fullmatch(pattern, value)):
-            raise Refused(f"the rsync option {one_line(option)} has a value that is not allowed")
+            raise RefusedRequest(f"the rsync option {one_line(option)} has a value that is not allowed")
     if not paths or (not is_sender and len(paths) != 1):
-        raise Refused("the rsync request has no path, or too many")
+        raise RefusedRequest("the rsync request has no path, or too many")
     for path in paths:
         checked_path(path)
     return options, paths
@@ -1021,15 +1033,15 @@ def rsync_words(words: Sequence[str], is_sender: bool) -> Tuple[List[str], List[
 def checked_path(path: str) -> str:
     """Returns a path of a request in its normal form."""
     if not path.startswith("/"):
-        raise Refused(f"{one_line(path)} is not an absolute path")
+        raise RefusedRequest(f"{one_line(path)} is not an absolute path")
     if ".." in path.split("/"):
-        raise Refused(f"{one_line(path)} has .. in it")
+        raise RefusedRequest(f"{one_line(path)} has .. in it")
     return normal(path)
 
 
 def require_allowed(path: str, allowed: Sequence[str], hint: str) -> None:
     if not any(is_below(path, folder) for folder in allowed):
-        raise Refused(f"{one_line(path)} is not one of the allowed paths; {hint}")
+        raise RefusedRequest(f"{one_line(path)} is not one of the allowed paths; {hint}")
 
 
 # --- the view in which rsync runs -----------------------------------------------------------------------------------------------
@@ -1118,7 +1130,7 @@ def enter_view(state: str, record: Optional[Dict[str, Any]], allowed: Sequence[s
     os.chdir("/")
 
 
-def _is_shown(mount: Mount, paths: Sequence[str]) -> bool:
+def _is_shown(mount: MountEntry, paths: Sequence[str]) -> bool:
     """Only the filesystems of these paths and of rsync: others could not be unplugged while it runs, or may hang."""
     return mount.kind not in PSEUDO and any(
         is_below(mount.point, path) or is_below(path, mount.point) for path in [*paths, *RUNTIME]
@@ -1148,7 +1160,7 @@ def _source(stage: str, piece: Dict[str, Any], folder: str) -> str:
         source = "{}/{}/{}".format(piece["folder"], HIDDEN, piece["name"])
         with opened(source) as fd:
             if os.fstat(fd).st_ino != SUBVOLUME_TOP or not is_read_only_subvolume(fd):
-                raise Refused("the snapshot of {} was replaced; begin another session".format(piece["mount"]))
+                raise RefusedRequest("the snapshot of {} was replaced; begin another session".format(piece["mount"]))
     elif piece["method"] == "zfs":
         source = "{}/.zfs/snapshot/{}".format(piece["mount"], piece["name"])
         os.listdir(source)  # lets the kernel mount it
@@ -1173,7 +1185,7 @@ def _limit(full: str, root: str, allowed: Sequence[str], read_only: bool) -> Non
         try:
             _place(full, root, path, folders, read_only)
         except OSError as error:
-            raise Refused(f"the allowed path {path} cannot be used ({error.strerror}); correct the configuration") from error
+            raise RefusedRequest(f"the allowed path {path} cannot be used ({error.strerror}); correct the configuration") from error
     for folder, status in reversed(folders):
         os.chown(folder, status.st_uid, status.st_gid)
         os.chmod(folder, stat.S_IMODE(status.st_mode))
@@ -1223,7 +1235,7 @@ class Host:
     def begin(self, words: Sequence[str]) -> Dict[str, Any]:
         paths = self.paths(words)
         if not paths:
-            raise Refused("begin needs the paths of the backup")
+            raise RefusedRequest("begin needs the paths of the backup")
         session = "{}-{}-{}".format(self.server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), secrets.token_hex(3))
         dumps = self._dumps(paths)
         missing = can_mount()
@@ -1240,7 +1252,7 @@ class Host:
             own = [name for name in self.sessions.names() if owner_of(name) == self.server]
             if len(own) >= self.config.most:
                 hint = problems[0] if problems else "rsync still reads from them; wait for these runs"
-                raise Refused("%s has %d sessions on this host already (%s)" % (self.server, len(own), hint))
+                raise RefusedRequest("%s has %d sessions on this host already (%s)" % (self.server, len(own), hint))
             plan = _live_plan(session, missing) if missing else make_plan(mounts, paths, self.config, session)
             self._write(plan, paths, missing)  # before: a snapshot without a record would stay
             take(plan)
@@ -1249,14 +1261,14 @@ class Host:
         start_timer(session, self.config.oldest + 60, ["--config", self.config_path, "--state", self.state])
         return self._answer(session, plan, mounts, paths, dumps)
 
-    def _write(self, plan: Plan, paths: Sequence[str], missing: str) -> None:
+    def _write(self, plan: SnapshotPlan, paths: Sequence[str], missing: str) -> None:
         places = [dict(place, piece=plan.pieces.get(place["key"])) for place in plan.places]
         real = [os.path.realpath(path) for path in paths]
         record = {"session": plan.session, "paths": list(paths) + real, "view": not missing}
         self.sessions.write(dict(record, pieces=list(plan.pieces.values()), places=places))
 
     def _answer(
-        self, session: str, plan: Plan, mounts: Sequence[Mount], paths: Sequence[str], dumps: List[Dict[str, Any]]
+        self, session: str, plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str], dumps: List[Dict[str, Any]]
     ) -> Dict[str, Any]:
         return {
             "format": FORMAT,
@@ -1293,13 +1305,13 @@ class Host:
             is_recorded = os.path.exists(self.sessions.path(session, ".json"))
             full = self.sessions.remove(session, 10)
             if full is None:
-                raise Refused(f"rsync processes of the session {session} do not end; the next begin removes it")
+                raise RefusedRequest(f"rsync processes of the session {session} do not end; the next begin removes it")
         return {"format": FORMAT, "removed": int(is_recorded), "full": full}
 
     def _own_session(self, words: Sequence[str]) -> str:
         session = words[0] if words else ""
         if not SESSION.fullmatch(session) or owner_of(session) != self.server:
-            raise Refused("{} is not a session of {}".format(one_line(session) or "nothing", self.server))
+            raise RefusedRequest("{} is not a session of {}".format(one_line(session) or "nothing", self.server))
         return session
 
     def check(self, words: Sequence[str]) -> Dict[str, Any]:
@@ -1328,7 +1340,7 @@ class Host:
             self.sessions.remove_orphans(None, [mount for mount in read_mounts() if not is_remote(mount)])
             removed = before - len(self.sessions.names())
         if problems:
-            raise Refused("; ".join(problems))
+            raise RefusedRequest("; ".join(problems))
         return {"format": FORMAT, "removed": removed}
 
     def read(self, words: Sequence[str], session: Optional[str]) -> None:
@@ -1358,38 +1370,40 @@ class Host:
         try:
             fd = os.open(self.sessions.path(name, ".lock"), os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:
-            raise Refused(f"the session {name} is gone; begin another one") from None
+            raise RefusedRequest(f"the session {name} is gone; begin another one") from None
         if not _locks(fd, fcntl.LOCK_SH):
-            raise Refused(f"the session {name} is being removed; begin another one")
+            raise RefusedRequest(f"the session {name} is being removed; begin another one")
         os.set_inheritable(fd, True)
 
     def _enter(self, record: Optional[Dict[str, Any]], allowed: Sequence[str], read_only: bool = True) -> None:
         if os.geteuid():
-            raise Refused("only root can be limited to {}; use sudo, or allow = /".format(" ".join(allowed)))
+            raise RefusedRequest("only root can be limited to {}; use sudo, or allow = /".format(" ".join(allowed)))
         self.sessions.prepare()
         try:
             enter_view(self.state, record, allowed, read_only)
         except OSError as error:
-            raise Refused(f"the files cannot be shown to rsync: {one_line(str(error))}; see `btrkeep-source check`") from error
+            raise RefusedRequest(
+                f"the files cannot be shown to rsync: {one_line(str(error))}; see `btrkeep-source check`"
+            ) from error
 
     def restore(self, words: Sequence[str]) -> None:
         """Becomes the rsync that writes files, below the allowed folders only."""
         config = self.config
         if not config.restore_allow:
-            raise Refused(f"restores are not allowed; write allow in [restore] of {self.config_path}")
+            raise RefusedRequest(f"restores are not allowed; write allow in [restore] of {self.config_path}")
         if words[:1] != ["rsync"]:
-            raise Refused("this key only restores files with rsync")
+            raise RefusedRequest("this key only restores files with rsync")
         options, paths = rsync_words(words[1:], is_sender=False)
         target = normal(paths[0])
         if not any(is_below(target, folder) or is_below(folder, target) for folder in config.restore_allow):
-            raise Refused(
+            raise RefusedRequest(
                 "{} is not below {}, where restores are allowed".format(one_line(target), ", ".join(config.restore_allow))
             )
         program = rsync_program()
         if config.restore_allow != ["/"]:
             self._enter(None, config.restore_allow, read_only=False)
         elif os.geteuid():
-            raise Refused("restores need root; use sudo")
+            raise RefusedRequest("restores need root; use sudo")
         if not config.restore_setuid:
             options.append("--chmod=u-s,g-s")
             LIBC.prctl(PR_CAPBSET_DROP, CAP_SETFCAP, 0, 0, 0)
@@ -1400,8 +1414,8 @@ class Host:
         become([program, "--server", *options, "--", ".", *paths])
 
 
-def _live_plan(session: str, reason: str) -> Plan:
-    plan = Plan(session)
+def _live_plan(session: str, reason: str) -> SnapshotPlan:
+    plan = SnapshotPlan(session)
     plan.reason = reason
     return plan
 
@@ -1409,7 +1423,7 @@ def _live_plan(session: str, reason: str) -> Plan:
 def rsync_program() -> str:
     program = shutil.which("rsync")
     if program is None:
-        raise Refused("rsync is not installed on this host; install it")
+        raise RefusedRequest("rsync is not installed on this host; install it")
     return program
 
 
@@ -1419,7 +1433,7 @@ def become(argv: List[str]) -> None:
     try:
         os.execv(argv[0], argv)
     except OSError as error:
-        raise Refused(f"{argv[0]} cannot be started ({error.strerror})") from error
+        raise RefusedRequest(f"{argv[0]} cannot be started ({error.strerror})") from error
 
 
 def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
@@ -1431,7 +1445,9 @@ def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
         host.read(words[3:], words[2])
     if words[:1] == ["btrkeep-source"] and words[1:2] and words[1] in actions:
         return actions[words[1]](words[2:])
-    raise Refused("%s is not allowed with this key; it only reads files with rsync" % (one_line(words[0]) if words else "a login"))
+    raise RefusedRequest(
+        "%s is not allowed with this key; it only reads files with rsync" % (one_line(words[0]) if words else "a login")
+    )
 
 
 def clean_environment() -> Optional[str]:
@@ -1458,7 +1474,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         if not SERVER.fullmatch(options.server):
-            raise Refused("--server takes letters, digits, '.', '_' and '-'")
+            raise RefusedRequest("--server takes letters, digits, '.', '_' and '-'")
         host = Host(options.server, options.config, os.path.abspath(options.state))
         if options.command == "restore":
             host.restore(request_words(request))
@@ -1470,7 +1486,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             answer = answer_request(host, request_words(request))
         print(json.dumps(answer))
-    except Refused as error:
+    except RefusedRequest as error:
         print("btrkeep-source: " + one_line(str(error)), file=sys.stderr)
         return 1
     except OSError as error:
@@ -1483,7 +1499,7 @@ def request_words(request: Optional[str]) -> List[str]:
     try:
         return shlex.split(request or "")
     except ValueError:
-        raise Refused("the request has an open quote") from None
+        raise RefusedRequest("the request has an open quote") from None
 
 
 if __name__ == "__main__":

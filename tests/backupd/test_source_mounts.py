@@ -22,7 +22,7 @@ TABLE = """\
 """
 
 
-def mounts(*more: str) -> list[program.Mount]:
+def mounts(*more: str) -> list[program.MountEntry]:
     return program.visible(program.parse_mounts(TABLE + "".join(line + "\n" for line in more)))
 
 
@@ -65,9 +65,9 @@ def test_a_path_is_on_the_innermost_mount() -> None:
     assert holders == {"/": "/", "/home": "/home", "/homes": "/", "/home/a": "/home", "/with space/x": "/with space"}
 
 
-def plan(reasons: dict[str, str | None], ignored: tuple[str, ...] = ()) -> program.Plan:
+def plan(reasons: dict[str, str | None], ignored: tuple[str, ...] = ()) -> program.SnapshotPlan:
     """A plan in which these mounts have a snapshot (None) or a reason why not."""
-    made = program.Plan("s")
+    made = program.SnapshotPlan("s")
     for point, reason in reasons.items():
         made.add(point, None if reason else made.piece(point, method="btrfs"), "", reason or "")
         made.places[-1]["counts"] = point not in ignored
@@ -98,7 +98,7 @@ def test_a_path_is_a_snapshot_only_if_all_filesystems_below_it_are(
 
 
 def test_without_root_all_is_live_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program.Plan("s")
+    made = program.SnapshotPlan("s")
     made.reason = "btrkeep-source runs without root"
     answer = program.consistency(made, mounts(), "/")
     assert (answer["consistency"], answer["methods"], answer["reason"]) == ("live", [], "btrkeep-source runs without root")

@@ -90,7 +90,7 @@ def test_the_words_of_a_backup_and_of_a_restore_are_let_through() -> None:
 )
 def test_an_option_that_follows_writes_deletes_or_is_unknown_is_refused(option: str) -> None:
     for words, is_sender in ((READ, True), (WRITE, False)):
-        with pytest.raises(program.Refused):
+        with pytest.raises(program.RefusedRequest):
             program.rsync_words([*words, option, ".", "/srv"], is_sender=is_sender)
 
 
@@ -115,13 +115,13 @@ def test_an_option_that_follows_writes_deletes_or_is_unknown_is_refused(option: 
     ],
 )
 def test_an_rsync_that_does_not_just_send_absolute_paths_is_refused(words: list[str]) -> None:
-    with pytest.raises(program.Refused):
+    with pytest.raises(program.RefusedRequest):
         program.rsync_words(words, is_sender=True)
 
 
 @pytest.mark.parametrize("words", [["--server", "--sender", "-r", ".", "/srv"], ["--server", "-r", ".", "/srv", "/etc"]])
 def test_a_restore_does_not_read_and_has_one_target(words: list[str]) -> None:
-    with pytest.raises(program.Refused):
+    with pytest.raises(program.RefusedRequest):
         program.rsync_words(words, is_sender=False)
 
 
@@ -142,7 +142,7 @@ def test_a_restore_does_not_read_and_has_one_target(words: list[str]) -> None:
 def test_a_session_of_another_server_or_with_a_path_in_its_name_is_refused(name: str, tmp_path: Path) -> None:
     host = program.Host("office", str(tmp_path / "none"), str(tmp_path))
     for words in (["end", name], ["rsync", name, *READ, ".", "/"]):
-        with pytest.raises(program.Refused, match="session"):
+        with pytest.raises(program.RefusedRequest, match="session"):
             program.answer_request(host, ["btrkeep-source", *words])
 
 
@@ -154,11 +154,11 @@ def test_a_session_of_another_server_or_with_a_path_in_its_name_is_refused(name:
 )  # fmt: skip
 def test_any_other_request_is_refused(request_line: str, tmp_path: Path) -> None:
     host = program.Host("office", str(tmp_path / "none"), str(tmp_path))
-    with pytest.raises(program.Refused):
+    with pytest.raises(program.RefusedRequest):
         program.answer_request(host, program.request_words(request_line))
 
 
-def config(tmp_path: Path, text: str) -> program.Config:
+def config(tmp_path: Path, text: str) -> program.SourceConfig:
     path = tmp_path / "source.conf"
     path.write_text(text)
     path.chmod(0o644)
@@ -199,7 +199,7 @@ def test_without_a_configuration_all_may_be_read_and_nothing_restored(tmp_path: 
     ],
 )
 def test_a_mistake_in_the_configuration_is_refused_and_named(tmp_path: Path, text: str, names: str) -> None:
-    with pytest.raises(program.Refused, match=r"source\.conf") as refused:
+    with pytest.raises(program.RefusedRequest, match=r"source\.conf") as refused:
         config(tmp_path, text)
     assert names in str(refused.value)
 
@@ -208,7 +208,7 @@ def test_a_configuration_that_others_can_change_is_refused(tmp_path: Path) -> No
     path = tmp_path / "source.conf"
     path.write_text("")
     path.chmod(0o666)
-    with pytest.raises(program.Refused, match="can be changed by other users"):
+    with pytest.raises(program.RefusedRequest, match="can be changed by other users"):
         program.read_config(str(path))
 
 

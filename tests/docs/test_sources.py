@@ -11,7 +11,7 @@ from tests.docs.pages import Page
 Read = Callable[[str], Page]
 
 
-def read(text: str, tmp_path: Path) -> program.Config:
+def read(text: str, tmp_path: Path) -> program.SourceConfig:
     path = tmp_path / "btrkeep-source.conf"
     path.write_text(text)
     path.chmod(0o644)
@@ -20,7 +20,7 @@ def read(text: str, tmp_path: Path) -> program.Config:
 
 def test_the_configuration_of_the_page_is_valid_and_its_values_are_the_defaults(page: Read, tmp_path: Path) -> None:
     config = read(page("sources").section("Configure it").block("ini"), tmp_path)
-    defaults = program.Config()
+    defaults = program.SourceConfig()
     for name in ("methods", "most", "oldest", "lvm_size", "may_be_live"):
         assert getattr(config, name) == getattr(defaults, name), name
     assert config.allow == ["/etc", "/srv", program.DUMPS]
