@@ -188,7 +188,7 @@ def space(mount: Path) -> dict[str, int]:
 
 
 def command_line(program: str, pool: Nights, *words: str, dies_at: int = 0) -> tuple[list[str], Mapping[str, str]]:
-    """A program of ours as a process, and what it needs in its environment. `dies_at`: at its checkpoint of that number."""
+    """The command line of a btrkeep program, and its environment. `dies_at`: the number of the checkpoint that kills it."""
     config = ("--config", str(pool.config))
     ours = [*config, *words] if program == "backupd" else [*words, *config]
     env = {"NO_COLOR": "1", "PYTHONPATH": str(TOP)}

@@ -1,7 +1,7 @@
 """A checkout works everywhere: in a home that only its owner may enter, in a folder with a space, under any umask.
 
-Only this long form runs tests of ours in such a place. That somebody without rights can run the code of a checkout of root's, and
-that the scripts quote what has spaces, ordinary tests see too (test_beds.py, test_structure.py).
+Only this long form runs btrkeep's tests in such a place. Ordinary tests (test_beds.py, test_structure.py) also check that a user
+without rights can run the code of root's checkout, and that the scripts quote names with spaces.
 """
 
 import shutil

@@ -327,7 +327,7 @@ RECORDS_OF_TIMES = {
 
 
 def formats_times(module: str, source: ast.AST) -> list[str]:
-    """The lines that format a time otherwise than by `local_time` and its like, or put `format_time` into a sentence."""
+    """The lines that format a time without `local_time` or a similar function, or put `format_time` into a sentence."""
     result = []
     for node in ast.walk(source):
         if isinstance(node, ast.Attribute) and node.attr in ("strftime", "isoformat", "asctime"):

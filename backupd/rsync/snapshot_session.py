@@ -166,7 +166,7 @@ def _refusal(status: int, errors: str) -> tuple[str, str]:
     """Returns why a request failed, and what to do."""
     lines = [line for line in errors.splitlines() if line.strip()]
     own = [line.removeprefix(f"{PROGRAM}: ") for line in lines if line.startswith(f"{PROGRAM}: ")]
-    if own:  # it has its own advice
+    if own:  # btrkeep-source prints its own advice
         return limited_text(own[-1]), ""
     if status == _NOT_FOUND:
         return f"{PROGRAM} is not installed on the host", _INSTALL

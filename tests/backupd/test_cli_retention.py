@@ -1,4 +1,4 @@
-"""`retention explain`: held against calendars, JSON and counts that are made here; it changes nothing."""
+"""`retention explain`: compared with calendars, JSON and counts that are made here; it changes nothing."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""Pages of a folder in every order, held against find and sort."""
+"""Pages of a folder in every order, compared with find and sort."""
 
 import os
 import subprocess

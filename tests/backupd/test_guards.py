@@ -192,7 +192,7 @@ def test_a_clock_that_went_ahead_waits_and_is_believed_when_it_has_stayed_so_for
         past, result = expiry(past, fact(NOON + 30 * DAY + later, DAY + HOUR + later))
         assert result.wait, later
     night = fact(NOON + 30 * DAY + 20 * HOUR, DAY + 21 * HOUR)
-    ahead = timedelta(minutes=5)  # by so much, a run may have ended in the future
+    ahead = timedelta(minutes=5)  # a run may have ended this far in the future
     assert expiry(past, night, newest=night.wall + ahead)[1] == ClockVerdict()
     assert expiry(past, night, newest=night.wall + ahead + second)[1].stop
     past, result = expiry(past, fact(NOON + 31 * DAY, 2 * DAY + HOUR))
@@ -330,7 +330,7 @@ def test_before_the_first_expiry_a_run_of_the_last_night_proves_a_clock_that_ano
 
 
 def expiry(past: ClockPast, now: ClockFact, newest: datetime | None = None) -> tuple[ClockPast, ClockVerdict]:
-    """What the next one is held against, and the verdict."""
+    """The past with which the next expiry is compared, and the verdict."""
     result = clock_verdict(past, now, newest, rehearsal=False)
     return past_after(past, now, result), result
 

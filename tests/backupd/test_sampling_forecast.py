@@ -1,4 +1,4 @@
-"""When a pool is full: held against histories whose future is known."""
+"""Forecasts of a full pool, compared with histories whose future is known."""
 
 import random
 from datetime import timedelta

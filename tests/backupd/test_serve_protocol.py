@@ -460,7 +460,7 @@ def test_a_queue_that_stays_full_is_busy_and_not_absent(tmp_path: Path, monkeypa
 
 
 def test_a_stream_that_nobody_reads_ends_with_the_right_to_it() -> None:
-    """The client of a revoked token would else keep its place, and a file open, for ten minutes."""
+    """Otherwise the client of a revoked token would keep its place, and a file open, for ten minutes."""
     ours, theirs = socket.socketpair()
     asked = list[float]()
 

@@ -87,7 +87,7 @@ def done(number: int = 1, outcome: BalanceOutcome = BalanceOutcome.DONE, **field
 
 
 def report(
-    *steps: StepDone, reason: StopReason = StopReason.DONE, why: str = "nothing is worth it any more", **fields: Any
+    *steps: StepDone, reason: StopReason = StopReason.DONE, why: str = "no further block group is worth it", **fields: Any
 ) -> Report:
     made = Report(
         filesystem=UUID,

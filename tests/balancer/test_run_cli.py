@@ -301,7 +301,7 @@ def test_the_report_has_before_after_and_change_of_everything() -> None:
         "1.00 GiB moved out of 2 block groups in 34s, 1.17 GiB were written to the devices: 1.17 bytes written per byte moved."
         in flat
     )
-    assert flat.endswith("It ended: nothing is worth it any more.")
+    assert flat.endswith("It ended: no further block group is worth it.")
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -412,7 +412,7 @@ def test_what_is_done_scrolls_away_and_the_report_stays(monkeypatch: pytest.Monk
     sink(report(done()))
     plain = ESCAPES.sub("", text.getvalue())
     assert "1: 46000000000000: score 5,000 -> 1,200, 512 MiB moved, 600 MiB written (1.2x), 12s\n" in plain
-    assert plain.rstrip().endswith("It ended: nothing is worth it any more.")
+    assert plain.rstrip().endswith("It ended: no further block group is worth it.")
     assert text.getvalue().count("\x1b[?25l") == text.getvalue().count("\x1b[?25h") == 1  # the cursor is back
 
 

@@ -1,4 +1,4 @@
-"""The tent and the adding up, held against a slow one that takes one free extent after the other."""
+"""The tent function and the sum, compared with a slow version that adds one free extent after the other."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def test_half_a_block_group_in_pieces_is_bad_and_in_one_hole_is_not() -> None:
 
 @st.composite
 def filesystems(draw: st.DrawFn) -> tuple[list[Span], list[Span], list[int]]:
-    """Block groups (some beside each other), free extents in them and between them, and where batches end."""
+    """Returns block groups (some adjacent), free extents in them and between them, and the ends of batches."""
     groups, free, at = [], [], 0
     for _ in range(draw(st.integers(1, 5))):
         length = SECTOR * draw(st.integers(2048, 2500))

@@ -23,7 +23,7 @@ _LISTEN = (
 
 
 def why_not() -> str:
-    """Why there can be no browser here; "": there can."""
+    """The reason why tests cannot have a browser here, or ""."""
     return "" if os.access(CHROMIUM, os.X_OK) else f"no {CHROMIUM}"
 
 

@@ -29,7 +29,7 @@ _WITH_BLOCK_GROUP_TREE = Path(__file__).resolve().parents[1] / "btrfs" / "golden
 
 @functools.cache
 def why_not() -> str:
-    """Why this machine can give tests no btrfs, or "": found out by making one."""
+    """The reason why tests cannot have a btrfs on this machine, or "". It tries to make one."""
     if os.geteuid() != 0:
         return "no root"
     missing = [name for name in ("mkfs.btrfs", "losetup", "mount") if not shutil.which(name)]

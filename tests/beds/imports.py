@@ -1,4 +1,4 @@
-"""Who may use what: the rules of the project's structure, held against the syntax tree of one module at a time.
+"""Which module may import what: the rules of the project's structure, checked in the syntax tree of one module at a time.
 
 A module's uses are dotted names, whichever way they came in: `from os import execv as run; run()` uses os.execv.
 """

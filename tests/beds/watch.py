@@ -19,7 +19,7 @@ from tests.beds.work import explain, work
 
 KILL_AT = Path(__file__).resolve().parent / "kill_at.py"
 KILLED = -9
-# As sitecustomize.py: the kernel's clocks when the machine has been asleep: CLOCK_BOOTTIME has gone on, CLOCK_MONOTONIC has not.
+# As sitecustomize.py: the kernel's clocks after a suspend: CLOCK_BOOTTIME includes the time asleep, CLOCK_MONOTONIC does not.
 ASLEEP = """
 import os, time
 real = time.clock_gettime

@@ -148,7 +148,7 @@ def from_outside(point: Path, verb: str) -> None:
 
 @pytest.mark.parametrize("ending", [StopReason.TIME, StopReason.WINDOW])
 def test_time_and_window_cancel_what_is_under_way(bed: Path, monkeypatch: pytest.MonkeyPatch, ending: StopReason) -> None:
-    """When the first block group begins to move, its clock goes on by two hours."""
+    """When the first block group begins to move, its clock advances by two hours."""
     later = [0.0]
     monkeypatch.setattr(balancing, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later[0]))
     monkeypatch.setattr(balancing, "datetime", SimpleNamespace(now=lambda zone: datetime.now(zone) + timedelta(seconds=later[0])))

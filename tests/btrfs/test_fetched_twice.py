@@ -165,7 +165,7 @@ def test_what_was_fetched_twice_has_an_end_beside_files_of_its_own_and_by_either
 
 
 def test_a_filesystem_that_a_later_mount_hides_is_named_by_connect(nights: Nights, tree: Path, sshd: Sshd) -> None:
-    """No backup has its files, and rsync prints nothing of that."""
+    """No backup has its files, and rsync does not report that."""
     (tree / "srv" / "db").mkdir(parents=True)
     (tree / "other").mkdir()
     with (nights.top / "disk").open("wb") as disk:

@@ -1,4 +1,4 @@
-"""One truth about a pool: what check, doctor, status, metrics and the alarms say of it, held against btrfs and the kernel."""
+"""check, doctor, status, metrics and alarms report the same about a pool, compared with btrfs and the kernel."""
 
 import ctypes
 import json

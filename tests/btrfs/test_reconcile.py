@@ -1,4 +1,4 @@
-"""The catalogue against the pool, pools that are not there, and pools by another way."""
+"""The catalogue against the pool, missing pools, and pools with a second path."""
 
 import shutil
 import sqlite3
@@ -209,7 +209,7 @@ def test_a_read_only_pool_is_unusable_for_what_writes_and_can_be_looked_at(btrfs
     assert len(nights.names("web")) == 1
 
 
-# --- by another way
+# --- with another path of the pool
 
 
 def nights_by_another_way(nights: Nights, tree: Path, way: Path) -> None:

@@ -1,4 +1,4 @@
-"""backup.json and the catalogue: rsync's numbers, versions, times and the base, held against find, rsync and btrfs."""
+"""backup.json and the catalogue: rsync's numbers, versions, times and the base, compared with find, rsync and btrfs."""
 
 import os
 import re

@@ -439,7 +439,7 @@ def test_folders_that_go_to_one_place_together_are_all_there(nights: Nights, tmp
 
 
 def test_folders_that_are_given_back_together_do_not_change_the_time_of_the_folder_above(nights: Nights, tmp_path: Path) -> None:
-    """Another filesystem does not take their compression. Files of each are still being copied when the next one is made."""
+    """Another filesystem refuses their compression. Files of each are still being copied when the next one is made."""
     top, out = nights.source / "tree", tmp_path / "out"
     for number in range(50):
         write(top / "above" / f"{number:02}" / "file", "t" * 70_000)

@@ -1,4 +1,4 @@
-"""`backupd sample` on a real btrfs, held against the btrfs program, /proc/diskstats and /proc/mounts."""
+"""`backupd sample` on a real btrfs, compared with the btrfs program, /proc/diskstats and /proc/mounts."""
 
 import json
 import re

@@ -1,7 +1,7 @@
-"""A machine apart, for the documentation's commands: /etc, /srv and /var/lib of its own, its own processes, one host beside it.
+"""A separate machine for the documentation's commands, with its own /etc, /srv and /var/lib, its own processes, and one host.
 
-What runs there sees this machine's programs and the checkout. What it writes below /etc and /var/lib is gone with it; /srv is the
-btrfs that it is given. `backupd` is our command from the checkout; web1.example.org is an ssh server, on a loopback address.
+Its processes see this machine's programs and the checkout. Files below /etc and /var/lib are deleted with it; /srv is the
+btrfs that it is given. `backupd` is the command of the checkout; web1.example.org is an ssh server, on a loopback address.
 """
 
 import json

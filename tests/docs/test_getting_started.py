@@ -35,7 +35,7 @@ def configure(block: str) -> str:
 
 
 def authorize(line: str) -> str:
-    """The page's line in the host's authorized_keys, with the key that the page made in the place of its dots."""
+    """The command that adds the page's line to the host's authorized_keys, with the key of the page instead of its dots."""
     options = line.partition(" ssh-ed25519 ")[0]
     return f'printf "%s " {shlex.quote(options)} >$PLACE/authorized_keys; cat /etc/btrkeep/id_ed25519.pub >>$PLACE/authorized_keys'
 

@@ -24,7 +24,7 @@ RESULT = {
 
 
 class Slow:
-    """An agent whose host answers late."""
+    """An agent whose host is slow to answer."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {"state": "running", "result": None, "error": None, "lines": ["scanning: 7 names"]}
