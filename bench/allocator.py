@@ -1,4 +1,4 @@
-"""Deleting diverged snapshots with the mount option ssd against nossd, on copies of one churned pool with fragmented metadata.
+"""Compares deleting diverged snapshots with the mount options ssd and nossd, on copies of a used pool with fragmented metadata.
 
     python -m bench.allocator [--pairs 5] [--by btrfs] [--image-dir DIR] [--json]
 

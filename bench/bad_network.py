@@ -1,4 +1,4 @@
-"""A night of many hosts whose network fails in every way that one can, against the same night of the good ones alone.
+"""Compares a night with hosts whose network fails in every possible way to the same night with only the good hosts.
 
     python -m bench.bad_network [--namespaces] [--good 30] [--each 2] [--concurrency 8] [--json]
 

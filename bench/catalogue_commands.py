@@ -1,4 +1,4 @@
-"""The commands that read, with 3,000 hosts and 96,000 backups: whole processes, from the shell's prompt back to it.
+"""Times the reading commands with 3,000 hosts and 96,000 backups: whole processes, from the shell's prompt back to it.
 
     python -m bench.catalogue_commands [--hosts 3000] [--backups 32] [--json]
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a filesystem of their own, hosts to back up, runs side by side, and what came out in words.
+"""Shared by the benchmarks: a filesystem of their own, hosts to back up, runs side by side, and the results in words.
 
 Everything lies in one session folder of the test beds (images, mounts, an sshd), which is taken away at the end, also after an
 error, Ctrl-C or SIGTERM; what a kill -9 leaves the next bench or test session takes away.
@@ -190,7 +190,7 @@ def bare_night(rsync: Sequence[str], base: Path, new: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A finished command: wall clock seconds, what it printed, its CPU seconds, and those of the rest of the machine meanwhile.
+    """A finished command: wall clock seconds, its output, its CPU seconds, and those of the rest of the machine in that time.
 
     The rest is the work of other processes and of the kernel's threads.
     """

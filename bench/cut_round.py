@@ -1,4 +1,4 @@
-"""One round: a scenario once, its power cut at many moments, and each of the cuts looked at.
+"""One round: runs a scenario once, with a power cut at many moments, and checks each of the cuts.
 
 The copies are taken while the commands go on, at checkpoints that they announce (btrkeep/checkpoints.py) and at random moments;
 half of these come right after a commit of somebody else's. Then the disks are replaced by one copy after the other.

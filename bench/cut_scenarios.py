@@ -1,4 +1,4 @@
-"""Changes of state to cut the power in: for each a pool as it is before, and the commands that are cut.
+"""Changes of state during which the power is cut: for each the pool before it, and the commands that are cut.
 
 A scenario is a generator: what comes before its first `yield` is not cut, each Step that it yields is. It may look at the pool
 between two of them. What `extra` of the site finds is a fact like those of the pool (cut_truth.py).
@@ -108,7 +108,7 @@ def suspect(site: Site) -> Iterator[Step]:
 
 
 def altered(site: Site) -> Iterator[Step]:
-    """The newest backup was changed by hand: a run takes an older base, and somebody accepts the change, which the next one has as
+    """The newest backup was changed by hand: a run takes an older base, and a user accepts the change, which the next one has as
     base.
     """
     _backed_up(site, "web")

@@ -1,4 +1,4 @@
-"""Looking into backups: whole processes of `browse`, `versions` and `compare`, and beside them the programs that do the same.
+"""Times the commands that look into backups, `browse`, `versions` and `compare`, and other programs that do the same.
 
     python -m bench.files [--backups 34] [--names 100000] [--files 200000] [--against FOLDER] [--only PART ...] [--json]
 

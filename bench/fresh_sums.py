@@ -1,4 +1,4 @@
-"""What the checksums of fetched files cost a night: the same hosts with `[verify] new_files` as it is by default, and with "none".
+"""The cost of checksums of fetched files in a night: the same hosts with the default of `[verify] new_files`, and with "none".
 
     python -m bench.fresh_sums [--hosts 40] [--files 300] [--kib 100] [--nights 6]
     python -m bench.fresh_sums --realistic

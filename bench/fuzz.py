@@ -1,4 +1,4 @@
-"""Fuzzes what reads bytes that somebody else wrote: each target of `bench.fuzz_targets` in a process of its own, by atheris.
+"""Fuzzes the readers of foreign bytes with atheris: each target of `bench.fuzz_targets` in a process of its own.
 
     python -m bench.fuzz [--seconds N] [--inputs N] [--only NAME ...] [--jobs N] [--keep DIR] [--json]
 

@@ -1,8 +1,8 @@
-"""What reads bytes that somebody else wrote, as targets for a fuzzer: of each the inputs to begin with, and what must hold.
+"""The readers of foreign bytes, as targets for a fuzzer: for each the initial inputs, and the properties that must hold.
 
     python -m bench.fuzz_targets NAME CORPUS [options of libFuzzer | FILE ...]
 
-A target takes any bytes. It raises when something is wrong: an exception that nobody foresaw, or an answer that is none.
+A target takes any bytes. It raises an exception if something is wrong: an unexpected exception, or an invalid answer.
 `bench.fuzz` runs them.
 """
 

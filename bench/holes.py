@@ -14,9 +14,9 @@ CLUSTER = 2 << 20  # what the allocator looks for with ssd; with nossd it is 64 
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """Metadata block groups, in bytes without the second copy: their length, what is used, the number of holes between.
+    """Metadata block groups, in bytes without the second copy: their length, the used bytes, the number of holes between.
 
-    `small`: how much of the free space lies in holes too small for a cluster of 2 MiB.
+    `small`: the free space in holes too small for a cluster of 2 MiB.
     """
 
     length: int

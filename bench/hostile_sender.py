@@ -1,4 +1,4 @@
-"""Hosts that mean harm, in sizes and without ends that no test has time for (tests/beds/attacks.py).
+"""Malicious hosts whose attacks are too large or too long for a test (tests/beds/attacks.py).
 
     python -m bench.hostile_sender [--only ATTACK ...] [--json]      # a quarter of an hour
 

@@ -1,4 +1,4 @@
-"""The import of a history of hard links beside one `cp -a` of its unique data: time, bytes of the pool, memory.
+"""Compares the import of a history of hard links with one `cp -a` of its unique data: time, bytes of the pool, memory.
 
     python -m bench.import_ [--files 20000] [--kib 30] [--days 30] [--names 0] [--rounds 3]
 

@@ -1,4 +1,4 @@
-"""The least that a process can do for a night: for each host a snapshot, the rsync, a sync and the read-only flag.
+"""The minimum that a process has to do for a night: for each host a snapshot, the rsync, a sync and the read-only flag.
 
     python -m bench.least FILE NOTE AT_A_TIME
 

@@ -1,4 +1,4 @@
-"""The least that a Python program can do to restore a tree and to compare its metadata: what is left for one that does more.
+"""The minimum that a Python program has to do to restore a tree and compare its metadata: a lower bound for btrkeep.
 
     python -m bench.least_restore SOURCE DESTINATION [--reflinks] [--steps previewed]
 

@@ -47,7 +47,7 @@ HOSTILE = (
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was made. `now` is the moment at which it is as it is meant; `running` hosts transfer at that moment; `fetched` are of
+    """The site that was made. `now` is the moment for which it was made; `running` hosts transfer at that moment; `fetched` are of
     another pool.
     """
 

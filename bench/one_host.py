@@ -1,4 +1,4 @@
-"""One host with many files, of which few changed, against the bare line that an administrator would write.
+"""Compares a backup of one host with many files, few of them changed, to the shell commands an administrator would write.
 
     python -m bench.one_host [--transport ssh] [--json]
 

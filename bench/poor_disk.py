@@ -2,7 +2,7 @@
 
     python -m bench.poor_disk
 
-It says how long pages took, and the first one after each fault. Exit status 1 when a page was an error of ours or took longer than
+It says how long pages took, and the first one after each fault. Exit status 1 if a page was an internal error or took longer than
 30 seconds, or a traceback was printed. It needs root, nbdkit and FUSE.
 """
 

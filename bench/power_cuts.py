@@ -1,4 +1,4 @@
-"""Cuts the power in every change of state, and looks at what is left: no complete backup is wrong, lost or invented.
+"""Cuts the power in every change of state, and checks the pool: no complete backup is wrong, lost or invented.
 
 A round makes a pool, carries out the commands of one scenario and copies both disks, the pool's and the state folder's, at
 checkpoints and at random moments, with delayed writes held back (commit=300). A third of the rounds has disks with a write cache,

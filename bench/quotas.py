@@ -1,4 +1,4 @@
-"""What simple quotas cost: nights and deletions on two filesystems that differ in nothing else, in pairs.
+"""The cost of simple quotas: nights and deletions on two filesystems that are otherwise equal, in pairs.
 
     python -m bench.quotas [--hosts 100] [--json]
 

@@ -31,7 +31,7 @@ from tests.web.files_visit import files as address_of
 
 METADATA, CONTENTS = "ours, metadata compared", "ours, contents compared"
 CHECKED, LEAST = "cp -a, then compared", "the least in Python"
-"""The limit of ours with metadata compared: by programs in C, find and getfattr on both sides; and by the steps of
+"""The lower bound for a restore with a comparison of metadata: by C programs (find and getfattr on both sides), and by the steps of
 bench.least_restore."""
 DOWNLOAD = "download"
 LIMITS = {METADATA: 1.2, CONTENTS: 2.0}

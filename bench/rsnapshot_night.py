@@ -1,4 +1,4 @@
-"""A night of ours against a night of Debian's rsnapshot with link_dest, both with one old day deleted to its very end.
+"""Compares a night of btrkeep with one of Debian's rsnapshot with link_dest; both delete one old day completely.
 
     python -m bench.rsnapshot_night [--cache cold] [--json]
 

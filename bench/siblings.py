@@ -1,4 +1,4 @@
-"""What `share_with` saves and costs: the same tree as that of many hosts, the first of which the others share with.
+"""Savings and cost of `share_with`: many hosts with the same tree, all of which share with the first one.
 
     python -m bench.siblings [--source /usr/share] [--hosts 10]
 

@@ -1,4 +1,4 @@
-"""After how long does anybody hear of a fault? Makes the faults of bench/silence_faults.py on a booted backup server, one after the
+"""How long until a fault is reported? Makes the faults of bench/silence_faults.py on a booted backup server, one after the
 other, and asks the four places that report: `backupd status`, the overview, the metrics, and a webhook.
 
 The server is a Debian in a container under real systemd, with btrkeep installed by install.sh; hosts are real sshd processes, the

@@ -1,4 +1,4 @@
-"""The copies of a made-up site, and what was proven of its backups: verifications, damages, comparisons with hosts, restore drills.
+"""The copies of an invented site, and the checks of its backups: verifications, damages, comparisons with hosts, restore drills.
 
 A replica fetches hosts of another pool into this one, a third pool fetches from this one, a server is sent to at this moment, and
 the offsite repository refused the newest run.

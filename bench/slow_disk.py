@@ -1,4 +1,4 @@
-"""A btrfs on a disk that takes its time for each write: what a night on rotating disks is like, on a machine that has none.
+"""A btrfs on a disk that delays each write, to simulate a night on rotating disks on a machine that has none.
 
 nbdkit's delay filter (nbdkit-delay-filter(1)) stands before the image.
 """

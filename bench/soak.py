@@ -1,4 +1,4 @@
-"""A soak: weeks of nights of a whole site with random faults, and what is worse at the end than it was.
+"""A soak: weeks of nights of a whole site with random faults, and the values that are worse at the end than at the start.
 
     python -m bench.soak [--nights 60] [--hosts 100] [--seed 1] [--out FOLDER] [--json]
 

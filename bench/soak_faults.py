@@ -48,7 +48,7 @@ class Fault:
 
 
 def plan(seed: int, nights: int, hosts: int, most: int = 2) -> list[tuple[Fault, ...]]:
-    """The faults of each night, at the `most` so many; none in the first, which fills the pool, nor in the last.
+    """The faults of each night, at most `most`; none in the first night, which fills the pool, nor in the last ones.
 
     Each kind comes once before any comes again.
     """

@@ -1,4 +1,4 @@
-"""What a soak's backups have to take at least, reckoned from the changes alone. Pure.
+"""The minimum size of a soak's backups, calculated from the changes alone. Pure.
 
 btrfs keeps the whole of an extent as long as any block of it is in some backup. A file that is changed in place, some blocks a
 night, so holds all of what it was made of until each of its blocks was replaced: what is used grows for as long as files live, long

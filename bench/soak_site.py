@@ -109,7 +109,7 @@ class Hosts:
 
 
 class Site:
-    """Both pools; the second one has the first `copied` hosts. What is wrong with a host is a file of its name in `faults`, of
+    """Both pools; the second one has the first `copied` hosts. The fault of a host is a file with its name in `faults`, of
     lines for the shell: see `_ssh`.
     """
 

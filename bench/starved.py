@@ -1,4 +1,4 @@
-"""Nights and commands without what a machine has enough of as a rule: open files, processes, a catalogue, disks that answer.
+"""Nights and commands without usual resources: open files, processes, a catalogue, disks that answer.
 
     python -m bench.starved [--hosts 30] [--pages N] [--only NAME ...] [--json]
 

@@ -1,9 +1,9 @@
-"""Logs in to a dashboard and looks at its pages, for demo.sh.
+"""Logs in to a dashboard and checks its pages, for demo.sh.
 
     python look_at_pages.py ADDRESS NAME HOST WORD... <PASSWORD
 
 Prints each page's address, how long it took, and its heading. Each WORD is PAGE=TEXT: this page has to show that text. Ends with 1
-when a page does not open or does not show what it has to.
+if a page does not open or does not contain its text.
 """
 
 import argparse

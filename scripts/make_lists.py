@@ -1,8 +1,8 @@
-"""Makes the lists in the documentation anew from their tables: keys of the configuration, checks of the doctor, metrics.
+"""Regenerates the lists in the documentation from their tables: keys of the configuration, checks of the doctor, metrics.
 
     .venv/bin/python -m scripts.make_lists
 
-Each stands between two marks in its page; a test says when that is due.
+Each is between two marks in its page; a test fails if one is outdated.
 """
 
 import argparse

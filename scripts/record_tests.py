@@ -1,4 +1,4 @@
-"""Records in tests/recorded.json what test modules take, and which modules they use. CI chooses by it (tests/beds/touched.py).
+"""Records in tests/recorded.json how long test modules take, and which modules they use. CI chooses tests by it (touched.py).
 
     .venv/bin/python -m scripts.record_tests COVERAGE JUNIT [--checkout FOLDER]
 

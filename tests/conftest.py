@@ -177,9 +177,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Tries a test that measures beside the others, which costs nobody anything; only what fails twice is tried once more alone.
+    """Runs a timed test beside the others, which delays no test. Only if it fails twice is it run once more, alone.
 
-    Between two tries each of its fixtures that can do so begins anew.
+    Between two tries, each of its fixtures that can restart does so.
     """
     if not item.get_closest_marker("alone"):
         return (yield)
@@ -208,7 +208,7 @@ def _again(item: pytest.Item) -> None:
 
 
 def _enter(room: BinaryIO, how: int) -> None:
-    """Everybody passes the door with the door locked, so that one who waits for the room to be empty is not overtaken for ever.
+    """Every worker locks the door to enter, so that one that waits for the empty room is not overtaken for ever.
 
     Both locks lie on files that are there anyway. Whoever is in the room leaves it first: else two who want it for themselves would
     wait for each other.
@@ -221,7 +221,7 @@ def _enter(room: BinaryIO, how: int) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def hangups(no_leftovers: None) -> None:
-    """Under nohup our commands would inherit that SIGHUP is ignored, which they respect. The session itself goes on ignoring it.
+    """Under nohup, commands would inherit that SIGHUP is ignored, and respect that. The session itself continues to ignore it.
 
     Only where tests run: a worker has to inherit it, in order to know.
     """
@@ -244,7 +244,7 @@ def zone_of_words() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_leftovers() -> Iterator[None]:
-    """Fails the session's last test when a process, mount or loop device of ours is left; they are taken away all the same.
+    """Fails the session's last test if a process, mount or loop device of the session is left; they are removed in any case.
 
     The first fixture of all, so the last to end.
     """

@@ -1,6 +1,6 @@
 """The figures of the benchmark of balance orders, compared with all choices and with made-up answers.
 
-If they are wrong, docs/benchmarks.rst promises a gain of the order of balance that nobody gets.
+If they are wrong, docs/benchmarks.rst promises a gain from the order of balancing that does not exist.
 """
 
 from itertools import combinations

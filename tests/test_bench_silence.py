@@ -1,6 +1,6 @@
-"""The bench of silence: what it counts as a complaint is one, and a few of its faults are made for real.
+"""bench.silence: its patterns match only complaints, and a few of its faults are made for real.
 
-If it is blind, docs/monitoring.rst promises that a fault is reported which nobody hears of.
+If it is wrong, docs/monitoring.rst promises a report of faults that are never reported.
 """
 
 import json

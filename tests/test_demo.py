@@ -1,4 +1,4 @@
-"""demo.sh as somebody meets it: it ends well, it can be interrupted anywhere, and nothing of it stays.
+"""demo.sh as a new user runs it: it succeeds, it can be interrupted anywhere, and leaves nothing behind.
 
 What it says and shows, that it goes on after a kill, and an end while a deleted backup is being read is seen in the long form only.
 

@@ -1,6 +1,6 @@
-"""What administrators read is plain English: messages, help, pages, manuals. tests/phrases.txt lists what no text may have.
+"""All texts for administrators are plain English: messages, help, pages, manuals. tests/phrases.txt lists forbidden phrases.
 
-An administrator reads a message at night, often in a language that is not his own: what has to be read twice costs a mistake.
+An administrator reads a message at night, often in a foreign language: a sentence that has to be read twice causes mistakes.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Which tests a run leaves out, and what it says of them.
+"""Which tests a run leaves out, and how it reports them.
 
 If this is wrong, a developer believes in tests that did not run: those of the gate, those of a module that is not even imported, or
 those that this machine cannot run.

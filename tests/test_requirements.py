@@ -1,6 +1,6 @@
 """scripts/requirements pins what setup.py asks for, all of it, each with a checksum; the bill of materials lists it.
 
-Otherwise install.sh installs versions that no test has run with, or packages that nobody has compared with their checksums.
+Otherwise install.sh installs versions that no test has run with, or packages that were not compared with their checksums.
 """
 
 import ast

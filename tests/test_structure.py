@@ -1,4 +1,4 @@
-"""The project's structure: who imports whom, what is declared and installed, how long modules are.
+"""The project's structure: which module imports which, declared and installed files, the length of modules.
 
 What they hold keeps a defect from users: a handler that hides a bug, a module or page that is missing in an installation, a package
 that overwrites another's, a time in another zone than the pool's. The order of imports keeps a change in its room.

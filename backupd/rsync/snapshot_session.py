@@ -65,8 +65,8 @@ class SnapshotSession:
     """The dumps that the host made."""
 
     def without(self, full: Iterable[str]) -> dict[str, PathConsistency]:
-        """Returns how the source paths were read if the snapshots of these filesystems became full: a classic snapshot of LVM then
-        cannot be read any more.
+        """Returns how the source paths were read if the snapshots of these filesystems became full: a full classic LVM snapshot can
+        no longer be read.
         """
         return {path: _overflowed(path, consistency, self.mounts, tuple(full)) for path, consistency in self.paths.items()}
 

@@ -74,7 +74,7 @@ class HostSnapshots:
                 seconds = self._configured.deadline / 2  # a host that does not answer is then still read live
                 session = await begin_session(self._configured, self._ssh, control, self._cancellation, seconds)
             except NoSnapshots as error:
-                if self._cancellation:  # which ended the request
+                if self._cancellation:  # it ended the request
                     return
                 self._refused = f"{error.message}; {error.hint}" if error.hint else error.message
                 log.warning("%s: no snapshots: %s", self._configured.name, self._refused)

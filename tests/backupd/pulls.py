@@ -49,7 +49,7 @@ def pull(
 ) -> Pulled:
     """Brings `path` from another host (this one, through `shell`) into `destination`; `settings` are those of the host.
 
-    With `inplace="large"` both passes run, and the second is what is returned.
+    With `inplace="large"` both passes run, and the second one is returned.
     """
     host = replace(host or HostConfig("web1", address="peer"), paths=(str(path),), **settings)  # type: ignore[arg-type]
     destination.mkdir(exist_ok=True)

@@ -244,9 +244,9 @@ def test_a_pattern_means_the_same_whichever_source_path_it_meets(tmp_path: Path,
 
 
 def rooted_at_the_root(top: Path, destination: Path, exclude: str, sources: list[str]) -> set[bytes]:
-    """What one transfer of / brings with that pattern; of all that is not below `top` only the way there.
+    """The names that one transfer of / brings with that pattern; outside of `top` only its parent folders.
 
-    A source path is wanted even where the pattern names it: what is left out then is what is in it.
+    A source path is transferred even if the pattern matches it: only its content is left out.
     """
     destination.mkdir()
     way = [str(folder) for folder in reversed(top.parents) if str(folder) != "/"]

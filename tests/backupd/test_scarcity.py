@@ -93,7 +93,7 @@ def test_the_host_that_wrote_most_is_the_one() -> None:
 def writer() -> Iterator["subprocess.Popen[str]"]:
     """A program in its own process group that writes a mebibyte for each input line, and reports it.
 
-    To a disk: what is written to memory, where the folders of tests may lie, the kernel does not count.
+    To a disk: the kernel does not count writes to memory, where the folders of tests may be.
     """
     code = f"""
 import os, sys, tempfile

@@ -1,6 +1,6 @@
-"""What btrkeep-source lets a server ask for: the words of rsync, paths, names of sessions, and the host's configuration.
+"""The requests that btrkeep-source allows: the words of rsync, paths, names of sessions, and the host's configuration.
 
-All words come from whoever has the server's key. One that is let through by mistake reads, writes or runs something else.
+All words come from the owner of the server's key. One that passes by mistake reads, writes or runs something else.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """Environments of tests: their own filesystems, ssh servers and programs, and independent checks of results.
 
-`work` runs a program; `manifest`, `differences`, `exclusive_bytes` look at trees and sharing without any code of ours; `backupd`
+`work` runs a program; `manifest`, `differences`, `exclusive_bytes` look at trees and sharing without btrkeep's code; `backupd`
 starts our command. The fixtures that need an end (filesystems, sshd, processes) are in tests/conftest.py.
 """
 

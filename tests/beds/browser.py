@@ -1,6 +1,6 @@
-"""A real browser, Debian's Chromium without a head, and what it notices: scripts that ran, policies that were broken, errors.
+"""A real browser, Debian's headless Chromium, and its reports: scripts that ran, violated policies, errors.
 
-Playwright's loop lives in the thread that started it, and nobody else's asyncio.run() works there meanwhile. So a browser is
+Playwright's loop lives in the thread that started it, and no other asyncio.run() works there in that time. So a browser is
 started for a module of tests (0.7 s) and ended with it, not for the session.
 """
 

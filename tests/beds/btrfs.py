@@ -92,9 +92,9 @@ def _sparse(image: Path, size: int) -> Path:
 
 
 def attach(image: Path) -> str:
-    """A loop device on an image. Free ones are raced for, by parallel sessions too: the loser asks again.
+    """A loop device on an image. Parallel sessions may take the same free one: then it tries again.
 
-    Skips the test where nobody may have one: fixtures that make their own filesystem have no marker.
+    Skips the test if none is allowed here: fixtures that make their own filesystem have no marker.
     """
     if os.geteuid() != 0:
         pytest.skip("left out: on a real btrfs (no root)")
@@ -174,8 +174,8 @@ def unmount(point: Path) -> None:
 
 
 def umount(point: Path, *program: str) -> None:
-    """umount(8), or another `program`, as soon as nobody works there: a command's processes may end a moment after the command, and
-    the kernel detaches a loop device when its last user has closed it, be that udev.
+    """umount(8), or another `program`, once the mount is unused: a command's processes may end a moment after the command, and
+    the kernel detaches a loop device when its last user, such as udev, has closed it.
     """
     deadline = time.monotonic() + _LONGEST_COPY
     while (done := work(*(program or ("umount",)), point, check=False)).returncode:

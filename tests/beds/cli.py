@@ -1,4 +1,4 @@
-"""Our own commands as processes of their own, from the checkout that the tests are in.
+"""btrkeep's commands as processes of their own, from the checkout that the tests are in.
 
 A command that is run to its end is forked from a process that has imported everything already, which saves a third of a second of
 processor time each (preloaded.py). What is started to be signalled, or told something that Python itself listens to, is started as

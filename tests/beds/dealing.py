@@ -1,7 +1,7 @@
 """The order of the tests: each worker starts with its share of the long ones, so that none runs one at the end.
 
 pytest-xdist (`--dist worksteal`) cuts the list into as many pieces as there are workers, one after the other and of equal counts;
-who is through takes from the end of another one's piece.
+a worker that has finished takes from the end of another one's piece.
 """
 
 from collections.abc import Iterable

@@ -88,9 +88,9 @@ def after_cut(point: Path, copy: Path) -> None:
 
 
 def damage(top: Path, *contents: bytes, devices: Sequence[int] = (0,)) -> list[int]:
-    """Writes over those bytes on these devices of the btrfs that is mounted there, which is unmounted meanwhile.
+    """Overwrites those bytes on these devices of the btrfs that is mounted there. It is unmounted for this.
 
-    Their checksum is wrong from then on. Returns where they lie on the last device.
+    Their checksum is wrong from then on. Returns their position on the last device.
     """
     loops, places = btrfs.devices_of(top), list[int]()
     with _unmounted(top, loops):

@@ -1,7 +1,7 @@
 """A filesystem that never answers when a folder is opened, as a dead NFS or FUSE server: a caller waits in the kernel (state D).
 
     python hangfs.py FOLDER         mounts it there and says "mounted"
-    python hangfs.py FOLDER file    it has one file, and answers nothing any more once that is open
+    python hangfs.py FOLDER file    it has one file, and stops answering once that is open
     python hangfs.py FOLDER dead    it answers nothing at all, not even what is asked about the folder itself
 
 A number after that is the user whose it is.
@@ -31,9 +31,9 @@ def _attributes(node: int) -> bytes:
 
 @contextmanager
 def hanging(folder: Path, *, once_open: bool = False, dead: bool = False, user: int = 0) -> Iterator[None]:
-    """Mounted at the folder, which is made, while this lasts. `once_open`: it has a file, and is dead when that is open.
+    """Mounted at the folder, which is made, during the block. `once_open`: it has a file, and is dead when that is open.
 
-    `dead`: nothing is ever answered. `user`: whose it is; nobody else gets in, not even root.
+    `dead`: it never answers. `user`: its owner; no other user has access, not even root.
     """
     folder.mkdir(exist_ok=True)
     words = [sys.executable, "-P", __file__, str(folder), *(["file"] if once_open else []), *(["dead"] if dead else []), str(user)]

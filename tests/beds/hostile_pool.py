@@ -1,8 +1,8 @@
-"""The other end of a replication, taken over: it lists one host, and sends a stream of its own making.
+"""The other end of a replication, taken over by an attacker: it lists one host, and sends a forged stream.
 
     python -m tests.beds.hostile_pool ATTACK TARGET
 
-Nothing of ours is imported.
+It does not import btrkeep.
 """
 
 import json

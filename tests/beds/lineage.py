@@ -1,6 +1,6 @@
 """A host's backups with files in them, each a snapshot of the one before, made with btrfs-progs and json alone.
 
-What is in them is whatever a function does to the folder `data`, as somebody else: no run of ours, no rsync.
+Their content is made by a function that changes the folder `data`, without a run of btrkeep and without rsync.
 """
 
 import json
@@ -26,9 +26,9 @@ def make_lineage(
     records: Mapping[int, Mapping[str, Any]] | None = None,
     anew: Iterable[int] = (),
 ) -> list[str]:
-    """Their names. `change(number, data)` makes of the backup before what is in that one.
+    """Returns their names. `change(number, data)` changes the content of the backup before into that of this one.
 
-    `states`: those that are not complete; `records`: what else their backup.json says; `anew`: those that begin from nothing.
+    `states`: of backups that are not complete; `records`: more keys of their backup.json; `anew`: backups that begin empty.
     """
     folder = nights.pool / "hosts" / host
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
-"""A tree as the kernel shows it, name by name: the independent truth that backups are compared with.
+"""A tree as the kernel shows it, name by name: the independent reference for backups.
 
-No code of ours takes part, and no name passes through a text: each is the bytes that the folder holds. One process sees all of it,
+It uses no code of btrkeep, and names are never decoded: each is the bytes in the folder. One process reads everything,
 where find, sha256sum, getfacl, getfattr and getcap would be five, hundreds of times.
 """
 

@@ -1,6 +1,6 @@
-"""Whole nights, as an administrator has them: a pool, a configuration, our command, and checks of the pool.
+"""Whole nights, as at an administrator's site: a pool, a configuration, btrkeep's command, and checks of the pool.
 
-Nothing here asks our code what came out: paths and records are read from the pool as files, states from the programs' own output.
+No result comes from btrkeep's code: paths and records are read from the pool as files, states from the programs' output.
 """
 
 import asyncio

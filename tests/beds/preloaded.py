@@ -1,4 +1,4 @@
-"""Our commands many hundred times: each a process of its own, forked from one that has imported its package already.
+"""Runs btrkeep's commands many hundred times, each as a process of its own, forked from one that has already imported its package.
 
 A command's start-up is mostly imports; so a year of nights takes minutes, and each command still runs, holds locks, handles
 signals and ends as a process of its own. What is forked has done nothing but import.

@@ -1,7 +1,7 @@
 """A network that fails, between ssh and a server: each port of the proxy has one fault, and passes everything else on.
 
 cut         the connection is reset after some kilobytes from the server
-half-open   after as much nothing is passed on any more, in either direction, and the connection stays
+half-open   after the same amount nothing more is passed on, in either direction, and the connection stays
 silent      it is accepted, and nothing is ever said
 refused     nobody listens
 garbage     noise in the place of a server's first line

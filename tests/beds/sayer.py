@@ -1,4 +1,4 @@
-"""sayer.py COUNT FILE rsync --server --sender ...: a host whose rsync says what is in FILE, on our rsync's standard output.
+"""sayer.py COUNT FILE rsync --server --sender ...: a host whose rsync prints the text of FILE on our rsync's output.
 
 It stands before rsync as `rsync_path`. After the greeting a sender's stream is made of frames: four bytes, the lowest three of them
 a length, the highest 7 and a kind. Kind 2 (MSG_INFO) is printed by the receiving rsync as it is. Each line of FILE becomes a frame,

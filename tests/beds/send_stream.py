@@ -1,6 +1,6 @@
 """Commands of a stream of `btrfs send`, as bytes: whole ones, whatever their content is.
 
-Written from btrfs's documentation of the stream alone: nothing of ours is imported.
+Written from btrfs's documentation of the stream alone, without importing btrkeep.
 """
 
 import struct

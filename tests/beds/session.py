@@ -1,4 +1,4 @@
-"""What a test session owns on this machine, how it is recognised, and how all of it is taken away.
+"""The resources that a test session owns on this machine: how they are recognised and removed.
 
 Everything that outlives a process lies in or points into the session's own folders, btrkeep-test-PID-START in /dev/shm and in
 TMPDIR: images, the loop devices on them, the mounts in them. Processes carry the folder's name in their environment, or, where
@@ -207,9 +207,9 @@ def remove(path: Path) -> list[str]:
 
 
 def _unmount(point: Path) -> list[str]:
-    """Unmounts; kills those processes of the session that still hold the place after a second, and says so.
+    """Unmounts; kills those processes of the session that still use the place after a second, and reports that.
 
-    When the place stays busy all the same it goes out of sight, and the device with its last user.
+    If the place is still busy, it is unmounted lazily, and the device goes with its last user.
     """
     name = next(part for part in reversed(point.parts) if _NAME.fullmatch(part))
     if not _keeps_busy(point, 1):
@@ -238,7 +238,7 @@ def with_a_copy(point: Path) -> list[str]:
 def unmount_copies(path: Path) -> None:
     """Unmounts everything at or below `path` in the mount namespaces of other processes.
 
-    Whoever makes such a namespace copies all mounts, and keeps our filesystems in use for as long as its last process lives.
+    Such a namespace has copies of all mounts, and keeps our filesystems in use for as long as its last process lives.
     """
     seen = {Path("/proc/self/ns/mnt").stat().st_ino}
     for pid in _pids():

@@ -28,9 +28,9 @@ while True:
 
 @contextmanager
 def swapping(path: Path, other: Path, read_only: Path | None = None) -> Iterator[None]:
-    """Exchanges two names as fast as it can, in another process: what is at `path` is the one, then the other.
+    """Exchanges two names as fast as it can, in another process: `path` is the one, then the other.
 
-    `read_only`: a subvolume that can be written only while that is done, each time.
+    `read_only`: a subvolume that is made writable only for each exchange.
     """
     words = [path, other, *([read_only] if read_only else [])]
     process = subprocess.Popen([sys.executable, "-c", _EXCHANGE, *words], stdout=subprocess.PIPE)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -I
-"""Stands in rsync's place as if a host had taken it over: tries what it should not be able to do, and says what it could.
+"""Replaces rsync, as if a host had taken it over: tries forbidden actions, and reports those that succeeded.
 
     taken_over.py ... --rsh "bash -c 'echo >&N; ...' ..." SOURCE DATA/
     taken_over.py --rsh "bash -c ..." DATA/./NAME HOST:FOLDER/   gives files back

@@ -1,6 +1,6 @@
-"""Our own command within the tests' process: a tenth of the time that a process of its own takes to begin.
+"""Runs btrkeep's commands in the tests' process, in a tenth of the time that a process of its own takes to start.
 
-Not for what has to do with signals, open descriptors, other processes, or the time that a command takes.
+Not for tests of signals, open descriptors, other processes, or the time that a command takes.
 """
 
 import io

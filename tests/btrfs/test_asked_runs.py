@@ -132,7 +132,7 @@ def test_what_waits_outlives_the_service_and_the_next_one_stays_until_all_have_b
         for host in hosts:
             service.agent().ask("run", host=host)
         wait_for(lambda: len(gated.begun) == 2)
-    assert gated.processes("run-job") == 2  # these go on
+    assert gated.processes("run-job") == 2  # these continue
     with serving(gated.nights.config, "--idle", "1") as service:
         with pytest.raises(subprocess.TimeoutExpired):
             service.process.wait(2)

@@ -103,7 +103,7 @@ def test_it_stays_a_copy_when_its_last_backup_here_is_gone(demoted: TwoPools, th
 
 
 def test_more_hosts_are_demoted_than_files_may_be_open(make_btrfs: Callable[..., Path]) -> None:
-    """The limit of a shell is 1,024; it looks at all hosts, each of them locked, before it changes one."""
+    """The usual limit of open files is 1,024; it checks all hosts, with all of them locked, before it changes one."""
     made = TwoPools(make_btrfs(), make_btrfs())
     for number in range(60):
         made.first.host(f"copy{number}", made.source)

@@ -1,4 +1,4 @@
-"""The mount option during the run: written down first, switched, put back in every case, and left alone when it is somebody's
+"""The mount option during the run: recorded first, switched, restored in every case, and not changed if it is the administrator's
 choice.
 """
 

@@ -1,6 +1,6 @@
-"""The hard link guard looks only at what was written since the base's own run began; what that could miss, it must not.
+"""The hard link guard reads only what was written since the base's run began; it must not miss anything by that.
 
-The trees are large enough to have leaves that no night changes.
+The trees are large enough to have leaves that stay the same every night.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A folder whose content is gone although the folder did not change: a missing mount is not a deletion.
 
-Below `shrink_limit`, which sees only what is a large part of a source path.
+Below `shrink_limit`, which notices only the loss of a large part of a source path.
 """
 
 import os

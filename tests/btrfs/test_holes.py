@@ -58,7 +58,7 @@ def write(path: Path, size: int, *places: int, length: int = MIB) -> None:
 
 
 def dense(path: Path, *parts: int | bytes) -> None:
-    """A file without holes: random data of a length, and what is given as it is."""
+    """Writes a file without holes: a number stands for that many random bytes, bytes for themselves."""
     path.write_bytes(b"".join(part if isinstance(part, bytes) else os.urandom(part) for part in parts))
     work("btrfs", "filesystem", "sync", path.parent)
 

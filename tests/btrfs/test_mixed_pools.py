@@ -73,7 +73,7 @@ def test_promote_takes_the_hosts_of_one_replica_alone(both: TwoPools, make_btrfs
 
 
 def test_a_copy_of_a_third_pool_is_none_that_nobody_backs_up(both: TwoPools, make_btrfs: Callable[..., Path]) -> None:
-    """The second pool fetches lab1 from the lab, and the first one from the second: then the second is none that waits for it."""
+    """The second pool fetches lab1 from the lab, and the first one from the second: then the second does not wait for the first."""
     lab = Nights(make_btrfs(), "--rehearsal")
     own(lab, "lab1")
     both.second.tables["replica.lab"] = {"from": str(lab.pool)}

@@ -26,9 +26,9 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.mark.parametrize("nights", [0, 2])
 def test_names_that_the_host_separates_after_promote_are_separate(two: TwoPools, nights: int) -> None:
-    """So many nights after it. Of names that are one inode in the base, rsync would write the new content of one to both.
+    """Makes that many nights after it. If two names are one inode in the base, rsync would write the new content of one to both.
 
-    The files are thousands, since only a tree of several leaves has parts that a search may leave out.
+    There are thousands of files, because only a tree of several leaves has parts that a search may skip.
     """
     many = two.source / "many"
     many.mkdir()

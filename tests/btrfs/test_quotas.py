@@ -1,6 +1,6 @@
-"""Quotas of hosts: what they wrote and is still alive, by simple quotas; a host that uses its quota up; groups that go again.
+"""Quotas of hosts: their remaining data by simple quotas, a host that exceeds its quota, and groups that are removed.
 
-What is right is known by what the sources hold, and asked of `btrfs qgroup show`.
+The expected values come from the sources, and from `btrfs qgroup show`.
 """
 
 import json

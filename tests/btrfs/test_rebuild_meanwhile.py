@@ -1,4 +1,4 @@
-"""`rebuild` while another command is at work, in the catalogue that both have open, or one that is made anew: nothing is said
+"""`rebuild` while another command is running, in the catalogue that both have open, or in a new one: nothing is recorded
 wrongly afterwards."""
 
 import json

@@ -197,9 +197,9 @@ def test_neither_a_folder_nor_a_device_of_the_pool_is_taken(shared_btrfs: Path, 
 
 @pytest.mark.slow
 def test_a_night_takes_as_much_as_a_run_with_the_same_changes_by_rsync(make_btrfs: Any) -> None:
-    """The same changes, made by us in a pool, and made in a source that a real run fetches in place: as many bytes, by btrfs.
+    """The same changes, made in a rehearsal's pool, and in a source that a real run fetches in place: btrfs counts the same bytes.
 
-    rsync writes up to a block more on either side of what has changed. What is learned of a host's runs has that in it.
+    rsync writes up to a block more on either side of a change. The figures of a host's runs include that.
     """
     nights = Nights(make_btrfs(size="900M"), "--rehearsal")
     nights.host("h0", nights.source, inplace="always")

@@ -1,6 +1,6 @@
 """Several subvolumes of one filesystem that are copies of the same backup: `btrfs receive` finds its parent by that alone.
 
-What came is compared with what was sent by rsync, which knows nothing of us, and its parent by `btrfs subvolume show`.
+rsync, which is independent of btrkeep, compares the received data with the source; `btrfs subvolume show` names the parent.
 """
 
 import json
@@ -126,7 +126,7 @@ def test_what_a_user_keeps_of_a_damaged_copy_is_no_parent_of_later_ones(make_btr
 
 
 def test_a_snapshot_of_a_copy_that_somebody_has_changed_is_no_parent(two: TwoPools) -> None:
-    """A kernel that lets the mark of a copy stay on what was changed is not needed: any subvolume can be given one."""
+    """No kernel is needed that keeps the mark of a copy on a changed subvolume: any subvolume can be given one."""
     change_links(two, 1)
     first = two.night("2026-03-01T22:00:00Z", "a")
     two.fetch()

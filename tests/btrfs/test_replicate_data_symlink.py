@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 
 
 def planted(two: TwoPools, target: Path) -> None:
-    """The newest backup of the first pool, with `data` as a symlink, as only somebody with root there can make it."""
+    """The newest backup of the first pool, with `data` as a symlink, as only root can make it there."""
     name = two.night("2026-03-01T22:00:00Z", "a")
     backup = two.first.pool / "hosts/web1" / name
     record = json.loads((backup / "backup.json").read_text())

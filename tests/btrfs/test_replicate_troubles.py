@@ -68,7 +68,7 @@ def test_hosts_are_fetched_at_the_same_time_and_one_that_fails_costs_the_others_
 
 
 def test_a_worker_that_cannot_be_started_is_done_without(two: TwoPools) -> None:
-    """The first of the threads does what is for all hosts, and each further one fetches; of the first server's none."""
+    """The first thread works for all hosts, and each further one fetches a host; threads of the first server are not limited."""
     more_hosts(two, "web2", "web3")
     two.second.tables["replica.office"]["concurrency"] = 3
     two.second.write()

@@ -50,9 +50,9 @@ def seen(folder: Path) -> list[Any]:
 def test_between_two_backups_of_a_host_a_night_an_expiry_and_a_balance_go_first(
     make_btrfs: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """They begin when the first backup has just come; the second one comes after them, and the host's lock is free meanwhile.
+    """They begin when the first backup has just arrived; the second one arrives after them, and the host's lock is free until then.
 
-    Copies look around twice a second.
+    Copies check for waiting commands twice a second.
     """
     two = TwoPools(make_btrfs(), make_btrfs())
     first, second = two.night("2026-03-01T22:00:00Z", "a"), two.night("2026-03-02T22:00:00Z", "b")

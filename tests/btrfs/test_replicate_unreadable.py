@@ -1,6 +1,6 @@
-"""Damage meets replication: what a copy inherits from its parent, parents that cannot be read, and backups that cannot be sent.
+"""Replication of damaged data: damage that a copy inherits from its parent, unreadable parents, and backups that cannot be sent.
 
-What is damaged in truth is found out by reading the files, beside the program that is tested.
+The test finds the real damage by reading the files, independently of the program.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A tree that changes between two requests, and within one, leads the root service nowhere.
+"""A tree that changes between two requests, or during one, never leads the root service out of the backup.
 
 A backup is read-only, and one that is not is none. Here somebody exchanges names in one all the time, for which it can be written
 for a moment: a folder for a symlink that leads to a folder of the server, or a file for one that leads to a file there.

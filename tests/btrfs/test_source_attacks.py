@@ -1,6 +1,6 @@
-"""btrkeep-source against whoever has a key: with it, with the environment, or with an account on the host.
+"""btrkeep-source against attackers who have the key, control the environment, or have an account on the host.
 
-Each attack looks at what it wanted to have, not at a message. docs/restricted-keys.rst has the table.
+Each test checks the target of the attack, not a message. docs/restricted-keys.rst has the table.
 """
 
 import os
@@ -179,7 +179,7 @@ def test_a_user_who_made_the_folder_of_snapshots_gets_none_into_it(sshd: Sshd, b
 
 
 def test_a_replaced_snapshot_is_refused(sshd: Sshd, btrfs_mount: Path) -> None:
-    """Whoever owns the top of a subvolume can rename the folder of its snapshots."""
+    """The owner of the top folder of a subvolume can rename the folder of its snapshots."""
     host = SourceHost(sshd)
     name = host.begin(btrfs_mount)["session"]
     (btrfs_mount / HIDDEN).rename(btrfs_mount / "away")

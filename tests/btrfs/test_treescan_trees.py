@@ -144,7 +144,7 @@ def see_extents(read: Read, nodesize: int) -> None:
 
 
 def see_gaps(read: Read, nodesize: int) -> None:
-    """Of all block groups, and of some of them, with what lies between them left out."""
+    """For all block groups, and for some of them, without those between them."""
     expected = {(row, size): gaps_by_hand(read, row, size, nodesize) for row, size in rows(read.chunk.vaddr, read.chunk.length)}
     for chosen in (slice(None), slice(1, None, 2), slice(2, 3)):
         vaddr, length = read.chunk.vaddr[chosen], read.chunk.length[chosen]

@@ -1,4 +1,4 @@
-"""Where the space goes on a real pool, against `btrfs filesystem du` and the trees as `btrfs inspect-internal` dumps them."""
+"""The use of space on a real pool, compared with `btrfs filesystem du` and the trees dumped by `btrfs inspect-internal`."""
 
 import fcntl
 import os

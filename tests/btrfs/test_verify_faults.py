@@ -130,7 +130,7 @@ def test_an_end_in_the_middle_forgets_no_damage(make_btrfs: Callable[..., Path],
 
 
 def test_damage_is_told_of_every_backup_that_shares_it_when_one_is_read(make_btrfs: Callable[..., Path], tree: Path) -> None:
-    """The others are read weeks later; and the next night would keep what is damaged in its base."""
+    """The others are read weeks later; and the next night would keep the damaged data of its base."""
     nights = Nights(make_btrfs(size="300M"))
     content = os.urandom(MIB)
     (tree / "old").write_bytes(content)
@@ -153,7 +153,7 @@ def test_damage_is_told_of_every_backup_that_shares_it_when_one_is_read(make_btr
 
 
 def test_a_large_file_is_given_up_when_it_is_to_end(tmp_path: Path) -> None:
-    """Of two terabytes the end would not be waited for; what was damaged before is not called whole by that."""
+    """Reading stops in the middle: two terabytes would take too long. A file damaged earlier does not count as whole then."""
     file = tmp_path / "large"
     file.write_bytes(os.urandom(5 << 20))
     answers = iter([True, True, False])

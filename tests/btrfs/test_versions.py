@@ -285,7 +285,7 @@ def test_a_file_that_was_only_touched_has_the_same_content(nights: Nights) -> No
 
 @pytest.mark.parametrize(("path", "counts"), [("f", [2, 3, 1]), ("folder", [1, 3, 1])])
 def test_another_acl_or_attribute_alone_is_another_version(nights: Nights, path: str, counts: list[int]) -> None:
-    """What was touched, and has the same ones as before, is none."""
+    """Attributes that are set to their old values make no version."""
     lineage(
         nights,
         lambda data: (data / "folder").mkdir(),

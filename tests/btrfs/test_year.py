@@ -1,4 +1,4 @@
-"""A year of nights on a rehearsal pool, with twenty hosts to whom things happen: what is left is what the golden list names.
+"""A year of nights on a rehearsal pool, with twenty hosts and various incidents: the golden list names the backups that are left.
 
 The year is in tests/beds/year.py; golden/year.py reckons naively what must be left, golden/year.txt has it. Here it is lived
 through: real btrfs, real rsync, our commands as processes of their own. The ordinary tests live through some of the nights. Only

@@ -1,4 +1,4 @@
-"""The pages are built without a warning, and what they say of the code is what the code does.
+"""The pages are built without a warning, and their statements about the code are true.
 
 A reader decides by these tables whether a backup is good, and what rsync was told to do: a false row is a false decision.
 """

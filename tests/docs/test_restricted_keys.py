@@ -1,6 +1,6 @@
 """The line for authorized_keys, taken from the page: it admits btrkeep, and permits nothing else.
 
-If the line is wrong, whoever has the server's key can write on every host, or no host can be backed up.
+If the line is wrong, a thief of the server's key can write to every host, or no host can be backed up.
 """
 
 import re

@@ -73,7 +73,7 @@ def peer(wishes: Sequence[Words], folder: Path, python: str = DEBIANS_PYTHON) ->
 
 
 def ours(words: Words, path: Path) -> Drew:
-    """The same of ours, in this process."""
+    """The same with btrkeep's program, in this process."""
     output = StringIO()
     with redirect_stdout(output):
         group.main([*words, "-o", str(path)], prog_name="btrfs-heatmap", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""States of a filesystem that never was: a backup pool that is filled, expired and balanced from day to day.
+"""States of an invented filesystem: a backup pool that is filled, expired and balanced from day to day.
 
 Only plausible, so good for pictures, benchmarks, and tests of what is done with a state; what a state says of a real filesystem is
 tested on real ones.

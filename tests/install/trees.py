@@ -106,7 +106,7 @@ def run_in(suite: str, steps: Sequence[str]) -> list[Done]:
 
 
 def run_here(steps: Sequence[str], env: Mapping[str, str]) -> list[Done]:
-    """The same on this machine as it is; what is written goes with the steps."""
+    """The same on this machine as it is; changes are discarded after the steps."""
     place = Path(tempfile.mkdtemp(prefix="tree-", dir=session.folder()))
     return _run(Path("/"), place, [(str(_copied_checkout(place)), "/source"), ("/dev", "/dev")], steps, {**_login(), **env})
 

@@ -1,6 +1,6 @@
-"""What the units do under real systemd, in a machine on which install.sh has installed btrkeep; the pool is a real btrfs.
+"""The units under real systemd, in a machine on which install.sh has installed btrkeep; the pool is a real btrfs.
 
-tests/systemd/inside has what is run in the machine. Everything that is looked at here was told by systemd, the kernel, or programs
+tests/systemd/inside has the programs that run in the machine. All checked facts come from systemd, the kernel, or programs
 such as find, getfacl and findmnt.
 """
 

@@ -1,4 +1,4 @@
-"""docs/second-copy.rst with two servers: what it says about them is typed as it stands there, from the first fetch to the way back.
+"""docs/second-copy.rst with two servers: its commands are typed as they are printed, from the first fetch to the way back.
 
 Four booted machines on one network: a host, a first server, a second one, and a new first one. What they have is told by find and
 sha256sum in them.

@@ -1,4 +1,4 @@
-"""A real browser on the dashboard of 3,000 hosts with 34 backups each, ordinarily of a tenth of them.
+"""A real browser on the dashboard of 3,000 hosts with 34 backups each, normally of a tenth of them.
 
 Truth: what was made, and sqlite3 on the catalogue.
 """

@@ -1,4 +1,4 @@
-"""What leaves for somebody who is limited to one host: of the others, of the configuration and of the pool's places nothing, by any
+"""Data sent to a user who is limited to one host: nothing about other hosts, the configuration or the pool's paths, by any
 address, whatever is broken. A real pool, a real root service, a real dashboard; every answer is searched byte by byte.
 """
 
