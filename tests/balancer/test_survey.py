@@ -1,4 +1,4 @@
-"""What a survey makes of batches, without a filesystem."""
+"""Surveys of batches, without a filesystem."""
 
 from collections.abc import Iterator
 

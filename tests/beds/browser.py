@@ -71,7 +71,7 @@ def visit(browser: Browser, url: str, **wishes: Any) -> Iterator[tuple[Page, Not
 
 
 def page_of(context: BrowserContext, url: str, noticed: Noticed) -> Page:
-    """A new page of a profile, which writes down what it notices."""
+    """A new page of a profile, which records errors, scripts and violated policies."""
     context.expose_function("tellViolation", lambda words: noticed.violations.append(words))
     context.add_init_script(_LISTEN)
     context.on("request", lambda request: None if _is_ours(request.url, url) else noticed.elsewhere.append(request.url))

@@ -43,7 +43,7 @@ class Found:
     path: Path
     id: int
     content: str
-    """The UUID of what it is or is a copy of."""
+    """The UUID of the backup, or of the backup of which it is a copy."""
     host: str
 
     @property

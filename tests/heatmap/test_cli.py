@@ -266,7 +266,7 @@ def test_standard_output_gets_nothing_but_the_picture(point: Path, tmp_path: Pat
 
 @pytest.mark.btrfs
 def test_verbosity_is_as_much_as_the_peers(point: Path, tmp_path: Path) -> None:
-    """-q says nothing, -v a line more for each device extent."""
+    """-q prints nothing, -v an additional line for each device extent."""
     by_name = {}
     for words in ([], ["-q"], ["-qq"], ["-v"], ["-v", "-q"]):
         by_name[" ".join(words)] = heatmap(*words, "-o", tmp_path / "x.png", point).stdout

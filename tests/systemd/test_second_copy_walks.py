@@ -100,7 +100,7 @@ def walked(no_leftovers: None) -> Iterator[Path]:
                         destroy(pools[name])
                         (folder / "first-is-gone").touch()
                 except BaseException:
-                    (folder / "failed").touch()  # the others wait for nothing
+                    (folder / "failed").touch()  # so that the others stop waiting
                     raise
 
             for done in as_completed([threads.submit(live, name) for name in ("host", *pools)]):

@@ -54,7 +54,7 @@ def settings(name: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copies that call programs which are there: systemd looks for them."""
+    """Copies that call existing programs, because systemd checks that they exist."""
     top = tmp_path_factory.mktemp("units")
     for program in {
         row for name in SERVICES for row in re.findall(r"/usr/local/sbin/([\w-]+)", text_of(f"btrkeep-{name}@.service"))
