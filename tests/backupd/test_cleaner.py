@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import sqrt
+from statistics import stdev
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.monitor import WINDOW, CleanerWatch, rate, time_left, watched
+from backupd.expire.monitor import WINDOW, CleanerWatch, rate, require_btrfs, time_left, watched
+from btrkeep.errors import UsageError
 
 IDS = range(1000, 1_000_000)
 
@@ -119,6 +122,33 @@ def test_the_more_uneven_the_pace_the_wider_the_time_left() -> None:
     )
 
 
+def test_the_uncertainty_is_that_of_ten_equal_parts_of_the_time() -> None:
+    """Readings every four seconds; a part of ten begins and ends between two of them. In the last part nothing is dropped."""
+    drops = [*[(8, 4, 12)[number % 3] for number in range(22)], 0, 0, 0]
+    gone = [sum(drops[:number]) for number in range(26)]
+    left = time_left(looked([(4.0 * number, set(IDS[count:1000])) for number, count in enumerate(gone)]), None)
+    until = [
+        sum(count * min(1.0, max(0.0, (at - 4 * number) / 4)) for number, count in enumerate(drops)) for at in range(0, 101, 10)
+    ]
+    rates = [(after - before) / 10 for before, after in pairwise(until)]
+    mean, margin = gone[-1] / 100, 2.5 * stdev(rates) / sqrt(10)
+    assert left is not None
+    assert left.seconds == pytest.approx((1000 - gone[-1]) / mean)
+    assert left.at_least == pytest.approx((1000 - gone[-1]) / (mean + margin))
+    assert left.at_most == pytest.approx((1000 - gone[-1]) / (mean - margin))
+
+
+def test_the_last_part_of_the_time_ends_with_the_last_reading_however_a_sixth_of_it_is_rounded() -> None:
+    """Six times a sixth of this time is more than all of it, by the last bit."""
+    rounded = 120.66026270711713
+    assert 6 * (rounded / 6) > rounded
+    looks = [(20.0 * number, set(IDS[:1000])) for number in range(6)]
+    left, near = (time_left(looked([*looks, (end, set(IDS[100:1000]))]), None) for end in (rounded, 120.66))
+    assert left is not None
+    assert near is not None
+    assert left.at_least == pytest.approx(near.at_least, rel=1e-3)
+
+
 def test_the_dropped_share_of_the_present_subvolume_shortens_the_time_left() -> None:
     watch = looked(evenly(110, 2, 0.5, 50))
     whole, half = time_left(watch, None), time_left(watch, 0.5)
@@ -143,6 +173,14 @@ def test_the_time_that_a_drop_takes_counts_from_the_first_look_at_it() -> None:
     assert (watch.dropping, watch.since, watch.from_before) == (6, 14.0, False)
     watch = watched(watch, 16.0, {6}, None)
     assert (watch.dropping, watch.since, watch.from_before) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("mountpoint", "error"), [("", "MOUNTPOINT is empty"), ("/nowhere", "no folder /nowhere"), ("/proc", "proc, not btrfs")]
+)
+def test_only_a_folder_on_a_mounted_btrfs_can_be_watched(mountpoint: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        require_btrfs(mountpoint)
 
 
 _CHANGES = st.lists(st.tuples(st.floats(0.05, 30), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=80)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,15 @@ def test_the_json_of_one_look_is_what_the_device_says(stopped: tuple[Path, clean
     assert before <= datetime.fromisoformat(answer["dropping"]["since"]) <= datetime.now(UTC)
     assert answer["rate"] is None  # 0.3 seconds are too few
     assert answer["eta"] is None
+
+
+def test_a_drop_has_begun_when_it_was_first_seen(stopped: tuple[Path, cleaner.RootTree], backupd_running: Running) -> None:
+    running = backupd_running("progress", stopped[0], "--json", "--interval", "0.4", env={"PYTHONUNBUFFERED": "1"})
+    assert running.stdout is not None
+    begun = time.monotonic()
+    since = [datetime.fromisoformat(json.loads(running.stdout.readline())["dropping"]["since"]) for _ in range(9)]
+    assert time.monotonic() - begun > 2
+    assert max(since) - min(since) <= timedelta(seconds=1)  # they are whole seconds
 
 
 def test_in_a_pipe_it_prints_the_state_once_and_ends(stopped: tuple[Path, cleaner.RootTree]) -> None:
@@ -187,6 +196,8 @@ def test_what_went_while_it_watched_is_what_the_test_deleted(still: cleaner.Stil
     counts = [int(result[1]) for text in lines if (result := re.search(r" (\d+) deleted subvolumes?[; ]", text))]
     assert max(counts) >= 40
     assert any("dropping: root" in text and " branches" in text for text in lines)
+    held = [result for text in lines if (result := re.search(r" (\d+) deleted subvolumes? \(at least (\d+) held", text))]
+    assert all(int(result[2]) < int(result[1]) for result in held), "those in the cleaner's list count as held"
 
 
 def test_json_goes_on_with_one_object_a_line(still: cleaner.Still, backupd_running: Running) -> None:

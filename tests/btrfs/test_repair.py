@@ -184,6 +184,31 @@ def test_a_folder_that_is_named_serves_only_what_was_recorded(make_btrfs: Callab
     assert (data / "database").stat().st_mode & 0o7777 == 0o4750
 
 
+@pytest.mark.parametrize(
+    "change", ["cp {} {}.new && mv {}.new {}", "printf wrong | dd of={} conv=notrunc status=none && touch -d @1000000000 {}"]
+)
+def test_a_file_of_a_named_folder_that_changes_before_it_is_copied_repairs_nothing(
+    make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path, change: str
+) -> None:
+    """It was compared with the checksum; what is there now may be anything."""
+    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
+    nights.backupd("delete", f"web@{third}", "--now-without-grace")
+    rescue = tmp_path / "rescue" / str(tree).strip("/") / "database"
+    rescue.parent.mkdir(parents=True)
+    rescue.write_bytes((tree / "database").read_bytes())
+    os.utime(rescue, (10**9, 10**9))
+    command = change.replace("{}", shlex.quote(str(rescue)))
+    words = ("repair", f"web@{second}", "--yes", "--from", str(tmp_path / "rescue"))
+    done = does_at(nights, command, "before", "damaged file replaced", *words)
+    assert done.returncode not in (0, 70), done.stdout + done.stderr
+    assert "was replaced" in done.stdout + done.stderr
+    assert nights.names("web") == [first, second]
+    assert not (nights.pool / "hosts/web/.working").exists()
+    rescue.write_bytes((tree / "database").read_bytes())
+    (fate,) = fates(repair(nights, *words[1:])).values()
+    assert {each[0] for each in fate} == {"repaired"}
+
+
 def test_a_folder_that_is_named_may_have_other_filesystems_in_it(
     make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path
 ) -> None:

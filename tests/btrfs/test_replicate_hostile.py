@@ -7,13 +7,20 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from backupd.replicate.naming import ExpectedBackup, NotReceived, require_whole
+from backupd.repo.backup_json import Record
+from backupd.repo.backup_json import write as write_record
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from btrkeep import __version__
 from btrkeep.pool.marker import open_pool
+from btrkeep.pool.subvolume import create, set_received
 from tests.beds import TOP, work
 from tests.beds.deep import deepen
 from tests.beds.nights import Nights
@@ -207,6 +214,34 @@ def test_a_difference_to_another_backup_than_the_one_that_was_named_is_refused(t
     (failed,) = two.fetch(status=1)[0]["failed"]
     assert "difference to another subvolume" in failed["error"]
     assert everything(two.second.pool) == before
+
+
+def test_a_received_copy_is_the_backup_that_was_expected_or_is_refused(shared_btrfs: Path) -> None:
+    """A stream has the mark of the backup that it promises, and within it a record that is another's."""
+    expected = ExpectedBackup("web1", "2026-03-01T220000Z", str(uuid4()))
+    path = shared_btrfs / "hosts/web1/.receiving" / expected.name
+    path.parent.mkdir(parents=True)
+    create(path)
+    with pytest.raises(NotReceived, match="the received copy is incomplete"):  # without a mark
+        require_whole(path, expected)
+    set_received(path, str(uuid4()))
+    with pytest.raises(NotReceived, match="the received copy is incomplete"):
+        require_whole(path, expected)
+    set_received(path, expected.uuid)
+    with pytest.raises(NotReceived, match="describes another backup"):  # it has no record
+        require_whole(path, expected)
+    right = Record("web1", expected.uuid, "complete", datetime(2026, 3, 1, 22, tzinfo=UTC), name=expected.name)
+    for wrong in ({"uuid": str(uuid4())}, {"name": "2026-03-02T220000Z"}, {"state": "running", "name": None}):
+        write_record(path, replace(right, **wrong))
+        with pytest.raises(NotReceived, match="describes another backup"):
+            require_whole(path, expected)
+    write_record(path, replace(right, host="db1"))
+    with pytest.raises(NotReceived, match="names the host 'db1'"):
+        require_whole(path, expected)
+    (path.parent.parent / "notes.json").write_text('{"format": 1, "backups": {}, "was": ["db1"]}')
+    assert require_whole(path, expected).host == "db1", "the host was renamed"
+    write_record(path, right)
+    assert require_whole(path, expected) == right
 
 
 def test_a_stream_without_an_end_is_stopped_and_the_earlier_copy_stays(make_btrfs: Callable[..., Path]) -> None:
