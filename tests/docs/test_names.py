@@ -71,9 +71,10 @@ def test_a_wrong_call_is_found() -> None:
     assert faults("--pool x run --dry-run web1") == []
 
 
-FOREIGN = {"--single-transaction", "--lock-all-tables", "--hosts"}
-"""Options of mariadb-dump and of btrkeep-web, each of a command that the page names."""
-KEYS = {key.name for key in TABLE}
+FOREIGN = {"--single-transaction", "--lock-all-tables", "--hosts", "--sender"}
+"""Options of mariadb-dump, of btrkeep-web and of rsync between its two sides, each of a command that the page names."""
+SOURCE_KEYS = re.findall(r'keys\.pop\("(\w+)"', (TOP / "backupd" / "source" / "btrkeep_source.py").read_text(encoding="utf-8"))
+KEYS = {*(key.name for key in TABLE), *SOURCE_KEYS}
 
 
 @cache
