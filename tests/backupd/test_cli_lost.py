@@ -178,6 +178,21 @@ def test_a_copy_that_is_damaged_or_of_another_pool_is_said_and_set_aside(rehears
     assert path.read_bytes() == edited(content, "format", 2)  # a later version's stays as it is
 
 
+@pytest.mark.slow
+def test_a_small_copy_that_unpacks_to_more_than_any_copy_has_is_not_read_to_its_end(rehearsed: Expiries) -> None:
+    """A pool may come from somebody else. A mebibyte of blanks packs into a kibibyte."""
+    path = copy_of(rehearsed)
+    head = gzip.decompress(path.read_bytes()).splitlines(keepends=True)[0]
+    lose(rehearsed)
+    row = b"[" + b" " * ((1 << 20) - 10) + b"]\n"
+    for text in (head + b"[" + b" " * (1 << 20) + b"]\n", head + row * 257):
+        path.write_bytes(gzip.compress(text))
+        done = rehearsed.backupd("rebuild", check=False)
+        assert done.returncode == 1
+        assert "is larger than a copy can be; it was renamed to" in done.stdout
+        assert not path.exists()
+
+
 def edited(content: bytes, key: str, value: Any) -> bytes:
     head, *lines = gzip.decompress(content).splitlines(keepends=True)
     return gzip.compress(json.dumps({**json.loads(head), key: value}).encode() + b"\n" + b"".join(lines), mtime=0)

@@ -19,6 +19,7 @@ from backupd.repo.backup_json import Record
 from backupd.repo.backup_json import write as write_record
 from backupd.repo.common_backups import common_with, copied_to, write_common, write_copied
 from btrkeep import __version__
+from btrkeep.errors import OperatorError
 from btrkeep.pool.marker import open_pool
 from btrkeep.pool.subvolume import create, set_received
 from tests.beds import TOP, work
@@ -90,6 +91,18 @@ def of_replicas(nights: Nights, *words: str) -> list[tuple[str, str]]:
     """Level and text of the findings of `check` about replicas."""
     answer = json.loads(nights.backupd("check", "--json", *words, check=False).stdout)
     return [(row["level"], row["message"]) for row in answer if row["subject"].startswith("replica")]
+
+
+def test_a_key_without_a_name_of_its_own_names_a_hundred_replicas_and_no_more(nights: Nights) -> None:
+    """Each of them keeps a backup from being deleted, and has a file in the pool."""
+    pool, name = open_pool(nights.pool), "2026-03-01T220000Z"
+    for number in range(100):
+        write_common(pool, f"backup{number}", {"web1": name})
+    with pytest.raises(OperatorError, match="100 replicas already"):
+        write_common(pool, "backup100", {"web1": name})
+    write_common(pool, "backup7", {"web1": "2026-03-02T220000Z"})
+    assert common_with(pool, "backup7") == {"web1": "2026-03-02T220000Z"}
+    assert len(list((pool.path / ".btrkeep/common").iterdir())) == 100
 
 
 def test_check_says_how_a_copy_is_doing_and_whether_the_key_runs_anything_else_there(two: TwoPools) -> None:
