@@ -26,6 +26,7 @@ from btrkeep.decisions.drills import DrillOutcome, DrillResult
 from btrkeep.errors import LockHeld, OperatorError
 from btrkeep.pool.atomic import NO_ROOM
 from btrkeep.pool.subvolume import create
+from btrkeep.process.batch_workers import ProcessKilled
 from btrkeep.units import counted, printable
 
 _MOST = 1_000_000  # names in memory
@@ -131,7 +132,7 @@ def run_restore_drill(context: DrillContext, drill: RestoreDrill, tell: Tell) ->
     with context.scratch() as folder, lock_for_reading(backup.path):
         try:
             done = _restored_and_compared(context, drill, folder, tell, done)
-        except NotFinished as error:
+        except (NotFinished, ProcessKilled) as error:
             done = replace(done, outcome=DrillOutcome.UNFINISHED, text=f"{error.message}; {error.hint}")
         except LockHeld:
             raise

@@ -23,7 +23,8 @@ _KEPT = 8  # newest drills of a host
 class DrillOutcome(StrEnum):
     """`proven`: everything that was tried was restored and is identical. `failed`: a file is missing or differs.
 
-    `unfinished`: the time limit was reached or this machine had too little free space, which proves nothing about the backup.
+    `unfinished`: the time limit was reached, this machine had too little free space, or a process was killed, which proves nothing
+    about the backup.
     """
 
     PROVEN = "proven"

@@ -29,6 +29,16 @@ Then = Callable[[Any], None]
 """Takes the result of the work."""
 
 
+class ProcessKilled(OperatorError):
+    """One of the processes was killed from outside: its batches may be done in part. It proves nothing about the files."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a process of this command was killed",
+            "check the kernel's messages (dmesg) for `Out of memory`, then run the command again",
+        )
+
+
 class BatchWorkers(Closing):
     """Does batches in other processes if there are processors for them, else in this one. `work` must not raise.
 
@@ -121,7 +131,7 @@ class _Worker:
         try:
             socket.send_fds(self._socket, [marshal.dumps(batch)], [source, to])
         except ConnectionError:
-            raise _ended() from None
+            raise ProcessKilled from None
         self.waiting.append(then)
 
     def take(self) -> None:
@@ -130,7 +140,7 @@ class _Worker:
         except ConnectionError:
             answer = b""
         if not answer:
-            raise _ended()
+            raise ProcessKilled
         self.waiting.pop(0)(marshal.loads(answer))  # noqa: S302  from our own fork
 
     def close(self) -> None:
@@ -164,10 +174,3 @@ def _serve(end: socket.socket, work: Work, parent: int) -> None:
             for fd in fds:
                 os.close(fd)
         end.send(marshal.dumps(answer))
-
-
-def _ended() -> OperatorError:
-    return OperatorError(
-        "a process of this command was killed",
-        "check the kernel's messages (dmesg) for `Out of memory`, then run the command again",
-    )

@@ -147,6 +147,25 @@ def test_an_rsync_that_did_not_compare_says_nothing_of_the_backup(large: Nights,
     assert scratch(large) == []
 
 
+KILL_PROCESSES = "for c in $(cat /proc/$PPID/task/$PPID/children); do [ $c = $$ ] || kill -9 $c; done"
+
+
+@pytest.mark.btrfs
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor there are no processes")
+def test_a_process_of_the_restore_that_is_killed_says_nothing_of_the_backup(large: Nights, tmp_path: Path) -> None:
+    """As by the kernel when memory ran out."""
+    for number in range(100):
+        (tmp_path / f"small{number}").write_bytes(os.urandom(1000))
+    large.run()
+    which = (f"web@{large.names('web')[-1]}", "--sample", "all", "--json")
+    done = at_a_checkpoint(large, f"does:{KILL_PROCESSES}", "after", "filesystem synced", *which)
+    (answer,) = json.loads(done.stdout)
+    assert (answer["outcome"], done.returncode) == ("unfinished", 1), answer
+    assert "a process of this command was killed" in answer["text"]
+    assert scratch(large) == []
+    assert json.loads(large.backupd("status", "--json").stdout)["drill"]["state"] == "never"
+
+
 @pytest.mark.btrfs
 def test_odd_names_come_back(make_btrfs: Callable[..., Path], tmp_path: Path) -> None:
     nights = Nights(make_btrfs(size="300M"))
