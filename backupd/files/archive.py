@@ -79,18 +79,28 @@ def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, 
 
 
 def _visits(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry | PlainFiles]:
-    """Yields everything once. Raises OSError, also for what is mounted in the backup."""
+    """Yields everything once. Raises SourceUnreadable, also for what is mounted in the backup."""
     for path in outermost(paths):
-        for visit in walk_grouped(tree, path, _raise_unreadable):
-            if isinstance(visit, PlainFiles):
-                yield visit
-                continue
-            entry = visit.entry
-            if entry.device != tree.device and not tree.owns(entry.device):
-                why = "a mount there hides the files of the backup"
-                raise SourceUnreadable(errno.EXDEV, why, os.fsdecode(entry.path))
-            if not visit.left:
-                yield visit
+        try:
+            yield from _visits_below(tree, path)
+        except SourceUnreadable:
+            raise
+        except OSError as error:
+            raise _of_path(error, path) from error
+
+
+def _visits_below(tree: Tree, path: bytes) -> Iterator[WalkEntry | PlainFiles]:
+    """Raises OSError."""
+    for visit in walk_grouped(tree, path, _raise_unreadable):
+        if isinstance(visit, PlainFiles):
+            yield visit
+            continue
+        entry = visit.entry
+        if entry.device != tree.device and not tree.owns(entry.device):
+            why = "a mount there hides the files of the backup"
+            raise SourceUnreadable(errno.EXDEV, why, os.fsdecode(entry.path))
+        if not visit.left:
+            yield visit
 
 
 def _entries(tree: Tree, paths: Sequence[bytes]) -> Iterator[WalkEntry]:

@@ -19,8 +19,10 @@ from btrkeep.errors import DAMAGED, OperatorError, UsageError
 from btrkeep.fs.file_data import send_run
 from btrkeep.units import printable
 
-_FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+_NO_SPACE = "free some space where the tar is written, and start again"
 _HINTS = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
     errno.EROFS: "write the tar to another filesystem",
     errno.EFBIG: "raise the limit of file sizes (`ulimit -f`), use another filesystem, or restore fewer paths at a time",
 }
@@ -61,9 +63,11 @@ def _write_tar(tree: Tree, paths: Sequence[bytes], out: IO[bytes], tell: Tell) -
 
 @contextmanager
 def _failures_reported() -> Iterator[None]:
-    """Raises OperatorError for an error that makes a tar incomplete."""
+    """Raises OperatorError for an error that makes a tar incomplete, except PlaceOccupied."""
     try:
         yield
+    except PlaceOccupied:
+        raise
     except BrokenPipeError:
         raise OperatorError(
             "the tar archive is incomplete: the reading program closed the pipe", "check that program's error message"
@@ -73,14 +77,14 @@ def _failures_reported() -> Iterator[None]:
         raise OperatorError(f"the tar is incomplete: {error.strerror}", hint) from error
     except SpoolTooLarge as error:
         raise OperatorError(f"the tar is incomplete: {error.strerror}", "restore fewer paths at a time") from error
-    except OSError as error:
-        if error.errno in DAMAGED and isinstance(error, SourceUnreadable):
-            path = printable(error.filename)
-            raise OperatorError(f"the tar is incomplete: {path}: {error.strerror}", _DAMAGED_HINT) from error
-        if error.errno not in _FATAL:
+    except SourceUnreadable as error:
+        if error.errno not in DAMAGED:
             raise
-        hint = _HINTS.get(error.errno, "free some space where the tar is written, and start again")
-        raise OperatorError(f"the tar is incomplete: {error.strerror}", hint) from error
+        path = printable(error.filename)
+        raise OperatorError(f"the tar is incomplete: {path}: {error.strerror}", _DAMAGED_HINT) from error
+    except OSError as error:  # of the place where it is written: the backup is not to blame
+        hint = _HINTS.get(error.errno or 0, "check the filesystem where the tar is written, and the kernel's messages (dmesg)")
+        raise OperatorError(f"the tar is incomplete: {error.strerror or error}", hint) from error
 
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> ArchiveResult:
@@ -126,12 +130,13 @@ def write_file(tree: Tree, paths: Sequence[bytes], file: Path, replace: bool, te
 def _written(folder: int, name: bytes, replace: bool, write: Callable[[IO[bytes]], ArchiveResult]) -> ArchiveResult:
     temporary, undeleted = _PREFIX + os.urandom(8).hex().encode("ascii"), dict[bytes, str]()
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-        with _failures_reported(), os.fdopen(fd, "wb", _SMALL) as out:
-            done = write(out)
-            out.flush()
-            os.fsync(fd)
-        put(folder, temporary, name, _existing(folder, name) if replace else None)
+        with _failures_reported():
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            with os.fdopen(fd, "wb", _SMALL) as out:
+                done = write(out)
+                out.flush()
+                os.fsync(fd)
+            put(folder, temporary, name, _existing(folder, name) if replace else None)
     except BaseException as error:
         remove_unfinished(folder, temporary, undeleted)
         if isinstance(error, PlaceOccupied):

@@ -1,6 +1,7 @@
 """`backupd restore` that is stopped, killed, runs into a full disk or is to write where it must not."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -26,9 +27,11 @@ from btrkeep.process.progress import Cancelled
 from tests.beds import differences, manifest, work
 from tests.beds.anyone import NOBODY
 from tests.beds.everything import write
+from tests.beds.faults import failing_disk
 from tests.beds.nights import Nights
 from tests.beds.watch import wait_for
 from tests.beds.within import Within, restore
+from tests.beds.work import error_and_hint
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
 
@@ -429,3 +432,39 @@ def _filled_with_data(point: Path) -> list[Path]:
         filler.unlink()
     work("btrfs", "filesystem", "sync", point)
     return fillers[::2]
+
+
+def test_a_filesystem_that_does_not_take_a_tar_is_not_taken_for_an_unreadable_backup(nights: Nights, tmp_path: Path) -> None:
+    top = big(nights, 1)
+    with failing_disk() as disk:
+        disk.fail()
+        done = nights.backupd("restore", "web1", top, "--tar", disk.point / "out.tar", check=False)
+        assert error_and_hint(done, 1)[0] == "the tar is incomplete: Input/output error"
+        assert not list(disk.point.iterdir())
+        disk.flag.unlink()
+        work("mount", "-o", "remount,ro", disk.point)
+        done = nights.backupd("restore", "web1", top, "--tar", disk.point / "out.tar", check=False)
+        assert error_and_hint(done, 1) == ("the tar is incomplete: Read-only file system", "write the tar to another filesystem")
+
+
+def test_a_restore_whose_data_the_disk_did_not_take_has_failed_and_the_next_one_names_them(nights: Nights) -> None:
+    """Other processes write most of them."""
+    top = nights.source / "many"
+    for number in range(600):
+        write(top / f"folder{number % 2}" / f"file{number}").write_bytes(os.urandom(5000))
+    nights.host("web1", top)
+    nights.run("web1")
+    with failing_disk() as disk:
+        out = disk.point / "out"
+        words = ("restore", "--json", "web1", top, "--to", out)
+        disk.fail()
+        done = Nights.backupd(nights, *words, check=False)
+        assert error_and_hint(done, 1)[0] == f"{out}: Input/output error"
+        assert disk.failed_writes() > 0
+        disk.flag.unlink()
+        done = Nights.backupd(nights, *words, check=False)
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["differences"]["count"] > 0
+        assert json.loads(Nights.backupd(nights, *words, "--overwrite=all").stdout)["good"]
+        disk.read_again()
+        assert differences(manifest(top), manifest(out / "many")) == []
