@@ -399,9 +399,17 @@ class LocalRestore:
     def _tidy(self, visit: Visit, to: Destination) -> None:
         """Removes temporary files of a killed restore, except a file of the backup that has such a name."""
         folder = to.folder(visit.place)
-        if leftovers(folder):
+        if names := leftovers(folder):
             # leftovers of a killed restore in the staging folder were deleted
-            self._remove_leftovers(folder, visit.place, {STAGING, *self.tree.names(visit.entry.path)})
+            ours = {name for name in names if self._is_in_backup(visit.entry.path.rstrip(b"/") + b"/" + name)}
+            self._remove_leftovers(folder, visit.place, {STAGING} | ours)
+
+    def _is_in_backup(self, path: bytes) -> bool:
+        try:
+            self.tree.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _remove_leftovers(self, folder: int, place: Names, kept: Container[bytes]) -> None:
         undeleted = Undeleted()
