@@ -1,7 +1,9 @@
 """Plain files are restored many at a time, by several processes: the result is the same, whatever entries are in between."""
 
 import errno
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +22,9 @@ from backupd.files.tree import Descent, Tree
 from backupd.files.walking import PlainFile
 from tests.beds import TOP, cgroups, differences, exclusive_bytes, manifest, work
 from tests.beds.everything import write
+from tests.beds.faults import damage
 from tests.beds.nights import Nights
+from tests.beds.watch import does_at
 from tests.beds.within import restore
 
 pytestmark = [pytest.mark.root, pytest.mark.btrfs]
@@ -284,3 +288,51 @@ def test_what_the_disk_does_not_read_again_for_the_comparison_is_named(
         done = doing.run(doing.preview())
     places = [os.fsencode(out / "many" / name) for name in ("folder3", "wide/file0005")]
     assert sorted(done.differences.samples) == [(place, "it cannot be read in the backup: Input/output error") for place in places]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_the_disk_does_not_give_to_a_process_is_named_and_all_else_is_restored(
+    make_btrfs: Callable[..., Path], tmp_path: Path, when: str
+) -> None:
+    """While files are copied, or afterwards, while they are compared."""
+    nights, top, out = Nights(make_btrfs(size="400M")), tmp_path / "many", tmp_path / "out"
+    for number in range(300):
+        write(top / "wide" / f"file{number}").write_bytes(os.urandom(5000))
+    for number in range(60):
+        write(top / f"folder{number % 20}" / f"file{number}").write_bytes(os.urandom(5000))
+    nights.host("web1", top)
+    nights.run("web1")
+    bad = ["folder7/file27", "folder8/file8", "wide/file0", "wide/file123", "wide/file299"]
+    program = (
+        "import sys; from pathlib import Path; from tests.beds.faults import damage_in_use; "
+        "damage_in_use(Path(sys.argv[1]), *(Path(name).read_bytes()[:4096] for name in sys.argv[2:]))"
+    )
+    damaging = shlex.join(
+        ["env", f"PYTHONPATH={TOP}", sys.executable, "-c", program, str(nights.top), *(str(top / name) for name in bad)]
+    )
+    words = ("restore", "--json", "web1", str(top), "--to", str(out))
+    if when == "before":
+        damage(nights.top, *((top / name).read_bytes()[:4096] for name in bad))
+        done = nights.backupd(*words, check=False)
+    else:
+        done = does_at(nights, damaging, "after", "filesystem synced", *words)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["good"]) == (1, False)
+    named = answer["problems" if when == "before" else "differences"]["samples"]
+    why = "Input/output error" if when == "before" else "differs: Input/output error"
+    assert sorted((sample["place"], sample["why"]) for sample in named) == [(str(out / "many" / name), why) for name in bad]
+    assert answer["problems"]["count"] + answer["differences"]["count"] == len(bad)
+    missing = {line for line in differences(manifest(top), manifest(out / "many")) if "mtime" not in line}
+    assert len(missing) == (len(bad) if when == "before" else 0)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one processor there are no processes")
+def test_a_process_that_is_killed_while_it_compares_leaves_no_good_result(nights: Nights, tmp_path: Path) -> None:
+    top, out = _many(nights), tmp_path / "out"
+    kill = "for c in $(cat /proc/$PPID/task/$PPID/children); do [ $c = $$ ] || kill -9 $c; done"
+    words = ("restore", "--json", "--privileged", "web1", str(top), "--to", str(out))
+    done = does_at(nights, kill, "after", "filesystem synced", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "a process of this command was killed" in done.stderr
+    assert json.loads(nights.backupd(*words).stdout)["good"]
+    assert differences(manifest(top), manifest(out / "many")) == []
