@@ -51,7 +51,8 @@ class Measured:
 
 
 def make_site(pool: Path, folder: Path, hosts: int = 3000, count: int = 32, state: Path | None = None) -> Path:
-    """A rehearsal pool at `pool` and its catalogue in `folder`; the configuration's file. `state` has such a one, to be copied."""
+    """Makes a rehearsal pool at `pool` and its catalogue in `folder`; returns the configuration's file. `state`: a folder with such
+    a catalogue, which is copied instead."""
     config = folder / "large.toml"
     config.write_text(configuration(pool, folder / "state", hosts), encoding="utf-8")
     work(sys.executable, "-m", "backupd", "--config", config, "init", "--rehearsal", pool, cwd=TOP)

@@ -21,12 +21,12 @@ DAMAGED = (errno.EIO, errno.EUCLEAN, errno.EBADMSG)
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Returns True if it is an OSError with such a number."""
+    """Returns True if it is an OSError with one of the numbers in DAMAGED."""
     return isinstance(error, OSError) and error.errno in DAMAGED
 
 
 def is_caused_by_damage(error: BaseException) -> bool:
-    """Returns True if it is an OSError with such a number, or was raised from one."""
+    """Returns True if it is an OSError with one of the numbers in DAMAGED, or was raised from one."""
     return is_damage(error) or is_damage(error.__cause__)
 
 

@@ -58,7 +58,7 @@ HOST_SUCCESS = Metric(
 HOST_AGE = Metric(
     "btrkeep_host_last_success_age_seconds",
     "gauge",
-    "Seconds since the newest complete backup started. Rules use the timestamp.",
+    "Seconds since the newest complete backup started. Alert rules should use the timestamp instead.",
     ("host",),
 )
 HOST_DURATION = Metric(

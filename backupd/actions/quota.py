@@ -50,8 +50,8 @@ def read_state(config: Config, pool: Pool) -> QuotaState:
 
 
 def costs(kernel: str, version: str) -> tuple[str, ...]:
-    """Returns the costs of enabling them, one sentence each, the most serious first. `kernel`, `version`: of this machine and of
-    btrfs-progs.
+    """Returns the costs of enabling simple quotas, one sentence each, the most serious first. `kernel`, `version`: the releases of
+    this machine's Linux and btrfs-progs.
     """
     older = (
         "kernels before 6.7 can no longer mount the filesystem, and btrfs-progs before 6.7 cannot check or repair it; "
@@ -81,7 +81,7 @@ def programs() -> tuple[str, bool]:
 
 
 def require_enableable(pool: Pool) -> None:
-    """Raises OperatorError if they cannot be switched on."""
+    """Raises OperatorError if simple quotas cannot be enabled."""
     if not qgroups.is_known_to_kernel():
         raise OperatorError(
             f"Linux {platform.release()} has no simple quotas", "they need Linux 6.7; all other functions work without them"

@@ -45,11 +45,11 @@ _BEGAN = "notify_began"
 def command(ctx: click.Context, unit: str | None, digest: bool, test: bool, dry_run: bool, as_json: bool) -> int:
     """Find problems, and send new ones to the URLs in [notify]: failures, recoveries, and once a day a summary.
 
-    A timer runs it every few minutes. A problem that persists is reported once, and one that recurs does not fill a mailbox.
-    Messages that could not be sent are sent again the next time. Without urls, alarms are still stored, for the dashboard and
-    `metrics`; once there are urls, current alarms are sent as new.
+    A timer runs it every few minutes. A problem that persists is reported once; one that comes and goes causes at most three
+    messages a day. Messages that could not be sent are sent again the next time. Without urls, alarms are still stored, for the
+    dashboard and `metrics`; once there are urls, current alarms are sent as new.
 
-    Exit status 1 if no URL accepted a message; with --test, if any URL did not.
+    Exit status 1 if no URL accepted a message; with --test, if any URL did not accept it.
     """
     if sum((unit is not None, digest, test)) > 1:
         raise UsageError("--failed, --digest and --test exclude each other", "`backupd notify --help` explains them")

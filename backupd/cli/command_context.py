@@ -79,7 +79,7 @@ def complete_group(ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def completing_config(ctx: click.Context) -> Config | None:
-    """The configuration, for a completion; None if it cannot be read."""
+    """Returns the configuration for completing names; None if it cannot be read."""
     words = ctx.find_root().params
     try:
         return load_usable(words["pool_name"], Path(words["config_file"]) if words["config_file"] else None)

@@ -199,7 +199,7 @@ def _completed(ctx: click.Context, incomplete: str, names: Callable[[Pool, str],
 
 
 def completing(ctx: click.Context) -> Pool | None:
-    """The pool, for a completion."""
+    """Returns the pool for completing names; None if it cannot be opened."""
     opened_pool = _config_and_pool(ctx)
     return opened_pool[1] if opened_pool else None
 

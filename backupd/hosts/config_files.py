@@ -292,7 +292,7 @@ def _require_utf_8(text: str) -> None:
             line.encode()
         except UnicodeEncodeError:
             hint = "rename it, or name the folder above it"
-            raise UsageError(f"{printable(line)}: this is not UTF-8, as a configuration must be", hint) from None
+            raise UsageError(f"{printable(line)}: this is not valid UTF-8, which the configuration requires", hint) from None
 
 
 def _put(path: Path, text: str | None) -> None:

@@ -32,7 +32,7 @@ from btrkeep.units import counted, format_duration, format_size, format_time, pa
 
 
 def complete_offsite(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The configured repositories, for a completion."""
+    """Completes the name of a configured repository."""
     config = completing_config(ctx)
     return [name for name in config.offsites if name.startswith(incomplete)] if config else []
 

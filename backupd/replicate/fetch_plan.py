@@ -159,7 +159,7 @@ _LONGEST_WHY = 1000  # characters of a reason sent by another pool
 
 
 def mark_of(notes: Notes) -> ReplicaMark | None:
-    """Returns the replica of which the host is a copy; None if it is backed up here."""
+    """Returns the pool and the replica from which the host was fetched; None if it is backed up here."""
     return ReplicaMark(str(notes.replica.get("pool")), str(notes.replica.get("name"))) if notes.replica else None
 
 
@@ -183,10 +183,10 @@ def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | Non
 
 
 def require_marked(context: ReplicationContext, far: RemotePool, host: str) -> None:
-    """Records the replica of which the host is a copy, before any backup of it is here. Needs the host's lock.
+    """Records the pool and the replica from which the host is fetched, before its first backup arrives. Needs the host's lock.
 
-    Raises OperatorError if it is a copy of another pool, or belongs to another replica, which may have fetched it since the plan
-    was made.
+    Raises OperatorError if it was fetched from another pool, or belongs to another replica, which may have fetched it since
+    the plan was made.
     """
     folder = context.pool.host(host)
     notes, wanted = read_notes(folder), ReplicaMark(far.id, context.replica.name)

@@ -43,7 +43,7 @@ class ConcurrencyLimit(Places):
 
     @contextmanager
     def taken(self, viewer: Viewer) -> Iterator[None]:
-        """A slot. Raises RequestRefused, of kind busy."""
+        """Takes a slot. Raises RequestRefused, of kind busy."""
         try:
             self.take(viewer)
         except NoPlace as error:

@@ -67,11 +67,11 @@ SSH_OPTIONS = ConfigKey((*SHARED, REPLICA, PUSH), kinds.SSH_OPTIONS, [], '["Prox
 POOL_NAME = ConfigKey((REPLICA, PUSH), kinds.POOL_NAME, "main", '"office"',
     "The pool's name on the other backup server. A forced command there overrides it.", False)
 MAX_AGE = ConfigKey((VERIFY, DRILL, REPLICA, PUSH, FETCHED_BY, OFFSITE), kinds.DURATION, None, '"3d"',
-    "The age at which the newest copy of a host's backup counts as late, and how long a disk may be away. Without it: twice "
-    "``every``. In [fetched_by.NAME]: how long the copy NAME may go without fetching from this pool. Without it: two days; "
-    "without the section, there is no warning. In [drill]: the age of the newest proven restore. Without it: five weeks, once "
-    "there is one. In [verify]: how long ago data of each host may have been read, by ``verify`` or a scrub. Without it: sixty "
-    "days, once some were read.",
+    "``backupd check`` warns when something is older than this. In [replica.NAME], [push.NAME] and [offsite.NAME]: the newest "
+    "copy of a host's backup. A disk that is carried away may stay away as long. Without it: twice ``every``. In "
+    "[fetched_by.NAME]: the last time that the replica NAME fetched from this pool. Without it: two days; without the section, "
+    "there is no warning. In [drill]: the newest proven restore. Without it: five weeks, after the first one. In [verify]: the "
+    "last time that ``verify`` or a scrub read data of a host. Without it: sixty days, after the first time.",
     False)
 
 

@@ -131,7 +131,7 @@ TABLE: Mapping[tuple[str, str], Advice] = {
         "No backup starts until there is free space: keep fewer backups, balance, or add a device.",
         "backupd check", "pool"),
     (kinds.ROOM, kinds.UNALLOCATED): Advice(
-        "Metadata needs unallocated space: the command shows what frees some.",
+        "Metadata needs unallocated space: the command shows how to free some.",
         "backupd doctor", "doctor"),
     (kinds.FAILURE, kinds.SCHEDULE): Advice(
         "Runs do not start often enough: enable the timer btrkeep-backup@, or check why it does not run.",

@@ -336,8 +336,8 @@ OBSTACLES: Mapping[Obstacle, str] = {
     Obstacle.BACKED_UP_HERE: "it is backed up into this pool itself: rename one of the two",
     Obstacle.OF_ANOTHER_POOL: "it is a copy of another pool ({text}): `backupd promote` or `forget` it, or name other hosts",
     Obstacle.OF_ANOTHER_REPLICA: "the replica {text} has it too: name it in the `hosts` of only one of the two",
-    Obstacle.NAME_REUSED_THERE: "this pool's backups of it belong to the host that is now called {text} there: first run "
-    "`backupd rename {host} {text}` here, with another name if {text} has backups here; then it is fetched",
+    Obstacle.NAME_REUSED_THERE: "the other pool now calls this host {text}, and calls a different host {host}; first run "
+    "`backupd rename {host} {text}` here, or choose another name if {text} has backups here; then {host} is fetched",
     Obstacle.OTHER_NAME_HERE: "this pool has backups of it as {text}: `backupd rename {text} {host}`, or `forget` one of the two",
     Obstacle.RENAMED_THERE: "it was {text}: `backupd rename {text} {host}` here too",
     Obstacle.FORGOTTEN_HERE: "it is forgotten here: `backupd forget {host} --undo` undoes that",

@@ -47,7 +47,7 @@ def output_of(site: Nights, *words: str, now: str = NOW) -> str:
 
 
 def by_hand(complete: list[datetime], daily: int, weekly: int, monthly: int, at_least: int = 3) -> set[str]:
-    """The names that such a policy keeps, from the calendar alone."""
+    """Computes, from the calendar alone, the names that a policy with these counts keeps."""
     kept = set(complete[-at_least:])
     for count, period in ((daily, "%Y-%m-%d"), (weekly, "%G-%V"), (monthly, "%Y-%m")):
         first: dict[str, datetime] = {}

@@ -70,7 +70,7 @@ def test_one_other_readable_byte_is_enough_to_refuse_a_file(files: Files, blocks
 
 
 def test_what_differs_only_in_an_unreadable_block_cannot_be_seen(files: Files) -> None:
-    """Therefore such a copy never counts as proven."""
+    """Therefore a copy with unreadable blocks never counts as proven."""
     files.unreadable = {2}
     os.pwrite(files.good, b"other", 2 * BLOCK)
     assert files.equal() == SIZE - BLOCK

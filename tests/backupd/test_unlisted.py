@@ -28,7 +28,7 @@ def deep(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_folders_that_take_too_long_to_count_are_reported_as_not_counted(deep: Path) -> None:
-    """Each start of such a path is one that the host may mean, and each takes a walk through all of it."""
+    """Each beginning of such a path could be the folder that the host means, and to check one, the whole path is walked."""
     hostile = [b"/srv" * DEEP + b"/x%d" % number for number in range(3000)]
     asked = 0
 

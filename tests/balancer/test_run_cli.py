@@ -477,7 +477,7 @@ def test_the_page_names_every_ending_every_outcome_and_every_option_that_decides
 
 
 def test_no_flag_is_false_when_given() -> None:
-    """click 8.3.0 takes such a flag_value for the default too: the run then never made way for backups, asked to or not."""
+    """click 8.3.0 also uses flag_value=False as the default: a run then never waited for backups, with --no-yield or without it."""
     options = [param for param in run_command.params if isinstance(param, click.Option) and param.is_flag]
     assert [option.name for option in options if option.flag_value is False] == []
     for words, yields in (([], True), (["--no-yield"], False)):

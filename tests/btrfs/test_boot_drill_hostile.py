@@ -72,7 +72,7 @@ def test_a_system_cannot_choose_to_be_booted_as_the_servers_own_root(vm: System)
 
 
 def test_settings_that_a_file_of_systemd_has_for_it_are_not_used(vm: System, tmp_path: Path) -> None:
-    """A backup from another server may have such a file beside its data; this one is where systemd trusts it most."""
+    """A backup from another server may have a .nspawn file beside its data. The test puts one where systemd trusts it most."""
     (tmp_path / "secret").write_text(SECRET)
     pool = json.loads((vm.pool / ".btrkeep/pool.json").read_text())["id"]
     folder = Path("/run/systemd/nspawn")

@@ -20,7 +20,7 @@ from tests.btrfs.test_import_random import Source
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root]
 _LINKS = {"middle": ("first", "third"), "first": ("middle",), "last": ("middle",), "third": ()}
-"""From which servers each one fetches: a chain, and two that fetch from each other."""
+"""The servers from which each server fetches: a chain, and two servers that fetch from each other."""
 _NONE = "-"
 
 
@@ -52,7 +52,7 @@ class Found:
 
 
 class History:
-    """Four servers, two machines, and what happens to them."""
+    """A random sequence of backups, fetches, renames and deletions on four servers, which back up two machines."""
 
     def __init__(self, make: Callable[..., Path], seed: int) -> None:
         self.chance = random.Random(seed)

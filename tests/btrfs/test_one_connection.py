@@ -355,7 +355,7 @@ def test_an_sshd_that_refuses_further_logins_is_named_with_the_line_for_its_conf
 
 
 def test_connect_compares_the_sshd_of_several_hosts_with_the_connections_of_a_run(nights: Nights, sshd: ssh.Sshd) -> None:
-    """The key's command simulates an sshd with such a configuration in the usual place."""
+    """The key's command runs sshd -T with the low MaxStartups, as if that file were the host's sshd_config."""
     path, forced, config = nights.source / "srv", nights.top / "forced", nights.top / "sshd_config"
     path.mkdir()
     config.write_text((sshd.folder / "sshd_config").read_text().replace("MaxStartups 100", "MaxStartups 1:100:1"))

@@ -186,7 +186,7 @@ def test_a_host_that_only_has_the_same_name_is_not_demoted(make_btrfs: Callable[
 
 @pytest.mark.parametrize(("output", "version"), [("v5.16.2", 1), ("v6.2", 2), ("v6.17.1", 2), ("v12.0", 2), ("nothing", 1)])
 def test_what_comes_is_a_stream_that_the_program_here_knows(make_btrfs: Callable[..., Path], output: str, version: int) -> None:
-    """One that says it is of such a version stands before the real one."""
+    """A script that prints this version precedes the real btrfs in PATH."""
     two = TwoPools(make_btrfs(), make_btrfs())
     name = two.night("2026-03-01T22:00:00Z", "a")
     folder, streams = two.second.top / "bin", two.second.top / "streams"

@@ -395,7 +395,7 @@ def test_of_two_that_began_at_once_the_one_that_is_not_finished_is_the_newest(ca
 
 
 def test_what_is_stamped_in_the_future_is_no_newest_one_and_is_told_apart(catalogue: Catalogue) -> None:
-    """One host has three good ones and two from a night with a wrong clock, one has such a one only."""
+    """One host has three good backups and two of which the time is in the future. The other host has only one of the latter."""
     ahead = [EVENING + timedelta(days=1500 + day) for day in range(2)]
     for number, started in enumerate([EVENING, EVENING + timedelta(days=1), EVENING + timedelta(days=2), *ahead]):
         catalogue.put_backup(replace(BACKUP, host="web1", name=f"n{number}", started=started))

@@ -71,7 +71,7 @@ def bed(_shared_mount: Path) -> Iterator[Bed]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """The made-up site of 40 hosts, through our catalogue and through SQLite alone."""
+    """Yields the catalogue of a generated site of 40 hosts, the same file opened in SQLite, and the site's present time."""
     site = shared_site(tmp_path_factory)
     with Catalogue.open_readonly(site.state) as catalogue:
         plain = sqlite3.connect(f"file:{site.state / 'catalogue.sqlite'}?mode=ro", uri=True)

@@ -110,7 +110,7 @@ def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
             "error",
             f"{printable(str(key_file.path))} {'is missing' if key_file.mode is None else 'has no host in it'}",
             "a host whose key is not in it is not contacted",
-            "any machine that answers is trusted: compare the keys with those of the hosts",
+            "ssh-keyscan accepts any machine that answers: compare the keys with those on the hosts",
             (command,),
             hint=f"`{command}`, and compare the keys with the hosts' own",
         )
@@ -120,8 +120,8 @@ def known_hosts(key_file: KeyFile) -> Iterator[Finding]:
             "known-hosts",
             "error",
             f"{printable(str(key_file.path))} has mode {key_file.mode:04o}: others can write to it",
-            "users who can write to it decide which machine is accepted as which host",
-            "none. Compare its keys with those of the hosts",
+            "users who can write to it can make ssh accept another machine instead of a host",
+            "none. Afterwards compare the keys in it with those on the hosts",
             steps=(step,),
             hint=f"`{step.line}`",
         )

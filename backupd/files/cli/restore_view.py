@@ -91,7 +91,7 @@ def _say_withheld(withheld: Withheld) -> None:
             say(f"{before}{counted(count.number, noun)}")
             _samples(count)
     if withheld.number:
-        say("they would work on this machine at once; --privileged restores them")
+        say("they would take effect on this machine at once; --privileged restores them")
 
 
 def _samples(count: RestoreCount) -> None:

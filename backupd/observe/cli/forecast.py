@@ -67,7 +67,7 @@ def lines(answers: dict[str, FullForecast | TooLittleHistory], moments: list[dat
     for name, answer in forecasts.items():
         head = f"{name:<10} {format_size(answer.now):>9}  "
         text += textwrap.wrap(head + words(answer), width(), subsequent_indent=" " * len(head))
-    return [*text, "", *textwrap.wrap("The range: with the fastest growth so far, and with the slowest.", width())]
+    return [*text, "", *textwrap.wrap("In brackets: the same for the slowest and the fastest growth so far.", width())]
 
 
 def words(answer: FullForecast) -> str:

@@ -109,7 +109,8 @@ def _say(findings: SourceFindings) -> None:
         + (f"; {comparison.differing:,} with different content, although size and time are equal:" if findings.differing else "")
     )
     if findings.passed_over:
-        print_wrapped(f"{counted(findings.passed_over, 'file')} skipped, because they take too long: --time")
+        skipped = counted(findings.passed_over, "file")
+        print_wrapped(f"{skipped} skipped, because comparing them takes more than half of --time: use a longer --time")
     for path in findings.differing[:_SHOWN]:
         print_wrapped(f"  {printable(_text(path))}")
     if (more := len(findings.differing) - _SHOWN) > 0:

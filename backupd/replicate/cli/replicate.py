@@ -32,7 +32,7 @@ from btrkeep.units import format_time
 
 
 def complete_replica(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """The configured replicas, and the servers to which backups are sent, for a completion."""
+    """Completes the name of a configured replica, or of a server to which backups are sent."""
     config = completing_config(ctx)
     return [name for name in (*config.replicas, *config.pushes) if name.startswith(incomplete)] if config else []
 

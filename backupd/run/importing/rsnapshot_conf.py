@@ -1,7 +1,7 @@
-"""rsnapshot.conf: where its snapshots are, and the settings that btrkeep has, too.
+"""Reads rsnapshot.conf: the folder of its snapshots, and the settings that btrkeep also has.
 
-Parameters are separated by tabs; rsnapshot requires them, but copies of the file often have spaces, which are also accepted. A
-command in backquotes is never run.
+rsnapshot requires tabs between parameters. Spaces are accepted as well, because copies of the file often have them. A command in
+backquotes is never run.
 """
 
 import os

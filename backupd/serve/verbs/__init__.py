@@ -39,7 +39,7 @@ class Verb:
 
     @contextmanager
     def place(self, viewer: Viewer) -> Iterator[None]:
-        """A slot of the verb's limit and of the limit for all. Raises RequestRefused, of kind busy."""
+        """Takes a slot of the verb's limit and one of the limit on all requests. Raises RequestRefused, of kind busy."""
         with _ALL.taken(viewer), self.limit.taken(viewer):
             yield
 
@@ -49,11 +49,11 @@ _ALL = ConcurrencyLimit(16, 10)
 _STREAMS = ConcurrencyLimit(10, 5)
 """Streams last as long as the client reads, so slots are kept free for others."""
 _HEAVY = ConcurrencyLimit(4, 2)
-"""These verbs may read for any time."""
+"""Verbs that may read for an unlimited time."""
 _LISTS = ConcurrencyLimit(8, 4)
-"""Sorting a folder of a million names takes seconds."""
+"""Verbs that sort folders, which takes seconds for a million names."""
 _SCANS = ConcurrencyLimit(6, 3)
-"""These verbs wait for each other, at most a minute."""
+"""Verbs that wait for each other, at most a minute."""
 _SHORT = ConcurrencyLimit(12, 6)
 _HOST = {"host": Argument(checks.host)}
 _BACKUP = {**_HOST, "backup": Argument(checks.which)}
