@@ -48,6 +48,7 @@ HIDDEN = ".btrkeep-source"  # the folder of our snapshots at the top of a btrfs 
 NEVER = (".snapshots", HIDDEN)  # nested subvolumes below these names are others' snapshots, and ours
 PREFIX = "btrkeep-source-"  # of LVM volumes and ZFS snapshots
 MOST_NESTED = 2000
+MOST_PATHS = 2000
 SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 SESSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})-(\d{8}T\d{6}Z)-[0-9a-f]{6}")
 LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
@@ -275,6 +276,18 @@ def is_remote(mount: MountEntry) -> bool:
     return mount.kind in REMOTE or mount.kind.startswith("fuse.")
 
 
+def has_folder(root: int, path: str) -> bool:
+    """Whether a path below the folder `root` is a folder, and goes through no symlink."""
+    try:
+        fd = open_below(root, path)
+    except OSError:
+        return False
+    try:
+        return stat.S_ISDIR(os.fstat(fd).st_mode)
+    finally:
+        os.close(fd)
+
+
 def open_below(root: int, path: str) -> int:
     """Opens a path below the folder `root` without following any symlink, for use as a mount's end."""
     fd = os.open(".", os.O_PATH | os.O_DIRECTORY, dir_fd=root)
@@ -365,7 +378,8 @@ def nested_subvolumes(fd: int) -> List[str]:
             try:
                 fcntl.ioctl(fd, INO_LOOKUP_USER, name)
             except OSError as error:
-                if error.errno in (errno.EACCES, errno.ENOENT):  # not below this folder, or deleted
+                # Not below this folder, deleted, or with a path so long that rsync cannot read it either.
+                if error.errno in (errno.EACCES, errno.ENOENT, errno.ENAMETOOLONG):
                     continue
                 raise
             above, last = bytes(name[272:]).split(b"\0")[0], bytes(name[16:272]).split(b"\0")[0]
@@ -383,10 +397,7 @@ def is_read_only_subvolume(fd: int) -> bool:
 
 
 def hidden_folder(top: int) -> int:
-    """Opens the folder of our snapshots at the top of a subvolume, and makes it if it is missing. Raises OSError if a user made
-    it."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(HIDDEN, 0o700, dir_fd=top)
+    """Opens the folder of our snapshots at the top of a subvolume. Raises OSError if it is missing or a user made it."""
     fd = os.open(HIDDEN, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
     owner = os.fstat(fd)
     if owner.st_uid != os.geteuid() or owner.st_mode & 0o077:
@@ -397,6 +408,8 @@ def hidden_folder(top: int) -> int:
 
 def take_btrfs(piece: Dict[str, Any]) -> None:
     with opened(piece["folder"]) as top, opened(piece["of"]) as source:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(HIDDEN, 0o700, dir_fd=top)
         folder = hidden_folder(top)
         try:
             words = struct.pack("=qQQ32x4040s", source, 0, SUBVOL_RDONLY, piece["name"].encode())
@@ -408,7 +421,10 @@ def take_btrfs(piece: Dict[str, Any]) -> None:
 def remove_btrfs(piece: Dict[str, Any]) -> None:
     try:
         with opened(piece["folder"]) as top:
-            folder = os.open(HIDDEN, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            try:
+                folder = hidden_folder(top)
+            except OSError:  # nothing was made; or a user owns the top and has put another folder or a link in its place, in which
+                return  # root deletes nothing: it may contain somebody else's subvolumes
             try:
                 with contextlib.suppress(FileNotFoundError):
                     fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, piece["name"].encode())))
@@ -416,8 +432,18 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
                 os.close(folder)
             with contextlib.suppress(OSError):
                 os.rmdir(HIDDEN, dir_fd=top)
-    except FileNotFoundError:  # the filesystem is no longer mounted, or nothing was made
+    except (FileNotFoundError, NotADirectoryError):  # the filesystem is no longer mounted
         pass
+
+
+def snapshots_in(point: str) -> List[str]:
+    """Returns the names in our folder at the top of a subvolume. Raises OSError if there is none, or a user made it."""
+    with opened(point) as top:
+        folder = hidden_folder(top)
+        try:
+            return os.listdir(folder)
+        finally:
+            os.close(folder)
 
 
 # --- LVM and ZFS ----------------------------------------------------------------------------------------------------------------
@@ -518,8 +544,9 @@ def make_plan(mounts: Sequence[MountEntry], paths: Sequence[str], config: Source
     """Plans the snapshots for the paths. Changes nothing."""
     plan, wanted = SnapshotPlan(session), {name for path in paths for name in (path, os.path.realpath(path))}
     tops = btrfs_tops(mounts) if "btrfs" in config.methods else {}
+    holders = {holder(mounts, path).point for path in wanted}
     for mount in mounts:
-        is_wanted = any(is_below(mount.point, path) or holder(mounts, path) is mount for path in wanted)
+        is_wanted = mount.point in holders or any(is_below(mount.point, path) for path in wanted)
         if not is_wanted or mount.kind in PSEUDO:
             continue
         before = len(plan.places)
@@ -609,15 +636,21 @@ def _plan_nested(
         is_wanted = any(is_below(path, each) or is_below(each, path) for each in wanted)
         if not is_wanted or set(NEVER) & set(path[len(mount.point) :].split("/")) or holder(mounts, path) is not mount:
             continue
-        with opened(path) as fd:
-            if is_read_only_subvolume(fd):
-                plan.add(path, None)
-                continue
-            key = plan.piece(str(os.fstat(fd).st_dev), method="btrfs", folder=top, of=path, mount=path)
+        try:
+            with opened(path) as fd:
+                is_read_only, device = is_read_only_subvolume(fd), os.fstat(fd).st_dev
+        except OSError as error:  # a user renames it just now
+            plan.add(path, None, "", reason_of(error))
+            continue
+        if is_read_only:
+            plan.add(path, None)
+            continue
+        key = plan.piece(str(device), method="btrfs", folder=top, of=path, mount=path)
         plan.add(path, key)
         if len(plan.pieces) > MOST_NESTED:
             raise OSError(errno.EOVERFLOW, "there are more than %d nested subvolumes" % MOST_NESTED)
-        _plan_nested(plan, mount, path, top, mounts, wanted)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            _plan_nested(plan, mount, path, top, mounts, wanted)
 
 
 def take(plan: SnapshotPlan) -> None:
@@ -633,6 +666,19 @@ def take(plan: SnapshotPlan) -> None:
             with contextlib.suppress(OSError):
                 REMOVE[piece["method"]](piece)
             del plan.pieces[key]
+
+
+def drop_moved(plan: SnapshotPlan) -> None:
+    """Makes nested subvolumes live that a user renamed or deleted between two snapshots: the outer one has no folder for them."""
+    for place in plan.places:
+        outer = [each for each in plan.places if each is not place and is_below(place["point"], each["point"])]
+        above = max(outer, key=lambda each: len(each["point"]), default=None)
+        piece = plan.pieces.get(above["key"]) if above and place["key"] else None
+        if above and piece and piece["method"] == "btrfs":
+            within = above["folder"] + "/" + os.path.relpath(place["point"], above["point"])
+            with opened("{}/{}/{}".format(piece["folder"], HIDDEN, piece["name"])) as fd:
+                if not has_folder(fd, within):
+                    place.update(key=None, folder="", reason="it was renamed or deleted while the snapshots were taken")
 
 
 def moment() -> str:
@@ -792,7 +838,7 @@ class Sessions:
         for mount in mounts:
             if mount.kind == "btrfs" and "btrfs" in self.config.methods and not mount.read_only:
                 with contextlib.suppress(OSError):
-                    for name in os.listdir(os.path.join(mount.point, HIDDEN)):
+                    for name in snapshots_in(mount.point):
                         if is_orphan(name.rpartition(".")[0]):
                             remove_btrfs({"folder": mount.point, "name": name})
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -824,7 +870,10 @@ def owner_of(session: str) -> str:
 def start_of(session: str) -> float:
     """Returns the time of a session's start."""
     match = SESSION.fullmatch(session)
-    return calendar.timegm(time.strptime(match.group(2), "%Y%m%dT%H%M%SZ")) if match else 0.0
+    try:
+        return calendar.timegm(time.strptime(match.group(2), "%Y%m%dT%H%M%SZ")) if match else 0.0
+    except ValueError:  # such as 20261399T250000Z, which is none of ours
+        return float("inf")
 
 
 def start_timer(session: str, after: int, arguments: Sequence[str]) -> None:
@@ -842,6 +891,38 @@ def stop_timer(session: str) -> None:
 
 
 # --- dumps ----------------------------------------------------------------------------------------------------------------------
+def part_of_others(path: str) -> str:
+    """Returns the first part of the way to a path, also through symlinks, that another user owns or can change; or "". Such a user
+    can replace it by a symlink while root works below it."""
+    current, rest, links = "/", path.split("/")[::-1], 0
+    while True:
+        try:
+            status = os.lstat(current)
+        except FileNotFoundError:
+            return ""
+        is_link = stat.S_ISLNK(status.st_mode)
+        is_open = not is_link and status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in (0, os.geteuid()):
+            return current
+        if is_link:
+            links += 1
+            if links > 40:
+                raise OSError(errno.ELOOP, "too many symlinks", path)
+            target = os.readlink(current)
+            rest += target.split("/")[::-1]
+            current = "/" if target.startswith("/") else os.path.dirname(current)
+        elif rest:
+            current = os.path.normpath(os.path.join(current, rest.pop()))
+        else:
+            return ""
+
+
+def require_own(path: str) -> None:
+    part = "" if os.geteuid() else part_of_others(path)
+    if part:
+        raise OSError(errno.EPERM, "another user can change this folder or file, so root does not use it", part)
+
+
 def make_dump(dump: Dump) -> Dict[str, Any]:
     """Runs one dump and replaces its output when it has succeeded; returns the answer about it."""
     answer: Dict[str, Any] = {"name": dump.name, "path": as_text(dump.output), "seconds": 0.0, "bytes": 0, "error": None}
@@ -849,6 +930,7 @@ def make_dump(dump: Dump) -> Dict[str, Any]:
     start, new = time.monotonic(), dump.output + ".new"
     try:
         is_ours = dump.output.startswith(DUMPS + "/")
+        require_own(os.path.dirname(dump.output))
         for folder in (os.path.dirname(DUMPS), DUMPS) if is_ours else (os.path.dirname(dump.output),):
             if not os.path.isdir(folder):
                 os.makedirs(folder)
@@ -883,8 +965,8 @@ def dump_postgresql(folder: str, _rest: str, deadline: float) -> None:
     user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
     _into(folder + "/globals.sql", [*user, "pg_dumpall", "--globals-only"], deadline)
     query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"
-    _into(folder + "/.names", [*user, "psql", "-X", "-A", "-t", "-c", query, "postgres"], deadline)
-    for name in _names(folder):
+    _into(folder + "/.names", [*user, "psql", "-X", "-A", "-t", "-0", "-c", query, "postgres"], deadline)
+    for name in _names(folder, "\0"):  # a name may have newlines
         # --dbname takes a connection string: quoted, so that a database's name is not read as one.
         quoted = "dbname='{}'".format(name.replace("\\", "\\\\").replace("'", "\\'"))
         _into(folder + "/" + _file_name(name) + ".sql", [*user, "pg_dump", "--create", "--dbname=" + quoted], deadline)
@@ -912,6 +994,8 @@ def dump_sqlite(folder: str, file: str, deadline: float) -> None:
     status = os.stat(file)
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", file)
+    if not status.st_uid:  # a user's symlink may lead here now, and to a database of his own in a moment
+        require_own(file)
     copy, log = os.path.join(folder, os.path.basename(file)), folder + "/.log"
     if sys.version_info >= (3, 7):
         words = [sys.executable, "-I", "-c", COPY_SQLITE, file, copy]
@@ -926,9 +1010,9 @@ def dump_sqlite(folder: str, file: str, deadline: float) -> None:
     os.unlink(log)
 
 
-def _names(folder: str) -> List[str]:
-    with open(folder + "/.names", encoding="utf-8", errors="surrogateescape") as file:
-        names = [name for name in file.read().split("\n") if name]
+def _names(folder: str, separator: str = "\n") -> List[str]:
+    with open(folder + "/.names", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        names = [name for name in file.read().split(separator) if name]
     os.unlink(folder + "/.names")
     return names
 
@@ -1146,8 +1230,8 @@ def _build(stage: str, full: str, places: Dict[str, Dict[str, Any]], points: Set
             bind(source, full, point, read_only=read_only)
         except OSError as error:
             # What was mounted after the snapshot was taken has no folder in it, and a user's FUSE is closed even to root.
-            # A subvolume without a mount may be deleted.
-            is_needed = place and (place["piece"] or (place["counts"] and error.errno != errno.ENOENT))
+            # A subvolume without a mount may be deleted, or replaced.
+            is_needed = place and (place["piece"] or (place["counts"] and error.errno not in (errno.ENOENT, errno.ENOTDIR)))
             if point == "/" or is_needed:
                 raise
         with contextlib.suppress(OSError):
@@ -1226,6 +1310,8 @@ class Host:
 
     def paths(self, words: Sequence[str]) -> List[str]:
         paths = [checked_path(word) for word in (words[1:] if words[:1] == ["--"] else words)]
+        if len(paths) > MOST_PATHS:
+            raise RefusedRequest("a request may have %d paths, not %d" % (MOST_PATHS, len(paths)))
         for path in paths:
             hint = f"change allow in [paths] of {self.config_path}"
             require_allowed(path, self.config.allow, hint)
@@ -1256,6 +1342,8 @@ class Host:
             plan = _live_plan(session, missing) if missing else make_plan(mounts, paths, self.config, session)
             self._write(plan, paths, missing)  # before: a snapshot without a record would stay
             take(plan)
+            with contextlib.suppress(OSError):
+                drop_moved(plan)
             self._write(plan, paths, missing)
             open(self.sessions.path(session, ".lock"), "a").close()
         start_timer(session, self.config.oldest + 60, ["--config", self.config_path, "--state", self.state])

@@ -5,10 +5,14 @@ Each test checks the target of the attack, not a message. docs/restricted-keys.r
 
 import os
 import shlex
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from backupd.source import btrkeep_source as program
 from tests.beds import work
 from tests.beds.source_program import HIDDEN, PROGRAM, SourceHost
 from tests.beds.ssh import Sshd
@@ -195,6 +199,143 @@ def test_a_replaced_snapshot_is_refused(sshd: Sshd, btrfs_mount: Path) -> None:
     (btrfs_mount / "away").rename(btrfs_mount / HIDDEN)
     host.end(name)
     assert host.left(btrfs_mount) == []
+
+
+def test_a_user_who_replaces_the_folder_of_snapshots_by_a_link_stops_no_later_session(sshd: Sshd, btrfs_mount: Path) -> None:
+    """Each session that cannot be removed counts against `most`."""
+    host = SourceHost(sshd)
+    for night in range(3):
+        host.begin(btrfs_mount)
+        if not (btrfs_mount / HIDDEN).is_symlink():
+            (btrfs_mount / HIDDEN).rename(btrfs_mount / f"away{night}")
+            (btrfs_mount / HIDDEN).symlink_to("/etc")
+    (btrfs_mount / HIDDEN).unlink()
+    host.end(host.begin(btrfs_mount)["session"])
+    assert host.left(btrfs_mount) == []
+
+
+def test_root_deletes_no_subvolume_from_a_folder_that_a_user_made(sshd: Sshd, btrfs_mount: Path) -> None:
+    """Only root can delete a read-only snapshot of root's. A user who owns the folder can rename it to a name of ours."""
+    host = SourceHost(sshd)
+    work("btrfs", "-q", "subvolume", "create", btrfs_mount / "data")
+    (btrfs_mount / HIDDEN).mkdir()
+    os.chown(btrfs_mount / HIDDEN, 1234, 1234)
+    kept = btrfs_mount / HIDDEN / "office-20260101T000000Z-aaaaaa.0"
+    work("btrfs", "-q", "subvolume", "snapshot", "-r", btrfs_mount / "data", kept)
+    host.end(host.begin(btrfs_mount)["session"])
+    work(*host.words(), "clean")
+    assert kept.is_dir()
+
+
+def test_a_name_with_an_impossible_time_does_not_stop_the_timer(sshd: Sshd, btrfs_mount: Path) -> None:
+    host = SourceHost(sshd)
+    (btrfs_mount / HIDDEN).mkdir(0o700)
+    (btrfs_mount / HIDDEN / "office-99999999T999999Z-aaaaaa.0").mkdir()
+    assert work(*host.words(), "clean").stdout == '{"format": 1, "removed": 0}\n'
+
+
+def test_a_subvolume_deeper_than_any_path_does_not_make_the_filesystem_live(sshd: Sshd, btrfs_mount: Path) -> None:
+    """Any user can make one; the kernel does not return its path."""
+    host = SourceHost(sshd)
+    script = "import os\nfor _ in range(20): os.mkdir('d' * 220); os.chdir('d' * 220)\n"
+    script += "os.execvp('btrfs', ['btrfs', '-q', 'subvolume', 'create', 'deep'])"
+    work(sys.executable, "-c", script, cwd=btrfs_mount)
+    answer = host.begin(btrfs_mount)
+    assert answer["paths"][0]["consistency"] == "snapshot", answer
+    host.end(answer["session"])
+
+
+RENAMES = """
+import os, sys
+while True:
+    for number in range(20):
+        for names in (("a", "b"), ("b", "a")):
+            os.rename(*(f"{sys.argv[1]}/{name}{number}" for name in names))
+"""
+
+
+def test_a_user_who_renames_subvolumes_all_the_time_stops_no_transfer(sshd: Sshd, btrfs_mount: Path, tmp_path: Path) -> None:
+    host = SourceHost(sshd)
+    (btrfs_mount / "file").write_text("x")
+    for number in range(20):
+        work("btrfs", "-q", "subvolume", "create", btrfs_mount / f"a{number}")
+    with subprocess.Popen([sys.executable, "-c", RENAMES, btrfs_mount]) as user:
+        try:
+            for night in range(6):
+                answer = host.begin(btrfs_mount)
+                assert str(btrfs_mount) in [each["mount"] for each in answer["filesystems"]], "the whole filesystem was read live"
+                assert (host.fetch(answer["session"], btrfs_mount, tmp_path / str(night)) / "file").read_text() == "x"
+                host.end(answer["session"])
+            assert user.poll() is None
+        finally:
+            user.kill()
+    assert host.left(btrfs_mount) == []
+
+
+def test_a_moved_subvolume_is_live_in_the_answer(btrfs_mount: Path) -> None:
+    """The outer snapshot has no folder for it."""
+    for name in ("kept", "moved"):
+        work("btrfs", "-q", "subvolume", "create", btrfs_mount / name)
+    mounts, paths = program.read_mounts(), [str(btrfs_mount)]
+    plan = program.make_plan(mounts, paths, program.SourceConfig(), "office-20261130T092400Z-1a2b3c")
+    (btrfs_mount / "moved").rename(btrfs_mount / "away")
+    outer, *nested = plan.pieces.values()
+    program.take_btrfs(outer)
+    (btrfs_mount / "away").rename(btrfs_mount / "moved")
+    for piece in nested:
+        program.take_btrfs(piece)
+    program.drop_moved(plan)
+    for piece in (outer, *nested):
+        program.remove_btrfs(piece)
+    answer = program.consistency(plan, mounts, paths[0])
+    assert answer["consistency"] == "live"
+    assert answer["reason"] == f"{btrfs_mount}/moved: it was renamed or deleted while the snapshots were taken"
+
+
+# --- dumps, with a user who can change the folder
+
+
+@pytest.fixture
+def app(btrfs_mount: Path) -> Path:
+    """A user's folder, and root's beside it."""
+    app = btrfs_mount / "app"
+    app.mkdir()
+    os.chown(app, 1234, 1234)
+    (btrfs_mount / "root").mkdir(0o700)
+    return app
+
+
+@pytest.mark.parametrize("command", ["echo '* * * * * root id'", "sqlite {0}/root/app.db"])
+def test_no_dump_goes_through_a_folder_that_a_user_can_change(sshd: Sshd, app: Path, command: str) -> None:
+    """With a link to /etc/cron.d he would get his line there, and the folder of a copy of SQLite is given to him for a moment."""
+    (app / "dumps").symlink_to(app.parent / "root")
+    for output in (app / "dumps/nightly", app / "nightly", app / "new/nightly"):
+        host = SourceHost(sshd, f"[dump app]\ncommand = {command.format(app.parent)}\noutput = {output}\n")
+        sqlite3.connect(app.parent / "root/app.db").executescript("CREATE TABLE IF NOT EXISTS entry (text TEXT)")
+        answer = host.begin(app.parent)
+        host.end(answer["session"])
+        assert answer["dumps"][0]["status"] == 1
+        assert "another user can change" in answer["dumps"][0]["error"]
+    assert [path.name for path in (app.parent / "root").iterdir()] == ["app.db"]
+    assert [path.name for path in app.iterdir()] == ["dumps"]
+
+
+def test_no_user_gets_roots_database_or_roots_rights_by_a_link(sshd: Sshd, app: Path) -> None:
+    """It would be opened as root, and so would a database of his with a prepared journal in its place."""
+    with sqlite3.connect(app.parent / "root/key.db") as database:
+        database.execute("CREATE TABLE entry (text TEXT)")
+    (app / "app.db").symlink_to(app.parent / "root/key.db")
+    host = SourceHost(sshd, f"[dump app]\ncommand = sqlite {app}/app.db\noutput = {app.parent}/root/dump\n")
+    answer = host.begin(app.parent)
+    host.end(answer["session"])
+    assert answer["dumps"][0]["status"] == 1
+    assert not (app.parent / "root/dump").exists()
+
+
+def test_a_request_with_very_many_paths_is_refused(host: SourceHost, tree: Path) -> None:
+    """Each of them costs time for each mount, while other servers wait."""
+    words = " ".join(f"{tree}/srv/{number}" for number in range(2001))
+    assert "2000 paths" in host.refusal(f"btrkeep-source check {words}")
 
 
 # --- a key for restores
