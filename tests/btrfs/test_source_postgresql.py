@@ -63,9 +63,9 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
     SOCKETS.mkdir(exist_ok=True)
     work("chown", "postgres:", SOCKETS)
     btrfs_mount.parent.chmod(0o755)
-    data = btrfs_mount / "main"
-    data.mkdir(mode=0o700)
-    work("chown", "postgres:", data, btrfs_mount)
+    data = btrfs_mount / "pg/main"
+    data.mkdir(mode=0o700, parents=True)
+    work("chown", "postgres:", data, data.parent)  # not the folder above: root writes the dumps into none of another user
     as_postgres("initdb", "-D", data, "-A", "trust")
     host = SourceHost(sshd, f"[dump postgresql]\ncommand = postgresql\noutput = {btrfs_mount}/dumps\n")
     odd = "x' host=evil"  # a connection string, if it is not quoted
@@ -87,8 +87,8 @@ def test_files_of_a_session_start_and_dumps_load_and_both_are_consistent(sshd: S
         host.end(answer["session"])
     assert answer["dumps"][0]["error"] is None
     assert answer["paths"][0]["consistency"] == "snapshot"
-    copy = btrfs_mount / "copy"  # which the user postgres can reach
-    work("cp", "-a", fetched / "main", copy)
+    copy = btrfs_mount / "pg/copy"  # which the user postgres can reach
+    work("cp", "-a", fetched / "pg/main", copy)
     (copy / "postmaster.pid").unlink()
     with cluster(copy, 5433):
         *sums, transactions = query(5433, SUMS)
