@@ -60,7 +60,7 @@ SUBVOL_RDONLY, SUBVOLUME_TOP = 2, 256
 # sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
 MNT_DETACH, CLONE_NEWNS, PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 2, 0x20000, 1, 24
-CAP_MKNOD, CAP_SETFCAP = 27, 31
+CAP_FSETID, CAP_MKNOD, CAP_SETFCAP = 4, 27, 31
 ST_RELATIME = 4096
 
 PSEUDO = frozenset(
@@ -1493,8 +1493,10 @@ class Host:
         elif os.geteuid():
             raise RefusedRequest("restores need root; use sudo")
         if not config.restore_setuid:
-            options.append("--chmod=u-s,g-s")
-            LIBC.prctl(PR_CAPBSET_DROP, CAP_SETFCAP, 0, 0, 0)
+            # Without --perms, or while --inplace writes, a setuid file would get other content and keep the bit.
+            options += ["--perms", "--chmod=u-s,g-s"]
+            for capability in (CAP_SETFCAP, CAP_FSETID):
+                LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
         if not config.restore_devices:
             LIBC.prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0)
         if not config.restore_links:

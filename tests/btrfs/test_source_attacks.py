@@ -16,6 +16,7 @@ from backupd.source import btrkeep_source as program
 from tests.beds import work
 from tests.beds.source_program import HIDDEN, PROGRAM, SourceHost
 from tests.beds.ssh import Sshd
+from tests.beds.watch import wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.takes(30)]
 
@@ -400,6 +401,33 @@ def test_a_restore_brings_no_setuid_no_capability_no_device_and_no_link_that_lea
     assert not os.path.lexists(restored / "out")
     assert str((restored / "within").readlink()) == "file"
     assert (restored / "file").read_text() == "restored"
+
+
+@pytest.mark.parametrize("options", [("--no-perms",), ("--no-perms", "--inplace"), ("--inplace",)])
+def test_a_restore_does_not_change_a_setuid_program_that_stays_one(
+    host: SourceHost, tree: Path, source: Path, options: tuple[str, ...]
+) -> None:
+    program_of_root = tree / "srv/backup/file"
+    program_of_root.parent.mkdir()
+    program_of_root.write_text("a program")
+    program_of_root.chmod(0o6755)
+    push(host, source, f"{tree}/srv/", *options)
+    assert program_of_root.read_text() == "restored"
+    assert program_of_root.stat().st_mode & 0o6000 == 0
+
+
+def test_a_restore_that_breaks_off_leaves_no_setuid_program_with_other_content(host: SourceHost, tree: Path, source: Path) -> None:
+    """--inplace writes into the file itself, long before the mode is set."""
+    program_of_root = tree / "srv/backup/file"
+    program_of_root.parent.mkdir()
+    program_of_root.write_text("a program")
+    program_of_root.chmod(0o6755)
+    (source / "file").write_bytes(os.urandom(8 << 20))
+    words = ("rsync", "-a", "--inplace", "--whole-file", "--bwlimit=500", "-e", shlex.join(host.ssh(mode="restore")))
+    with subprocess.Popen([*words, source, f"{host.sshd.address}:{tree}/srv/"]) as push_of_attacker:
+        wait_for(lambda: program_of_root.stat().st_size > 100_000)
+        push_of_attacker.kill()
+    assert program_of_root.stat().st_mode & 0o4000 == 0
 
 
 def test_what_the_administrator_allows_is_restored(sshd: Sshd, tree: Path, source: Path) -> None:
