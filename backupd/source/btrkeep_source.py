@@ -240,22 +240,43 @@ def parse_mounts(text: str) -> List[MountEntry]:
     return mounts
 
 
+def with_folders_above(path: str) -> Iterator[str]:
+    """Yields an absolute path in its normal form, and each folder above it."""
+    while path != "/":
+        yield path
+        path = os.path.dirname(path)
+    yield "/"
+
+
 def visible(mounts: Sequence[MountEntry]) -> List[MountEntry]:
-    """Returns the mounts that a path reaches, outer ones first: not those with another mount over them."""
+    """Returns the mounts that a path reaches, outer ones first: not those with another mount over them.
+
+    There may be thousands, and users make some of them with FUSE: no recursion, and no loop over pairs.
+    """
     numbers = {mount.number: mount for mount in mounts}
-    children: Dict[int, List[MountEntry]] = {}
+    children: Dict[int, Dict[str, Set[int]]] = {}
+    """By the number of the parent, and the mount point."""
     for mount in mounts:
         if mount.parent != mount.number:
-            children.setdefault(mount.parent, []).append(mount)
+            children.setdefault(mount.parent, {}).setdefault(mount.point, set()).add(mount.number)
+    covered: Dict[int, bool] = {}
 
     def is_covered(mount: MountEntry) -> bool:
         """True if another mount is over a folder above its mount point: it has the same parent then."""
-        beside = (other for other in children.get(mount.parent, []) if other is not mount)
-        parent = numbers.get(mount.parent, mount)
-        return any(is_below(mount.point, other.point) for other in beside) or (parent is not mount and is_covered(parent))
+        way: List[MountEntry] = []
+        above: Optional[MountEntry] = mount
+        while above and above.number not in covered:
+            covered[above.number] = False
+            way.append(above)
+            above = numbers.get(above.parent)
+        for each in reversed(way):
+            beside = children.get(each.parent, {})
+            is_under = any(beside.get(point, set()) - {each.number} for point in with_folders_above(each.point))
+            covered[each.number] = is_under or covered.get(each.parent, False)
+        return covered[mount.number]
 
     def is_shown(mount: MountEntry) -> bool:
-        return not is_covered(mount) and all(child.point != mount.point for child in children.get(mount.number, []))
+        return not is_covered(mount) and mount.point not in children.get(mount.number, {})
 
     shown = {mount.point: mount for mount in mounts if is_shown(mount)}
     shown.setdefault("/", MountEntry(0, 0, "0:0", "/", "/", False, "unknown", "none", False))
@@ -1198,9 +1219,9 @@ def enter_view(state: str, record: Optional[Dict[str, Any]], allowed: Sequence[s
         os.mkdir(folder, 0o755)
     paths = record["paths"] if record else allowed
     places = {place["point"]: place for place in record["places"]} if record else {}
-    shown = [mount.point for mount in mounts if _is_shown(mount, paths)]
     # /dev has to be shown where /dev/shm is.
-    points = {mount.point for mount in mounts if any(is_below(point, mount.point) for point in shown)}
+    shown = {point for mount in mounts if _is_shown(mount, paths) for point in with_folders_above(mount.point)}
+    points = {mount.point for mount in mounts if mount.point in shown}
     _build(stage, full, places, points, read_only)
     if list(allowed) != ["/"]:
         _limit(full, root, allowed, read_only)

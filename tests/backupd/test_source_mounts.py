@@ -4,6 +4,7 @@ A mount that is overlooked is an empty folder in the backup, or files of another
 """
 
 import os
+import time
 
 import pytest
 
@@ -107,3 +108,16 @@ def test_without_root_all_is_live_with_that_reason(monkeypatch: pytest.MonkeyPat
 def test_ages_come_from_the_name() -> None:
     assert program.start_of("office-19700102T000001Z-1a2b3c") == 86401
     assert program.owner_of("office-2-19700102T000001Z-1a2b3c") == "office-2"
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_thousands_of_mounts_are_read_in_a_moment(is_nested: bool) -> None:
+    """A user can make many with FUSE, one in the other too; each request reads them."""
+    count = 1200 if is_nested else 5000
+    lines = ["20 1 0:1 / / rw - ext4 /dev/sda rw"]
+    for number in range(count):
+        parent, point = (number + 99 if number else 20, "/d" * (number + 1)) if is_nested else (20, f"/m/{number}")
+        lines.append(f"{number + 100} {parent} 0:{number + 50} / {point} rw - fuse.x x rw")
+    start = time.process_time()
+    assert len(program.visible(program.parse_mounts("\n".join(lines)))) == count + 1
+    assert time.process_time() - start < 10

@@ -333,9 +333,9 @@ def test_no_user_gets_roots_database_or_roots_rights_by_a_link(sshd: Sshd, app: 
     assert not (app.parent / "root/dump").exists()
 
 
-def test_a_request_with_very_many_paths_is_refused(host: SourceHost, tree: Path) -> None:
+def test_a_request_with_very_many_paths_is_refused(host: SourceHost) -> None:
     """Each of them costs time for each mount, while other servers wait."""
-    words = " ".join(f"{tree}/srv/{number}" for number in range(2001))
+    words = " ".join(f"/{number}" for number in range(2001))
     assert "2000 paths" in host.refusal(f"btrkeep-source check {words}")
 
 
@@ -403,7 +403,7 @@ def test_a_restore_brings_no_setuid_no_capability_no_device_and_no_link_that_lea
     assert (restored / "file").read_text() == "restored"
 
 
-@pytest.mark.parametrize("options", [("--no-perms",), ("--no-perms", "--inplace"), ("--inplace",)])
+@pytest.mark.parametrize("options", [("--no-acls", "--no-perms"), ("--no-acls", "--no-perms", "--inplace"), ("--inplace",)])
 def test_a_restore_does_not_change_a_setuid_program_that_stays_one(
     host: SourceHost, tree: Path, source: Path, options: tuple[str, ...]
 ) -> None:
