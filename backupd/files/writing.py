@@ -22,7 +22,8 @@ from btrkeep.fs.file_data import begin_writing, copy_run, data_runs
 from btrkeep.fs.reflink import clone
 
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
-_ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.E2BIG, errno.EACCES, errno.ERANGE)
+_ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.E2BIG, errno.EACCES, errno.ERANGE)
+_FULL_BELOW = 1 << 20  # bytes
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN = 32 << 20
 """Bytes that the disk starts to write while the next ones are copied. With fewer there would be more extents."""
@@ -174,7 +175,7 @@ class Writer:
             if comparable(name):
                 self._attempt(name, partial(os.removexattr, path, name))
         for name, value in sorted(wanted.items()):
-            self._attempt(name, partial(os.setxattr, path, name, value))
+            self._attempt(name, partial(_set_attribute, path, name, value))
 
     @contextlib.contextmanager
     def _temporary(self, folder: int) -> Iterator[bytes]:
@@ -195,6 +196,18 @@ class Writer:
                 raise
             if comparable(attribute):
                 self.lost.append(attribute)
+
+
+def _set_attribute(path: str, name: str, value: bytes) -> None:
+    """Raises OSError. ext4 and btrfs return ENOSPC also for an attribute that is too large: it is E2BIG here if there is space."""
+    try:
+        os.setxattr(path, name, value)
+    except OSError as error:
+        status = os.statvfs(path)
+        is_full = status.f_blocks and status.f_bavail * status.f_frsize < _FULL_BELOW
+        if error.errno == errno.ENOSPC and not is_full:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from error
+        raise
 
 
 def mode_to_fill(entry: Entry) -> int:

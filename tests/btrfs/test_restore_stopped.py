@@ -468,3 +468,26 @@ def test_a_restore_whose_data_the_disk_did_not_take_has_failed_and_the_next_one_
         assert json.loads(Nights.backupd(nights, *words, "--overwrite=all").stdout)["good"]
         disk.read_again()
         assert differences(manifest(top), manifest(out / "many")) == []
+
+
+def test_a_full_filesystem_is_not_taken_for_one_that_cannot_store_an_attribute(nights: Nights, ext4: Path) -> None:
+    """An attribute needs a block, an empty file none."""
+    top, filler = nights.source / "many", ext4 / "filler"
+    for number in range(100):
+        os.setxattr(write(top / f"file{number}", ""), "user.long", os.urandom(300))
+    nights.host("web1", top)
+    nights.run("web1")
+    device = Path(work("findmnt", "--noheadings", "--output", "SOURCE", ext4).stdout.strip()).name
+    Path(f"/sys/fs/ext4/{device}/reserved_clusters").write_text("0")
+    status = os.statvfs(ext4)
+    with filler.open("ab") as file, suppress(OSError):
+        os.posix_fallocate(file.fileno(), 0, status.f_bfree * status.f_frsize * 9 // 10)
+        while True:
+            os.write(file.fileno(), bytes(1 << 20))
+    os.truncate(filler, filler.stat().st_size - 40 * status.f_frsize)
+    work("sync", "-f", ext4)
+    ended = Nights.backupd(nights, "restore", "--json", "web1", top, "--to", ext4 / "out", check=False)
+    assert "No space left on device" in error_and_hint(ended, 1)[0], ended
+    filler.unlink()
+    restore(nights, "web1", top, "--to", ext4 / "out")
+    assert differences(manifest(top), manifest(ext4 / "out" / "many")) == []
