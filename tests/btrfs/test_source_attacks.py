@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -312,7 +313,8 @@ def test_no_dump_goes_through_a_folder_that_a_user_can_change(sshd: Sshd, app: P
     (app / "dumps").symlink_to(app.parent / "root")
     for output in (app / "dumps/nightly", app / "nightly", app / "new/nightly"):
         host = SourceHost(sshd, f"[dump app]\ncommand = {command.format(app.parent)}\noutput = {output}\n")
-        sqlite3.connect(app.parent / "root/app.db").executescript("CREATE TABLE IF NOT EXISTS entry (text TEXT)")
+        with closing(sqlite3.connect(app.parent / "root/app.db")) as database:
+            database.executescript("CREATE TABLE IF NOT EXISTS entry (text TEXT)")
         answer = host.begin(app.parent)
         host.end(answer["session"])
         assert answer["dumps"][0]["status"] == 1
@@ -323,8 +325,8 @@ def test_no_dump_goes_through_a_folder_that_a_user_can_change(sshd: Sshd, app: P
 
 def test_no_user_gets_roots_database_or_roots_rights_by_a_link(sshd: Sshd, app: Path) -> None:
     """It would be opened as root, and so would a database of his with a prepared journal in its place."""
-    with sqlite3.connect(app.parent / "root/key.db") as database:
-        database.execute("CREATE TABLE entry (text TEXT)")
+    with closing(sqlite3.connect(app.parent / "root/key.db")) as database:
+        database.executescript("CREATE TABLE entry (text TEXT)")
     (app / "app.db").symlink_to(app.parent / "root/key.db")
     host = SourceHost(sshd, f"[dump app]\ncommand = sqlite {app}/app.db\noutput = {app.parent}/root/dump\n")
     answer = host.begin(app.parent)
