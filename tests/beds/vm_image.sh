@@ -17,7 +17,7 @@ unshare --mount --propagation private --pid --fork --kill-child bash -euc '
     mount -t proc proc "$1/proc"
     mount --rbind /dev "$1/dev"
     chroot "$1" bash -euc "export DEBIAN_FRONTEND=noninteractive INITRD=No; apt-get -qq update
-        apt-get -qq install -y --no-install-recommends linux-image-cloud-amd64 udev busybox-static dmsetup" </dev/null
+        apt-get -qq install -y --no-install-recommends linux-image-cloud-amd64 udev busybox-static dmsetup lvm2 thin-provisioning-tools xfsprogs" </dev/null
 ' - "$tree" >apt.log 2>&1 || { tail -20 apt.log; exit 1; }
 cp "$tree"/boot/vmlinuz-* vmlinuz
 kernel=$(ls "$tree/usr/lib/modules")

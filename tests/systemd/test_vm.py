@@ -52,6 +52,7 @@ def _carry_out(folder: Path, script: str, disks: int, clock: str, suspends: bool
     shutil.copy(HERE / "invm" / script, scripts / "main.sh")
     for path in (HERE / "invm" / "truth.py", HERE / "inside" / "ground.sh", TOP / "tests" / "fakessh"):
         shutil.copy(path, scripts)
+    shutil.copy(TOP / "backupd" / "source" / "btrkeep_source.py", scripts / "btrkeep-source")
     drives = [session.folder() / f"vm-pool-{number}" for number in range(disks)]
     for drive in drives:
         with drive.open("wb") as file:
@@ -143,3 +144,21 @@ def test_a_machine_that_was_suspended_stops_what_runs_beyond_its_window_when_it_
     ], output
     assert "next morning complete\n" in output
     assert re.findall(r"^wrong: .*", output, re.MULTILINE) == []
+
+
+@pytest.fixture(scope="module")
+def console_of_lvm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _console(tmp_path_factory, "lvm.sh", 1, "2026-11-20T10:00:00")
+
+
+def test_a_host_with_lvm_is_read_from_thin_and_classic_snapshots(console_of_lvm: str) -> None:
+    """btrkeep-source with real volumes; a classic snapshot that overflows is reported, and nothing is left."""
+    output = console_of_lvm
+    assert output.count('"consistency": "snapshot", "methods": ["lvm"], "reason": null') == 1, output
+    assert output.count('"consistency": "snapshot", "methods": ["lvm-thin"], "reason": null') >= 1
+    assert "classic has before\nthin has before\n" in output
+    assert len(re.findall(r"^btrkeep-source-SESSION\.\d$", output, re.MULTILINE)) == 2
+    assert output.count("left: classic pool thin \n") == 3
+    assert '{"format": 1, "removed": 1, "full": []}\n' in output
+    assert '{"format": 1, "removed": 1, "full": ["/srv/classic"]}\n' in output
+    assert "\n1\nsessions: 1\n" in output
