@@ -55,6 +55,7 @@ class Reason(Enum):
     HARDWARE = "needs another disk"
     ELSEWHERE = "is typed on another server, or is what sshd is told to run"
     PREFIX = "is how a program is called, to which the command is added"
+    SYSTEM_CALL = "is the name of a system call"
     MOMENT = "is printed when two commands meet within milliseconds"
 
 
@@ -104,6 +105,7 @@ REASONS = {
         "btrfstune --remove-simple-quota",
         "chmod go-w it",
         "chown root {}",
+        "chown root {}; chmod 644 {}",
         "mkfs.btrfs",
         "sudo ./install.sh --enable {}",
         "systemctl edit {}",
@@ -123,6 +125,7 @@ REASONS = {
         "{} run --scheduled",
     },
     Reason.PREFIX: {"backupd --config {}", "backupd --pool {}"},
+    Reason.SYSTEM_CALL: {"umount2"},
     Reason.MOMENT: {"backupd discard {} --dry-run"},
 }
 

@@ -22,10 +22,10 @@ OTHERS = {f"tests/test_{number}.py": Record(100, frozenset({"web/app.py"}), numb
 
 def test_a_changed_test_comes_first_then_what_uses_most_of_a_change_and_what_does_not_fit_is_named() -> None:
     records = OTHERS | {
-        "tests/test_both.py": Record(300, frozenset({"btrkeep/a.py", "btrkeep/b.py"})),
-        "tests/test_a.py": Record(100, frozenset({"btrkeep/a.py"})),
+        "tests/test_both.py": Record(100, frozenset({"btrkeep/a.py", "btrkeep/b.py"})),
+        "tests/test_a.py": Record(50, frozenset({"btrkeep/a.py"})),
         "tests/test_long.py": Record(900, frozenset({"btrkeep/b.py"})),
-        "tests/test_itself.py": Record(50, frozenset()),
+        "tests/test_itself.py": Record(40, frozenset()),
     }
     changed = {"btrkeep/a.py", "btrkeep/b.py", "backupd/c.py", "tests/test_itself.py"}
     choice = chosen(records, [*records, "tests/test_new.py"], changed, turns=(3,))

@@ -166,7 +166,7 @@ def test_a_state_folder_without_inodes_costs_no_backup(nights: Nights, tree: Pat
     assert nights.differences("web", tree) == []
     for words in COMMANDS:
         assert said(nights, *words)
-    assert "no room" in said(nights, "status")
+    assert "no free space" in said(nights, "status")
     work("rm", "-r", small / "many")
     nights.run("web")
     assert rows(nights, "select state, count(*) from backup group by state") == [("complete", 3)]
