@@ -20,7 +20,7 @@ from typing import Any
 from backupd.rsync.command import host_command
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.shared_connection import NotConnected
-from btrkeep.config import HostConfig, SshSettings
+from btrkeep.config import HostConfig, SshSettings, page
 from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import (
     LIVE,
@@ -42,7 +42,6 @@ _LARGEST, _MOST_ERRORS = 1 << 20, 1 << 14  # bytes of an answer, and of the prog
 _MOST_PATHS, _MOST_FILESYSTEMS = 10_000, 4000
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _CHECK_SECONDS = 60.0
-_INSTALL = f"install {PROGRAM} there (docs/sources.rst)"
 _NOT_CONNECTED, _NOT_FOUND = 255, 127
 _INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -154,7 +153,7 @@ async def _ask(
     finally:
         cancellation.group = None
     if len(output) > _LARGEST:
-        raise NoSnapshots(f"the answer of {PROGRAM} is larger than {_LARGEST >> 20} MiB", _INSTALL)
+        raise NoSnapshots(f"the answer of {PROGRAM} is larger than {_LARGEST >> 20} MiB", _install())
     if status == _NOT_CONNECTED:
         raise NotConnected(bytes(errors), time.monotonic() - begun)
     if status:
@@ -169,8 +168,8 @@ def _refusal(status: int, errors: str) -> tuple[str, str]:
     if own:  # btrkeep-source prints its own advice
         return limited_text(own[-1]), ""
     if status == _NOT_FOUND:
-        return f"{PROGRAM} is not installed on the host", _INSTALL
-    return limited_text(f"the host does not run {PROGRAM}: {lines[-1] if lines else f'exit status {status}'}"), _INSTALL
+        return f"{PROGRAM} is not installed on the host", _install()
+    return limited_text(f"the host does not run {PROGRAM}: {lines[-1] if lines else f'exit status {status}'}"), _install()
 
 
 def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
@@ -187,8 +186,12 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
         raise _invalid("begin") from None
 
 
+def _install() -> str:
+    return f"install {PROGRAM} there ({page('sources')})"
+
+
 def _invalid(request: str) -> NoSnapshots:
-    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} there (docs/sources.rst)")
+    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} there ({page('sources')})")
 
 
 def _parsed(answer: bytes) -> dict[str, Any]:

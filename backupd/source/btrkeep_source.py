@@ -893,7 +893,7 @@ def start_of(session: str) -> float:
     match = SESSION.fullmatch(session)
     try:
         return calendar.timegm(time.strptime(match.group(2), "%Y%m%dT%H%M%SZ")) if match else 0.0
-    except ValueError:  # such as 20261399T250000Z, which is none of ours
+    except ValueError:  # such as 20261399T250000Z, which this program never writes
         return float("inf")
 
 
