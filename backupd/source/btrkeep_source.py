@@ -445,7 +445,7 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
             try:
                 folder = hidden_folder(top)
             except OSError:  # nothing was made; or a user owns the top and has put another folder or a link in its place, in which
-                return  # root deletes nothing: it may contain somebody else's subvolumes
+                return  # root deletes nothing: it may contain subvolumes of other users
             try:
                 with contextlib.suppress(FileNotFoundError):
                     fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, piece["name"].encode())))
