@@ -210,7 +210,7 @@ class Push:
     def _ended(self, asked: Mapping[str, Any]) -> None:
         failed = asked["failed"]
         if not isinstance(failed, dict) or len(failed) > _MOST_HOSTS:
-            raise ValueError("the hosts above show the causes")
+            raise ValueError(f"failed: not an object of at most {_MOST_HOSTS:,} hosts")
         self.summary.failed = {str(host): _reason(why) for host, why in failed.items()}
         self.summary.error, self.summary.is_ended = _reason(asked["error"]), True
 
