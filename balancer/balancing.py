@@ -210,7 +210,7 @@ class Balancing:
         return reading
 
     def _made_since(self) -> set[int]:
-        """Returns the block groups that were made since the run started: they are no candidates of this run.
+        """Returns the block groups that were made since the run started: this run does not balance them.
 
         They are recognised by their addresses. If the kernel uses the address of a deleted block group again, the block group
         counts as new.

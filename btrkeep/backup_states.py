@@ -163,7 +163,7 @@ class ConditionKind(StrEnum):
 
 
 STANDING = frozenset({ConditionKind.LEFT_OUT, ConditionKind.FETCHED_TWICE})
-"""Effects of the configuration: they are reported as long as they last, and are no alarm."""
+"""Effects of the configuration: they are reported as long as they last, and raise no alarm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,8 +199,8 @@ class HostRestore:
         return {b"/".join(root.names): root.path for root in self.roots if root.names}
 
     def _is_all_absent(self) -> bool:
-        """Returns True if no requested path exists there, and nothing is in the place of the folders above: then everything is new,
-        and rsync need not check it. False also if that is uncertain.
+        """Returns True if no requested path exists there, and each folder above is a folder or missing: then everything is new, and
+        rsync need not check it. False also if that is uncertain.
         """
         roots = self._roots()
         if len(roots) < len(self.roots):

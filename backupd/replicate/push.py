@@ -1,5 +1,5 @@
-"""Sends this pool's backups to a server that cannot reach this one: this server opens the connection, and the other one sends
-requests.
+"""Sends this pool's backups to a server that cannot reach this one: this server opens the connection, and the other
+server sends requests.
 
 The other server gets the answers of `send-only` and nothing else, and decides what it fetches. So the owner of this server can
 neither delete nor change backups there.

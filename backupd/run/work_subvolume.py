@@ -225,7 +225,8 @@ def choose_base(
     """Returns the base, and the names of the newer backups that the disk cannot read.
 
     Those that the continued run has skipped are read again, because a disk may have been missing; so are those known to be damaged
-    completely. A backup with damaged files of which some are not named is no base, because a run could not fetch those again.
+    completely. A backup with damaged files of which some are not named cannot be the base, because a run could not fetch those
+    again.
     """
     paths: dict[str, set[str]] = {}
     for row in damages:

@@ -65,7 +65,9 @@ def show(findings: Sequence[Finding]) -> None:
 
 
 def merged(items: Sequence[tuple[str, T]], many: int = _MANY) -> list[tuple[str, T]]:
-    """Returns the items; those of `many` subjects or more with the same content become one, in the place of the first. Pure."""
+    """Returns the items; those of `many` subjects or more with the same content become one item, at the position of the first.
+    Pure.
+    """
     subjects: dict[T, list[str]] = {}
     for about, content in items:
         subjects.setdefault(content, []).append(about)

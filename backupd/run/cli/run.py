@@ -43,7 +43,7 @@ from btrkeep.units import printable
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Which hosts run, and when; names of hosts are no part of these options."""
+    """Which hosts run, and when; names of hosts are not part of these options."""
 
     everything: bool
     catch_up: bool

@@ -38,12 +38,12 @@ from btrkeep.units import printable
 class TreeLinks:
     """A tree compared with the one before it; all names are relative to it.
 
-    `changed`: what is not a folder and has another inode, with that; `alike`: files of these that are as large and old as before.
-    `folders`: those that are new or have other attributes, and those in which a name came, went or changed, with their attributes;
-    the tree itself is b"", and each comes after the one above it. `gone`: names that no longer exist, or are of another
-    kind. `groups`: names that are hard links of each other, those first that the tree before has with the same inode. `files`: how
-    many regular files there are; `new_bytes`: the room on the disk of those that have another inode, each file once; `grown`: by
-    how many bytes files and symlinks are more than before. `digests`: of all folders, for the tree after it.
+    `changed`: names that are not folders and have another inode, with that; `alike`: files of these with the previous size and
+    time. `folders`: new folders, those with other attributes, and those in which a name was added, removed or changed, with their
+    attributes; the tree itself is b"", and each comes after the folder above it. `gone`: names that no longer exist, or have
+    another type. `groups`: names that are hard links of each other, first those with the same inode in the tree before. `files`:
+    the number of regular files; `new_bytes`: the allocated bytes of those with another inode, each file once; `grown`: the bytes
+    by which files and symlinks have grown. `digests`: of all folders, for the tree after it.
 
     `is_compared`: whether there was a tree before whose inodes could be compared; the first four are empty without.
     """
