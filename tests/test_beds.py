@@ -293,7 +293,7 @@ def test_what_a_killed_session_left_is_cleared_away_by_the_next_one(tmp_path: Pa
     assert traces_of(names, place) == []
 
 
-def test_a_session_that_lives_is_nobodys_to_clear_away() -> None:
+def test_a_running_session_is_not_cleared_away() -> None:
     session.folder()
     assert session.is_alive(session.own_name())
     assert session.own_name() not in session.dead_sessions()

@@ -1,8 +1,8 @@
 """The table of remedies: each command that a program prints as advice is typed by a test, or has one of a few fixed reasons.
 
-tests/*/test_remedies*.py type most of those that change something, in the state that prints them. What only reads is known by its
-name; tests/btrfs/test_remedies_looks.py types all of it on one site. A command that is printed from now on has to be added to
-one of them.
+tests/*/test_remedies*.py type most of those that change something, in the state that prints them. Commands that only read are
+listed by name; tests/btrfs/test_remedies_looks.py types all of them on one site. A command that is printed from now on has to be
+added to one of them.
 
 Otherwise an administrator types what a message advises and gets an error.
 """

@@ -265,7 +265,7 @@ def test_a_changed_host_key_is_an_error(reached: Nights, sshd: ssh.Sshd) -> None
     assert "unknown or changed: WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in message
 
 
-def test_a_port_where_nobody_listens_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:
+def test_a_port_without_a_listener_is_an_error_or_for_an_optional_host_a_warning(reached: Nights, sshd: ssh.Sshd) -> None:
     reached.host("gone", reached.source, address=sshd.address, port=1)
     reached.host("laptop", reached.source, address=sshd.address, port=1, optional=True)
     reached.host("off", reached.source, address=sshd.address, port=1, enabled=False)

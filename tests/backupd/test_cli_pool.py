@@ -24,7 +24,7 @@ READERS = ("status", "list", "log")
 
 def fails(nights: Nights, *words: str, status: int) -> str:
     """The error of a command that fails as it should: one line and a hint, no traceback, nothing on standard output; but `status`
-    has there that it does not know, and what it knew last.
+    prints there that the state is unknown, and the last known one.
     """
     done = nights.backupd(*words, check=False)
     assert done.returncode == status, done.stdout + done.stderr
@@ -220,7 +220,7 @@ def in_public(nights: Nights) -> Path:
 
 
 @pytest.mark.parametrize("words", [["status"], ["list"], ["log"], ["run"]], ids=lambda words: words[0])
-def test_somebody_who_is_not_root_is_told_so_in_one_line(nights: Nights, words: list[str]) -> None:
+def test_a_user_other_than_root_gets_one_line_that_says_so(nights: Nights, words: list[str]) -> None:
     nights.host("here", nights.source, address=None)
     nights.backupd("status")
     config = in_public(nights)

@@ -1,9 +1,9 @@
 """The resources that a test session owns on this machine: how they are recognised and removed.
 
-Everything that outlives a process lies in or points into the session's own folders, btrkeep-test-PID-START in /dev/shm and in
+Everything that outlives a process is in the session's own folders or points into them, btrkeep-test-PID-START in /dev/shm and in
 TMPDIR: images, the loop devices on them, the mounts in them. Processes carry the folder's name in their environment, or, where
-they write over it as sshd does, are named by a .pid file in the folder. So cleaning up needs no memory of what was done: it looks
-at the kernel's tables. The same code ends a session, and clears away after one that was killed, which is one whose process (of
+they write over it as sshd does, are named by a .pid file in the folder. So cleaning up needs no record of earlier actions: it reads
+the kernel's tables. The same code ends a session, and clears away after one that was killed, which is one whose process (of
 that number and start time) is gone.
 """
 

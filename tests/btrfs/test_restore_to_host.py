@@ -350,8 +350,8 @@ def test_a_host_that_is_this_machine_is_restored_to_without_rsync(nights: Nights
 
 @pytest.mark.parametrize("overwrite", [(), ("--overwrite=older",), ("--overwrite=all",)])
 def test_when_nothing_is_there_rsync_does_not_go_through_it_for_a_look(web1: Nights, overwrite: tuple[str, ...]) -> None:
-    """A look for the path itself is enough: what the preview counts is what is written. Only that and the comparison go down, after
-    the path itself was made.
+    """A check of the path itself is enough: the preview counts the written names. Only writing and comparing descend, after the
+    path itself was made.
     """
     srv = everything(web1.source / "srv")
     web1.night("web1")
