@@ -308,9 +308,13 @@ def _ssh_files(config: Config) -> Iterator[Finding]:
         (read_key_file(config.ssh.key), "ssh key", ssh_key),
         (read_key_file(config.ssh.known_hosts), "known_hosts", known_hosts),
     ):
-        findings = tuple(judge_file(file)) or (
-            Finding("ssh-file", "unknown" if file.hidden else "ok", file.hidden or str(file.path)),
-        )
+        if not (findings := tuple(judge_file(file))):
+            unseen = "run this as root on this machine, outside a service; then check the path in [ssh]"
+            findings = (
+                Finding("ssh-file", "unknown", printable(file.hidden), unseen)
+                if file.hidden
+                else Finding("ssh-file", "ok", str(file.path)),
+            )
         yield from (replace(finding, subject=subject) for finding in findings)
 
 

@@ -6,10 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from backupd.doctor.copy_checks import _of_key
 from backupd.replicate.remote_pool import OwnStreams, RemotePool, RemotePoolMissing
 from backupd.replicate.wire import END, PROTOCOL, ConnectionBroken, object_frame, write_all
 from btrkeep.decisions.replication import Fetch, RemoteBackup
@@ -63,6 +66,16 @@ def test_a_key_with_which_the_other_server_receives_is_named_as_the_cause() -> N
     with pytest.raises(RemotePoolMissing, match="receive-only answers there") as refused, saying(hello=b'{"verb": "hello"}\n'):
         pass
     assert "two keys for the two directions" in refused.value.hint
+
+
+@pytest.mark.parametrize(("ending", "levels"), [("exit 255", ["unknown"]), ("exit 1", []), ('sh -c "${@: -1}"', ["warning"])])
+def test_whether_a_key_runs_any_command_is_unknown_if_ssh_fails(tmp_path: Path, ending: str, levels: list[str]) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/bash\n{ending}\n")
+    ssh.chmod(0o755)
+    config: Any = SimpleNamespace(ssh=SimpleNamespace(command=str(ssh), key="key", known_hosts="known"))
+    push: Any = SimpleNamespace(kind="push", name="far", address="root@far", port=None, ssh_options=())
+    assert [finding.level for finding in _of_key(config, push, "receive-only")] == levels
 
 
 @pytest.mark.parametrize("size", [1 << 63, 10**400, -1, True, 1.5, "1", None], ids=lambda size: str(size)[:12])
