@@ -105,6 +105,24 @@ def test_a_pool_that_the_catalogue_knows_is_to_be_mounted_and_not_made_anew(nigh
     assert f"backupd init {nights.pool}" in answer["hint"]
 
 
+def test_without_the_pool_list_and_log_show_what_is_recorded(nights: Nights) -> None:
+    nights.host("here", nights.source, address=None)
+    nights.run("here")
+    nights.pool.rename(nights.top / "elsewhere")
+    nights.pool.mkdir()
+    for words in (("list",), ("list", "here"), ("list", "--all"), ("log",), ("log", "here")):
+        done = nights.backupd(*words, check=False)
+        assert (done.returncode, "here" in done.stdout) == (4, True), words
+        error, hint = done.stderr.splitlines()
+        assert "is not a pool" in error
+        assert "the last recorded state, without holds, expiry and actions" in error
+        assert "mount the pool" in hint
+        rows = nights.backupd(*words, "--json", check=False)
+        assert (rows.returncode, [row["host"] for row in json.loads(rows.stdout)]) == (4, ["here"])
+    assert fails(nights, "log", "--actions", status=4)
+    assert "did you mean here?" in nights.backupd("list", "hree", check=False).stderr
+
+
 def test_a_marker_on_another_filesystem_makes_no_pool(nights: Nights, tmp_path: Path) -> None:
     shutil.copytree(nights.pool / ".btrkeep", tmp_path / "pool" / ".btrkeep", ignore=shutil.ignore_patterns("reserve*"))
     nights.settings("pool", path=str(tmp_path / "pool"))
