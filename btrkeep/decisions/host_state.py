@@ -92,11 +92,18 @@ def _unrecorded_until(host: HostConfig, facts: HostFacts, zone: ZoneInfo, unknow
     return max((end for end in ends if is_due(facts.last_complete, host.every, host.window, zone, end).due), default=None)
 
 
+SKIPPED = "the last run skipped it"
+"""Start of the warning about that."""
+
+
 def _warnings(facts: HostFacts | None) -> tuple[str, ...]:
     if facts is None:
         return ()
     alarming = map(condition_words, lasting(facts.lasting, facts.last_complete))
     warnings = (*alarming, *standing_words(facts.lasting), *facts.newest_warnings)
+    if facts.last_run_outcome == "skipped" and _newer_than_complete(facts):
+        reason = error_words(facts.last_run_error, facts.last_run_cause) or "no reason is recorded"
+        warnings = (f"{SKIPPED}: {reason}", *warnings)
     if facts.ahead is None:
         return warnings
     words = f"the time of a backup, {local_time(facts.ahead)}, is in the future, so it does not count: was a clock wrong?"

@@ -15,10 +15,12 @@ from pydantic import Field
 
 from btrkeep.catalogue import BackupOutcome, Catalogue, HostFacts, HostRuns
 from btrkeep.config import HostConfig, Window
+from btrkeep.decisions.cause_words import error_words
 from btrkeep.decisions.copy_status import COPIES, copies_of
 from btrkeep.decisions.due import latest
 from btrkeep.decisions.host_state import (
     COPY,
+    SKIPPED,
     STATES,
     UNKNOWN,
     HostStatus,
@@ -301,6 +303,9 @@ def _visible_message(row: HostRow, config: HostConfig | None, facts: HostFacts |
         return "its configuration has a mistake: `backupd check` shows it"
     if row.tone == "error":
         return host_error(*status_error(facts), row.host) or ""
+    if facts and row.words.startswith(SKIPPED):
+        error = facts.last_run_error, facts.last_run_cause
+        return row.words.replace(error_words(*error) or "", host_error(*error, row.host) or "", 1)
     return host_line(row.words, row.host)
 
 
