@@ -273,7 +273,7 @@ def _catalogue(config: Config) -> Iterator[Finding]:
             recorded_id, pool_id = catalogue.pool_id(), pool.id
             is_ours = recorded_id in (None, pool_id)  # another pool's catalogue has no rows of this one
             altered = catalogue.altered_backups() if is_ours else []
-            damaged = Counter(host for host, _ in catalogue.damaged_files()) if is_ours else Counter[str]()
+            damaged = Counter(host for host, _ in catalogue.unrepaired_files()) if is_ours else Counter[str]()
             trust = check_trust(pool, catalogue, datetime.now(UTC)) if is_ours else TrustCheck(lost=False, clock=None)
     except PoolUnusable:
         return

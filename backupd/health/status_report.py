@@ -252,7 +252,7 @@ def last_verified(config: Config, catalogue: Catalogue, now: datetime) -> tuple[
 def _damaged_hosts(catalogue: Catalogue) -> dict[str, tuple[int, int]]:
     """Returns, by host, the number of its backups with damaged files, and the number of files in the worst of them."""
     by_host: dict[str, tuple[int, int]] = {}
-    for (host, _), count in catalogue.damaged_files().items():
+    for (host, _), count in catalogue.unrepaired_files().items():
         backups, most = by_host.get(host, (0, 0))
         by_host[host] = (backups + 1, max(most, count))
     return by_host

@@ -225,7 +225,7 @@ def bad_backups(source: RequestContext) -> Mapping[str, BadBackups]:
 
 
 def _bad_backups(catalogue: Catalogue) -> Mapping[str, BadBackups]:
-    damaged = Counter(host for host, _ in catalogue.damaged_files())
+    damaged = Counter(host for host, _ in catalogue.unrepaired_files())
     altered = Counter(host for host, _ in catalogue.altered_backups())
     return {host: BadBackups(damaged[host], altered[host]) for host in {*damaged, *altered}}
 
