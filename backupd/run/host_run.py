@@ -46,7 +46,7 @@ from btrkeep.config import HostConfig
 from btrkeep.config.reading import backupd_command
 from btrkeep.decisions.cause_words import cause_words
 from btrkeep.decisions.lasting import follow
-from btrkeep.errors import LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
+from btrkeep.errors import READ_ONLY_HINT, LockHeld, OperatorError, PoolUnusable, is_caused_by_damage, is_damage
 from btrkeep.fs.openat import is_there
 from btrkeep.pool.locks import Lock
 from btrkeep.pool.marker import Pool
@@ -427,7 +427,7 @@ class HostRun:
         except OSError as error:
             raise PoolUnusable(f"{path}: {error.strerror}", hint) from error
         if "ro" in options:
-            raise PoolUnusable(f"{path} has become read-only", hint)
+            raise PoolUnusable(f"{path} has become read-only", READ_ONLY_HINT)
 
     def _failed(self, why: str | Cause) -> HostResult:
         """`why`: the text of another component, if there is one: a hook, the kernel, another module."""
