@@ -34,6 +34,10 @@ LEAST = 64 << 10
 CONNECTIONS = 200
 AHEAD = 1 << 20
 """Bytes of a stream that are read before the client has received them."""
+IN_MEMORY = 4 << 20
+"""Bytes from which waitress moves an answer to a temporary file, which costs more than the rest of sending it. A list has at most
+this many; /metrics has more than a mebibyte from 1,000 hosts.
+"""
 HURRY = 5.0
 """Seconds for the first byte and for the whole request, while more than half of CONNECTIONS are open."""
 IN_ALL, OF_ONE = 64 << 20, 16 << 20
@@ -237,6 +241,7 @@ def server_of(app: "WSGIApplication", settings: Settings) -> Any:
         channel_timeout=IDLE,
         cleanup_interval=_LOOK,
         outbuf_high_watermark=AHEAD,
+        outbuf_overflow=IN_MEMORY,
         connection_limit=CONNECTIONS + 5,  # besides its own sockets
         max_request_header_size=64 << 10,
         max_request_body_size=2 << 20,
