@@ -3,14 +3,18 @@
 from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
+from pathlib import Path
 from statistics import stdev
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backupd.expire.monitor import WINDOW, CleanerWatch, rate, require_btrfs, time_left, watched
+from backupd.expire import monitor
+from backupd.expire.monitor import WINDOW, CleanerWatch, held_at_least, rate, require_btrfs, time_left, watched
 from btrkeep.errors import UsageError
+from btrkeep.pool.orphans import DeadRoot
 
 IDS = range(1000, 1_000_000)
 
@@ -173,6 +177,27 @@ def test_the_time_that_a_drop_takes_counts_from_the_first_look_at_it() -> None:
     assert (watch.dropping, watch.since, watch.from_before) == (6, 14.0, False)
     watch = watched(watch, 16.0, {6}, None)
     assert (watch.dropping, watch.since, watch.from_before) == (None, None, False)
+
+
+def test_only_what_has_waited_and_is_not_in_the_list_is_held() -> None:
+    assert held_at_least([0.0, 0.0, 0.0], 2.0, 0) == 2  # the cleaner may be dropping one
+    assert held_at_least([0.0, 0.0, 0.0], 2.0, 1) == 1
+    assert held_at_least([0.0, 1.5, 1.5], 2.0, 0) == 0  # two are just being deleted, and come into the list in a moment
+
+
+def test_a_cleaner_that_drops_many_during_one_reading_leaves_none_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readings of a kernel that drops forty subvolumes while the others are read."""
+    clock, count, lists = [0.0], [101], iter([100, 60, 60, 20])
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(monitor, "filesystem_uuid", lambda _path: "uuid")
+    monkeypatch.setattr(monitor, "mount_of", lambda _path: SimpleNamespace(super_options=()))
+    monkeypatch.setattr(monitor, "queued", lambda _path: next(lists))
+    monkeypatch.setattr(monitor, "dead_roots", lambda _path: [DeadRoot(number, 0, 0, 0, None) for number in IDS[: count[0]]])
+    watcher = monitor.CleanerMonitor(Path("/"))
+    assert watcher.take_reading().held == 0
+    clock[0], count[0] = 2.0, 61
+    assert (seen := watcher.take_reading()).held == 0, "those that are dropped while the others are read"
+    assert (seen.waiting, seen.idle) == (61, False)
 
 
 @pytest.mark.parametrize(
