@@ -154,6 +154,8 @@ class ConditionKind(StrEnum):
 
     DELETIONS_SKIPPED = "deletions-skipped"
     EMPTIED = "emptied"
+    DUMP_FAILED = "dump-failed"
+    NO_SNAPSHOT = "no-snapshot"
     UNREADABLE = "unreadable"
     NOT_TRANSFERRED = "not-transferred"
     NOT_KEPT = "not-kept"

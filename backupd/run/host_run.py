@@ -363,7 +363,7 @@ class HostRun:
 
     def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
         results, base = tuple(transfer.results.values()), transfer.prepared.base
-        spent, conditions = elapsed() - self.begun, [*transfer.conditions, *self.standing]
+        spent, conditions = elapsed() - self.begun, [*transfer.conditions, *transfer.snapshots.conditions, *self.standing]
         return replace(
             first,
             state=verdict.state or PARTIAL,
