@@ -119,7 +119,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBlockGroup:
-    """A block group that would be balanced, or will be balanced next."""
+    """A block group of a plan, or the next one of a run."""
 
     number: int
     """Its position in the plan or run, from 1."""

@@ -356,10 +356,7 @@ def open_plain(name: bytes, folder: int) -> int:
 
 
 def open_seen_direct(name: bytes, folder: int) -> int:
-    """Opens a file of a read-only subvolume that was just found to be a plain file, and so still is one, with O_DIRECT.
-
-    Raises OSError.
-    """
+    """Opens a file with O_DIRECT. Its subvolume is read-only, so it is still a plain file, as just checked. Raises OSError."""
     return os.open(name, _READ | os.O_NOFOLLOW | os.O_DIRECT, dir_fd=folder)
 
 

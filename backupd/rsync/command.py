@@ -217,8 +217,9 @@ def remote_shell(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], 
 
 
 def shell_command(host: HostConfig, ssh: SshSettings, buckets: Sequence[Bucket], control: Path | None = None) -> tuple[str, ...]:
-    """Returns the remote shell, limited by the buckets, without the words that rsync adds; () for a local source
-    without a budget.
+    """Returns the command of the remote shell, with the relay that keeps to the buckets; () for a local source without buckets.
+
+    rsync appends the host and its own command.
     """
     shell = ssh_command(host, ssh, control) if host.address else ()
     return relay_command(buckets, shell) if buckets else shell

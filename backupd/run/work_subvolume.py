@@ -281,7 +281,7 @@ def linked_since(base: FinalBackup | None) -> int:
 
 
 def ancestors_of(base: FinalBackup | None, created: int) -> dict[str, int]:
-    """Returns the `ancestors` of the Record of a snapshot of `base` that was made in that generation."""
+    """Returns `ancestors` for the Record of a new snapshot of `base`. `created`: the generation in which the snapshot was made."""
     if base is None:
         return {}
     older = {} if base.subvolume.received_uuid else base.record.ancestors  # otherwise they are generations of another pool

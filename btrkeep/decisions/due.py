@@ -187,7 +187,7 @@ class RequestedRun:
 
 @dataclass(frozen=True, slots=True)
 class RequestDelay:
-    """`until`: from when the next backup may be requested. `previous`: the backup because of which it must wait, None: there were
+    """`until`: when the next backup may be requested. `previous`: the backup that makes it wait, None: there were
     `a_day`.
     """
 

@@ -296,8 +296,8 @@ def with_strips(source: RequestContext, rows: Sequence[HostRow]) -> tuple[HostRo
 
 
 def _visible_message(row: HostRow, config: HostConfig | None, facts: HostFacts | None) -> str:
-    """Returns the message as the viewer may read it: an error, or a warning, which is the number of the host's files and some
-    names. A mistake of the configuration names a file, and is only for viewers who may read all alarms.
+    """Returns the message as the viewer may read it: an error, or a warning with a number of files of the host and some of
+    their names. A mistake of the configuration names a file, and is only for viewers who may read all alarms.
     """
     if config and config.fault:
         return "its configuration has a mistake: `backupd check` shows it"
