@@ -185,7 +185,7 @@ class Condition:
     """A condition of a backup."""
 
     key: ConditionKey
-    """Which condition."""
+    """The condition."""
     since: datetime
     """When the first of the successive backups with it started."""
     times: int = 1

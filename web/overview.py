@@ -48,7 +48,7 @@ class PoolSummary:
     orphans: int | None
     """Number of deleted subvolumes that wait for the cleaner; null: unknown."""
     score: float | None
-    """Of the free space; null: it was not scored."""
+    """The score of the free space; null: it was not scored."""
     allocated_full: Outlook
     """When all space is allocated, by the growth of the last half year."""
     used_full: Outlook

@@ -77,7 +77,7 @@ class Channel(channel.HTTPChannel):  # type: ignore[misc]  # waitress has no typ
     mark: tuple[float, int] | None = None
     """When data was first found waiting for the client, and how many bytes it had received then."""
     readers: tuple[Holder, ...] = ()
-    """Who asked last."""
+    """The users of the last request."""
 
     def received(self, data: bytes) -> bool:
         """Receives a part of a request. Clears the start time when the request is complete."""

@@ -77,7 +77,7 @@ class RoomFixResult:
     unallocated: int
     """Unallocated bytes of the permanent devices."""
     goal: int
-    """What `unallocated` should be."""
+    """The required value of `unallocated`."""
     steps: int = 0
     """Number of steps that were done."""
     reason: RoomEnd = RoomEnd.REACHED

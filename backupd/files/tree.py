@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def identity(self) -> int:
-        """As `identity` has it."""
+        """The number of its file, as the function `identity` returns it."""
         return self.device << 64 | self.inode
 
 
@@ -139,7 +139,7 @@ class Tree(Closing):
         self._root = root
         self._with_mounts = False
         self.device = os.fstat(root).st_dev
-        """Of the backup's subvolume: an entry with another one does not belong to the backup."""
+        """The device number of the backup's subvolume: an entry with another one does not belong to the backup."""
 
     def owns(self, device: int) -> bool:
         """Returns True if the device belongs to the backup or folder, and not to a mount that does not count.

@@ -311,7 +311,7 @@ class _Come:
     """A received backup."""
 
     expected: ExpectedBackup
-    """What was announced."""
+    """The backup as it was announced."""
     path: Path
     """The received subvolume."""
     parent: Path | None

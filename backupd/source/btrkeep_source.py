@@ -536,7 +536,7 @@ REMOVE = {"btrfs": remove_btrfs, "lvm": remove_lvm, "lvm-thin": remove_lvm, "zfs
 
 # --- the plan of a session ------------------------------------------------------------------------------------------------------
 class SnapshotPlan:
-    """What `begin` takes. A piece is one snapshot: a method, a name, and where it is."""
+    """The snapshots that `begin` makes. A piece is one snapshot: a method, a name, and its place."""
 
     def __init__(self, session: str) -> None:
         self.session = session

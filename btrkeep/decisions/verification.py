@@ -40,7 +40,7 @@ class VerificationState(StrEnum):
 
 
 class VerifiedBy(StrEnum):
-    """Which look it was."""
+    """The check that read the backup."""
 
     SCRUB = "scrub"
     VERIFY = "verify"

@@ -23,7 +23,7 @@ class ReachResult:
     host_key_known: bool
     """True if known_hosts has the host's key."""
     findings: tuple[Finding, ...]
-    """What is wrong."""
+    """The problems."""
 
     @property
     def good(self) -> bool:
