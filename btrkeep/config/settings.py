@@ -208,13 +208,19 @@ class VerifySettings:
 
 @dataclass(frozen=True, slots=True)
 class DrillSettings:
-    """How much of a backup a drill restores, its maximum duration in seconds, and how backups are booted."""
+    """How much of a backup a drill restores, its maximum duration in seconds, and how backups are booted and dumps are loaded."""
 
     time: float | None = filled_by(TIME)
     sample: FileSample = entry((DRILL,), kinds.SAMPLE, "1000", '"5%"',
         "How much of a backup a drill restores: a number of names chosen at random, a share of them, or ``all``.")
     boot_timeout: float = entry((DRILL,), kinds.DURATION, "5m", '"15m"',
         "How long a system may take to boot in ``backupd drill --boot``, including its ``boot_checks``.")
+    load: Mapping[str, str] = field(default_factory=dict, metadata=ConfigKey((DRILL,), kinds.LOADS, [],
+        '["postgresql /usr/local/sbin/load-postgresql"]',
+        "Dumps that each drill also loads, each with a shell command: the name of a dump of ``btrkeep-source``, or the path of a "
+        "file or folder in the backup. The command must exit with 0: see :doc:`drills`.").metadata)
+    load_timeout: float = entry((DRILL,), kinds.DURATION, "30m", '"2h"',
+        "How long such a command may take.")
     max_age: float | None = filled_by(MAX_AGE)
 
     @property

@@ -27,7 +27,7 @@ EXPOSURE = {
     "scrub": 19,
     "replicate": 35,
     "offsite": 29,
-    "drill": 22,
+    "drill": 30,
     "verify": 21,
     "boot": 16,
     "news": 18,
