@@ -55,8 +55,8 @@ LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
 
 # linux/btrfs.h
 SUBVOL_GETFLAGS, SNAP_CREATE_V2, SNAP_DESTROY = 0x80089419, 0x50009417, 0x5000940F
-GET_SUBVOL_ROOTREF, INO_LOOKUP_USER = 0xD000943D, 0xD000943E
-SUBVOL_RDONLY, SUBVOLUME_TOP = 2, 256
+GET_SUBVOL_ROOTREF, INO_LOOKUP, INO_LOOKUP_USER, TREE_SEARCH = 0xD000943D, 0xD0009412, 0xD000943E, 0xD0009411
+SUBVOL_RDONLY, SUBVOLUME_TOP, ROOT_TREE, INODE_ITEM, ROOT_REF, FILEID_BTRFS = 2, 256, 1, 1, 156, 0x4D
 # sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
 MNT_DETACH, CLONE_NEWNS, PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 2, 0x20000, 1, 24
@@ -443,7 +443,7 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
     try:
         with opened(piece["folder"]) as top:
             try:
-                folder = hidden_folder(top)
+                folder = _folder_of(top, piece["name"])
             except OSError:  # nothing was made; or a user owns the top and has put another folder or a link in its place, in which
                 return  # root deletes nothing: it may contain subvolumes of other users
             try:
@@ -458,13 +458,60 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
 
 
 def snapshots_in(point: str) -> List[str]:
-    """Returns the names in our folder at the top of a subvolume. Raises OSError if there is none, or a user made it."""
+    """Returns the names of our snapshots of a subvolume and those nested in it. Raises OSError if they cannot be read."""
     with opened(point) as top:
-        folder = hidden_folder(top)
+        try:
+            return list(own_snapshots(top))
+        except PermissionError:  # in a container
+            folder = hidden_folder(top)
         try:
             return os.listdir(folder)
         finally:
             os.close(folder)
+
+
+def _folder_of(top: int, name: str) -> int:
+    """Opens the folder of a snapshot, wherever the owner of the top has moved it: by its number, as file servers do."""
+    try:
+        tree, number = own_snapshots(top)[name]
+        handle = struct.pack("=IiQQI", 20, FILEID_BTRFS, number, tree, 0)
+        return _call("open_by_handle_at", top, handle, os.O_RDONLY | os.O_DIRECTORY)
+    except (PermissionError, KeyError):  # in a container; or it was not made
+        return hidden_folder(top)
+
+
+def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
+    """Returns the subvolumes with names of ours in those folders of a subvolume that only root can write: by name, the numbers of
+    that subvolume and folder. It reads the trees of btrfs, in which a rename changes neither. Raises OSError."""
+    answer, snapshots = bytearray(struct.pack("=QQ4080x", 0, SUBVOLUME_TOP)), {}
+    fcntl.ioctl(top, INO_LOOKUP, answer)
+    (tree,) = struct.unpack_from("=Q", answer)
+    for _, content in tree_items(top, ROOT_TREE, tree, ROOT_REF):
+        folder, _, length = struct.unpack_from("=QQH", content)
+        name = os.fsdecode(content[18 : 18 + length])
+        if SESSION.fullmatch(name.rpartition(".")[0]):
+            for _, inode in tree_items(top, tree, folder, INODE_ITEM):
+                owner, _, mode = struct.unpack_from("=III", inode, 44)
+                if owner == os.geteuid() and not mode & 0o077:
+                    snapshots[name] = (tree, folder)
+    return snapshots
+
+
+def tree_items(fd: int, tree: int, number: int, kind: int) -> Iterator[Tuple[int, bytes]]:
+    """Yields offset and content of the items of one kind that a tree of btrfs has for an object. Needs root. Raises OSError."""
+    least, most = 0, (1 << 64) - 1
+    while True:
+        answer = bytearray(struct.pack("=7Q4I4024x", tree, number, number, least, most, 0, most, kind, kind, 1000, 0))
+        fcntl.ioctl(fd, TREE_SEARCH, answer)
+        (count,) = struct.unpack_from("=I", answer, 64)
+        at = 104
+        for _ in range(count):
+            _, _, least, _, size = struct.unpack_from("=QQQII", answer, at)
+            yield least, bytes(answer[at + 32 : at + 32 + size])
+            at += 32 + size
+        if not count or least == most:
+            return
+        least += 1
 
 
 # --- LVM and ZFS ----------------------------------------------------------------------------------------------------------------
@@ -1153,8 +1200,9 @@ def require_allowed(path: str, allowed: Sequence[str], hint: str) -> None:
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def _call(name: str, *arguments: Any) -> None:
-    if getattr(LIBC, name)(*arguments):
+def _call(name: str, *arguments: Any) -> int:
+    answer = getattr(LIBC, name)(*arguments)
+    if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
@@ -1167,6 +1215,7 @@ def mount_at(source: Optional[str], target: str, kind: Optional[str], flags: int
 def bind(source: str, root: str, point: str, recursive: bool = False, read_only: bool = True) -> None:
     """Shows `source` at `point` below the folder `root`; follows no symlink on either side."""
     top, view = os.open("/", os.O_PATH), os.open(root, os.O_PATH)
+    return int(answer)
     fds = [top, view]
     try:
         fds += [open_below(top, source), open_below(view, point)]
