@@ -250,6 +250,15 @@ def test_a_live_backup_has_no_snapshots_of_an_interrupted_session(web1: Web1) ->
     assert not web1.nights.data("web1", web1.top / HIDDEN).exists()
 
 
+def test_a_dry_run_prints_the_rsync_of_a_session(web1: Web1) -> None:
+    web1.configure(snapshots="required")
+    (entry,) = web1.nights.json("run", "--all", "--dry-run")
+    (command,) = entry["commands"]
+    assert command[command.index("--rsync-path") + 1] == "btrkeep-source rsync SESSION"
+    text = web1.nights.backupd("run", "--all", "--dry-run").stdout
+    assert "SESSION is the name of the session that btrkeep-source begins on the host first" in text
+
+
 def test_check_connect_names_the_paths_without_a_snapshot(web1: Web1) -> None:
     def findings() -> list[dict[str, Any]]:
         answer = json.loads(web1.nights.backupd("check", "--connect", "--json", check=False).stdout)
