@@ -31,8 +31,10 @@ from btrkeep.config import HostConfig, SshSettings
 from btrkeep.process.programs import ProgramFailed, run
 
 LARGE = 1 << 20  # inplace = "large": above this size, a rewrite costs more than the dead space of in-place writes
-SNAPSHOT_FOLDER = ".btrkeep-source"
-"""The folder at the top of a subvolume in which btrkeep-source keeps its btrfs snapshots."""
+SNAPSHOTS = ".btrkeep-source/*-????????T??????Z-??????.[0-9]*/"
+"""The btrfs snapshots of btrkeep-source, which are in its folder at the top of a subvolume. A folder of that name that a user made
+is backed up like any other.
+"""
 
 METADATA = ("--archive", "--hard-links", "--acls", "--xattrs", "--xattrs", "--numeric-ids")
 """All metadata of a file, in both directions. Without a second --xattrs rsync leaves out the attributes user.rsync.% of a file,
@@ -200,7 +202,7 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
         *(f"--filter=+ {as_pattern(name)}" for name in wanted),
         *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
-        *((f"--filter=- {SNAPSHOT_FOLDER}/",) if host.snapshots != "off" else ()),
+        *((f"--filter=- {SNAPSHOTS}",) if host.snapshots != "off" else ()),
     )
 
 

@@ -89,7 +89,7 @@ class HostSnapshots:
 
     @Checkpoint("session of snapshots begun")
     def _begun(self, session: SnapshotSession) -> None:
-        self._session, self.host = session, in_session(self._configured, session.name)
+        self._session, self.host = session, in_session(self._configured, session.name, session.own)
         for dump in session.dumps:
             before = self._dumps.get(dump.name)
             self._dumps[dump.name] = before if before and before.failed else dump

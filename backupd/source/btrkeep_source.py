@@ -427,6 +427,16 @@ def hidden_folder(top: int) -> int:
     return fd
 
 
+def has_own_folder(point: str) -> bool:
+    """False also if a user made a folder of that name: then it is shown and backed up like any other."""
+    try:
+        with opened(point) as top:
+            os.close(hidden_folder(top))
+    except OSError:
+        return False
+    return True
+
+
 def take_btrfs(piece: Dict[str, Any]) -> None:
     with opened(piece["folder"]) as top, opened(piece["of"]) as source:
         with contextlib.suppress(FileExistsError):
@@ -455,19 +465,6 @@ def remove_btrfs(piece: Dict[str, Any]) -> None:
                 os.rmdir(HIDDEN, dir_fd=top)
     except (FileNotFoundError, NotADirectoryError):  # the filesystem is no longer mounted
         pass
-
-
-def snapshots_in(point: str) -> List[str]:
-    """Returns the names of our snapshots of a subvolume and those nested in it. Raises OSError if they cannot be read."""
-    with opened(point) as top:
-        try:
-            return list(own_snapshots(top))
-        except PermissionError:  # in a container
-            folder = hidden_folder(top)
-        try:
-            return os.listdir(folder)
-        finally:
-            os.close(folder)
 
 
 def _folder_of(top: int, name: str) -> int:
@@ -512,6 +509,19 @@ def tree_items(fd: int, tree: int, number: int, kind: int) -> Iterator[Tuple[int
         if not count or least == most:
             return
         least += 1
+
+
+def snapshots_in(point: str) -> List[str]:
+    """Returns the names of our snapshots of a subvolume and those nested in it. Raises OSError if they cannot be read."""
+    with opened(point) as top:
+        try:
+            return list(own_snapshots(top))
+        except PermissionError:  # in a container
+            folder = hidden_folder(top)
+        try:
+            return os.listdir(folder)
+        finally:
+            os.close(folder)
 
 
 # --- LVM and ZFS ----------------------------------------------------------------------------------------------------------------
@@ -1205,6 +1215,7 @@ def _call(name: str, *arguments: Any) -> int:
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
+    return int(answer)
 
 
 def mount_at(source: Optional[str], target: str, kind: Optional[str], flags: int, data: str = "") -> None:
@@ -1215,7 +1226,6 @@ def mount_at(source: Optional[str], target: str, kind: Optional[str], flags: int
 def bind(source: str, root: str, point: str, recursive: bool = False, read_only: bool = True) -> None:
     """Shows `source` at `point` below the folder `root`; follows no symlink on either side."""
     top, view = os.open("/", os.O_PATH), os.open(root, os.O_PATH)
-    return int(answer)
     fds = [top, view]
     try:
         fds += [open_below(top, source), open_below(view, point)]
@@ -1304,8 +1314,9 @@ def _build(stage: str, full: str, places: Dict[str, Dict[str, Any]], points: Set
             is_needed = place and (place["piece"] or (place["counts"] and error.errno not in (errno.ENOENT, errno.ENOTDIR)))
             if point == "/" or is_needed:
                 raise
-        with contextlib.suppress(OSError):
-            bind(stage + "/empty", full, point.rstrip("/") + "/" + HIDDEN)
+        if has_own_folder(full + point.rstrip("/")):
+            with contextlib.suppress(OSError):
+                bind(stage + "/empty", full, point.rstrip("/") + "/" + HIDDEN)
 
 
 def _source(stage: str, piece: Dict[str, Any], folder: str) -> str:
@@ -1428,6 +1439,8 @@ class Host:
     def _answer(
         self, session: str, plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str], dumps: List[Dict[str, Any]]
     ) -> Dict[str, Any]:
+        folders = (place["point"] for place in plan.places if has_own_folder(place["point"]))
+        own = [point.rstrip("/") + "/" + HIDDEN for point in folders]  # which the server leaves out
         return {
             "format": FORMAT,
             "session": session,
@@ -1437,6 +1450,7 @@ class Host:
                 for piece in plan.pieces.values()
             ],
             "dumps": dumps,
+            "own": [as_text(folder) for folder in own],
         }
 
     def _dumps(self, paths: Sequence[str]) -> List[Dict[str, Any]]:

@@ -247,7 +247,22 @@ def test_a_live_backup_has_no_snapshots_of_an_interrupted_session(web1: Web1) ->
     result = web1.nights.run("web1")["web1"]
     assert result["outcome"] == "complete"
     assert web1.text() == "first"
-    assert not web1.nights.data("web1", web1.top / HIDDEN).exists()
+    assert list(web1.nights.data("web1", web1.top / HIDDEN).iterdir()) == []
+
+
+def test_a_folder_of_that_name_that_is_not_the_programs_is_backed_up(web1: Web1) -> None:
+    work("btrfs", "-q", "subvolume", "create", web1.top / "nested")
+    kept = [web1.www / HIDDEN / "file", web1.top / "nested" / HIDDEN / "file"]
+    for file in kept:
+        file.parent.mkdir()
+        file.write_text("kept")
+    for config in ("", f"[paths]\nallow = {web1.top}\n"):
+        web1.configure(web1.top, config=config)
+        result = web1.nights.run("web1")["web1"]
+        assert (result["outcome"], result["warnings"]) == ("complete", [])
+        assert [web1.nights.data("web1", file).read_text() for file in kept] == ["kept", "kept"]
+        assert not web1.nights.data("web1", web1.top / HIDDEN).exists()
+        assert {each["kind"] for each in web1.consistency()} == {"snapshot"}
 
 
 def test_a_dry_run_prints_the_rsync_of_a_session(web1: Web1) -> None:
