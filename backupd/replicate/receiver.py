@@ -311,7 +311,7 @@ class _Come:
     """A received backup."""
 
     expected: ExpectedBackup
-    """The backup as it was announced."""
+    """The announced backup."""
     path: Path
     """The received subvolume."""
     parent: Path | None
