@@ -114,13 +114,14 @@ class _Comparison:
         try:
             old = inodes_by_name(above) if above is not None else {}
             self._was_none |= {begin + name for name in folder.folders if old.get(name) != IS_FOLDER}
-            now = {entry.name: entry.inode() for entry in folder.others} | dict.fromkeys(folder.folders, IS_FOLDER)
+            names = folder.names
+            now = dict(zip(names, folder.inodes, strict=True)) | dict.fromkeys(folder.folders, IS_FOLDER)
             gone = _gone(old, now)
             tree_links.grown -= sum(_size_of(above, name) for name in gone if above is not None)
-            changed = [entry for entry in folder.others if old.get(entry.name) != now[entry.name]]
-            for entry in changed:
-                has = above is not None and old.get(entry.name, IS_FOLDER) != IS_FOLDER
-                self._changed(entry, begin + entry.name, os.stat(entry.name, dir_fd=above, follow_symlinks=False) if has else None)
+            changed = [pair for pair in zip(names, folder.others, strict=True) if old.get(pair[0]) != now[pair[0]]]
+            for name, entry in changed:
+                has = above is not None and old.get(name, IS_FOLDER) != IS_FOLDER
+                self._changed(entry, begin + name, os.stat(name, dir_fd=above, follow_symlinks=False) if has else None)
             if self._before is None:
                 return
             tree_links.gone += [begin + name for name in gone]
@@ -132,7 +133,7 @@ class _Comparison:
             if above is not None:
                 os.close(above)
 
-    def _changed(self, entry: "os.DirEntry[bytes]", path: bytes, then: os.stat_result | None) -> None:
+    def _changed(self, entry: "os.DirEntry[str]", path: bytes, then: os.stat_result | None) -> None:
         tree_links, now = self._found, entry.stat(follow_symlinks=False)
         tree_links.grown += _size(now) - (_size(then) if then else 0)
         is_file = stat.S_ISREG(now.st_mode)
@@ -186,7 +187,7 @@ def superfluous(tree: int, copy: int, seen: FolderDigests, goes_on: Callable[[],
         except (FileNotFoundError, NotADirectoryError):  # the entry that replaced it was found in the parent folder
             continue
         with ClosingFd(fd):
-            now = dict.fromkeys((entry.name for entry in folder.others), 0) | dict.fromkeys(folder.folders, IS_FOLDER)
+            now = dict.fromkeys(folder.names, 0) | dict.fromkeys(folder.folders, IS_FOLDER)
             begin = folder.path + b"/" if folder.path else b""
             names += [begin + name for name in _gone(inodes_by_name(fd), now)]
     return names
@@ -201,9 +202,11 @@ def _groups(tree: int, twice: set[int], tree_links: TreeLinks, goes_on: Callable
     names = dict[int, list[bytes]]()
     for folder in walk_again(tree, tree_links.digests, goes_on):
         begin = folder.path + b"/" if folder.path else b""
-        for entry in folder.others:
-            if entry.inode() in twice:
-                names.setdefault(entry.inode(), []).append(begin + entry.name)
+        if twice.isdisjoint(folder.inodes):
+            continue
+        for name, inode in zip(folder.names, folder.inodes, strict=True):
+            if inode in twice:
+                names.setdefault(inode, []).append(begin + name)
     groups = [sorted(group, key=tree_links.changed.__contains__) for group in names.values() if len(group) > 1]
     for group in groups:
         _require_links(tree, group)
