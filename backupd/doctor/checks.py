@@ -304,8 +304,10 @@ def _catalogue(config: Config) -> Iterator[Finding]:
 def _ssh_files(config: Config) -> Iterator[Finding]:
     if not any(host.address for host in config.hosts.values()):
         return
+    restore_key = read_key_file(config.ssh.key_for_restores)
     for file, subject, judge_file in (
         (read_key_file(config.ssh.key), "ssh key", ssh_key),
+        *([(restore_key, "restore key", ssh_key)] if restore_key.mode is not None else []),
         (read_key_file(config.ssh.known_hosts), "known_hosts", known_hosts),
     ):
         if not (findings := tuple(judge_file(file))):

@@ -108,10 +108,18 @@ class BackupSettings:
 class SshSettings:
     key: Path = entry((SSH,), kinds.SSH_FILE, "/etc/btrkeep/id_ed25519", '"/etc/btrkeep/id_ed25519"',
         "The private key for the connections to the hosts.")
+    restore_key: Path | None = entry((SSH,), kinds.SSH_FILE, None, '"/etc/btrkeep/id_ed25519_restore"',
+        "The private key for restores to hosts: ``restore --to-host``, and the dashboard. If a host does not accept it, ssh tries "
+        "``key``. See :doc:`restricted-keys`. Without it: the file of ``key`` with ``_restore`` at its end, if there is one.")
     known_hosts: Path = entry((SSH,), kinds.SSH_FILE, "/etc/btrkeep/known_hosts", '"/etc/btrkeep/known_hosts"',
         "The hosts' public keys. A host without a key in it, or with another one, is not contacted.")
     command: str = entry((SSH,), kinds.COMMAND, "ssh", '"/usr/local/bin/ssh"',
         "The program for rsync's option -e, followed by btrkeep's options. Quote a word that contains spaces.")
+
+    @property
+    def key_for_restores(self) -> Path:
+        """Returns the file of the restore key, which may be missing."""
+        return self.restore_key or self.key.with_name(f"{self.key.name}_restore")
 
 
 @dataclass(frozen=True, slots=True)

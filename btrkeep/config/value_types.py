@@ -51,6 +51,8 @@ class ValueKind:
     """Completes "expected ..." in a problem."""
     parse: Callable[[Any], Any]
     """Returns the parsed value; raises InvalidValue, RefusedItems or ValueError."""
+    words: tuple[str, ...] = ()
+    """All values, if there are only a few."""
 
     def __call__(self, value: Any) -> Any:
         """The parsed value. Raises InvalidValue or RefusedItems, always with a reason."""
@@ -265,7 +267,7 @@ def _one_of(words: tuple[str, ...]) -> ValueKind:
             raise InvalidValue(f"expected {expected}{near}")
         return str(value)
 
-    return ValueKind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse)
+    return ValueKind(f"{', '.join(literals[:-1])} or {literals[-1]}", expected, parse, words)
 
 
 def _zone(value: Any) -> ZoneInfo:
@@ -334,7 +336,7 @@ COUNT = ValueKind("whole number", "a whole number from 1, such as 4, without quo
 COUNT_LIMIT = ValueKind("whole number", 'a whole number from 1, such as 1000000, without quotes, or "none"', _count_limit)
 DURATION = ValueKind("duration", 'a duration such as "30m", "6h", "1d" or "2w"', _duration)
 EVENTS = ValueKind("list of events", 'a list of events such as ["failure", "suspect"]', _events)
-FLAG = ValueKind("true or false", "true or false, without quotes", _flag)
+FLAG = ValueKind("true or false", "true or false, without quotes", _flag, ("true", "false"))
 LISTEN = ValueKind("address and port", 'an address and a port such as "127.0.0.1:8765" or "[::1]:8765"', _text_as(parse_listen))
 LOADS = ValueKind(
     "list of dumps and commands",

@@ -46,4 +46,5 @@ def test_sudo_allows_just_what_the_line_runs(page: Read) -> None:
     assert rules == [
         'Defaults!/usr/local/bin/btrkeep-source env_keep += "SSH_ORIGINAL_COMMAND"',
         "btrkeep ALL = (root) NOPASSWD: /usr/local/bin/btrkeep-source --server office",
+        "btrkeep ALL = (root) NOPASSWD: /usr/local/bin/btrkeep-source restore",
     ]
