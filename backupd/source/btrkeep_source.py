@@ -111,11 +111,11 @@ def read_config(path: str) -> SourceConfig:
     config = SourceConfig()
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), default_section="")
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, "rb") as file:
             owner = os.fstat(file.fileno())
             if owner.st_uid not in (0, os.geteuid()) or owner.st_mode & 0o022:
                 raise RefusedRequest(f"{path} can be changed by other users; run `chown root {path}; chmod 644 {path}`")
-            parser.read_file(file)
+            parser.read_string(os.fsdecode(file.read()), path)  # as the paths of a request, whatever the locale is
     except FileNotFoundError:
         return config
     except (OSError, configparser.Error, UnicodeError) as error:
