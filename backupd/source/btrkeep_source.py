@@ -478,8 +478,8 @@ def _folder_of(top: int, name: str) -> int:
 
 
 def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
-    """Returns the subvolumes with names of ours in those folders of a subvolume that only root can write: by name, the numbers of
-    that subvolume and folder. It reads the trees of btrfs, in which a rename changes neither. Raises OSError."""
+    """Returns the snapshots that are in folders of a subvolume which only root can write: by name, the numbers of the subvolume and
+    the folder. It reads the trees of btrfs, in which a rename changes neither. Raises OSError."""
     answer, snapshots = bytearray(struct.pack("=QQ4080x", 0, SUBVOLUME_TOP)), {}
     fcntl.ioctl(top, INO_LOOKUP, answer)
     (tree,) = struct.unpack_from("=Q", answer)
@@ -1440,7 +1440,7 @@ class Host:
         self, session: str, plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str], dumps: List[Dict[str, Any]]
     ) -> Dict[str, Any]:
         folders = (place["point"] for place in plan.places if has_own_folder(place["point"]))
-        own = [point.rstrip("/") + "/" + HIDDEN for point in folders]  # which the server leaves out
+        own = [point.rstrip("/") + "/" + HIDDEN for point in folders]  # the server excludes these
         return {
             "format": FORMAT,
             "session": session,

@@ -112,9 +112,9 @@ def test_the_hint_for_a_missing_key_makes_one(healthy: Nights) -> None:
 
 def test_a_check_that_could_not_be_made_is_counted_and_changes_the_exit_status(healthy: Nights) -> None:
     (healthy.top / "file").write_text("")
-    known = healthy.top / "known_hosts"
-    known.write_text("web1 ssh-ed25519 AAAA\n")
-    healthy.settings("ssh", key=str(healthy.top / "file" / "key"), known_hosts=str(known))  # below a file: nothing is known
+    known_hosts = healthy.top / "known_hosts"
+    known_hosts.write_text("web1 ssh-ed25519 AAAA\n")
+    healthy.settings("ssh", key=str(healthy.top / "file" / "key"), known_hosts=str(known_hosts))  # a path below a file
     healthy.host("web1", "/etc")
     actual_findings = findings(healthy, status=1)
     assert bad(actual_findings) == []
