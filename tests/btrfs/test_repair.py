@@ -212,27 +212,6 @@ def test_a_file_of_a_named_folder_that_changes_before_it_is_copied_repairs_nothi
     assert {each[0] for each in fate} == {"repaired"}
 
 
-def test_a_backup_or_a_copy_that_another_hand_changes_meanwhile_is_not_repaired(
-    make_btrfs: Callable[..., Path], tree: Path
-) -> None:
-    """The plan was made for other files."""
-    nights, first, second, third = spoilt(make_btrfs(size="300M"), tree)
-    database = nights.working("web", tree) / "database"
-    replace = f"touch {database}.new && mv {database}.new {database}"
-    done = does_at(nights, replace, "before", "damaged file replaced", "repair", f"web@{first}", "--yes", "--json")
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["failed"] == {f"web@{first}": f"{tree}/database was replaced"}
-    assert nights.names("web") == [first, second, third]
-    assert not (nights.pool / "hosts/web/.working").exists()
-    unlock = f"btrfs property set -f -ts {nights.backup('web', second)} ro false"
-    done = does_at(nights, unlock, "before", "damaged file replaced", "repair", "--yes", "--json")
-    assert done.returncode == 1, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["failed"] == {f"web@{second}": f"web {second} was replaced"}
-    copies = [backup["repaired_in"] for backup in answer["backups"]]
-    assert (copies[1], nights.names("web")) == (None, sorted([first, copies[0], second, third]))
-
-
 def test_a_folder_that_is_named_may_have_other_filesystems_in_it(
     make_btrfs: Callable[..., Path], tree: Path, tmp_path: Path
 ) -> None:
