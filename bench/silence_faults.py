@@ -1,5 +1,4 @@
-"""The faults of bench.silence, as a table: how each is made and undone, and the places that must report it, in which words, after
-how long.
+"""The faults of bench.silence, as a table: how each is made and undone, and where it must be reported, in which words, how soon.
 
 Kinds are the sections of the issue that asked for the bench. A: nothing runs, and no report would show it. B: a condition that
 lasts. C: reasons. D: a fault of the reporting program itself. E: the pool and the copies on the second day.
