@@ -1042,12 +1042,16 @@ def dump_postgresql(folder: str, _rest: str, deadline: float) -> None:
     """Writes globals.sql, and NAME.sql for each database, as pg_dump prints it."""
     user = [] if os.geteuid() else ["runuser", "-u", "postgres", "--"]
     _into(folder + "/globals.sql", [*user, "pg_dumpall", "--globals-only"], deadline)
-    query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY 1"
+    # A database whose deletion was interrupted has the limit -2, and accepts no connection.
+    query = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate AND datconnlimit <> -2 ORDER BY 1"
     _into(folder + "/.names", [*user, "psql", "-X", "-A", "-t", "-0", "-c", query, "postgres"], deadline)
     for name in _names(folder, "\0"):  # a name may have newlines
         # --dbname takes a connection string: quoted, so that a database's name is not read as one.
         quoted = "dbname='{}'".format(name.replace("\\", "\\\\").replace("'", "\\'"))
-        _into(folder + "/" + _file_name(name) + ".sql", [*user, "pg_dump", "--create", "--dbname=" + quoted], deadline)
+        # psql cannot connect to a name with a line break by a line in a script, so pg_dump refuses to write one.
+        create = [] if re.search(r"[\r\n]", name) else ["--create"]
+        file = "%67lobals" if name == "globals" else _file_name(name)
+        _into(folder + "/" + file + ".sql", [*user, "pg_dump", *create, "--dbname=" + quoted], deadline)
 
 
 def dump_mysql(folder: str, _rest: str, deadline: float) -> None:
@@ -1055,10 +1059,14 @@ def dump_mysql(folder: str, _rest: str, deadline: float) -> None:
     is_mariadb = shutil.which("mariadb-dump") is not None
     client, dumper = ("mariadb", "mariadb-dump") if is_mariadb else ("mysql", "mysqldump")
     _into(folder + "/.names", [client, "--batch", "--skip-column-names", "-e", "SHOW DATABASES"], deadline)
-    words = "--single-transaction --quick --routines --events --triggers --skip-dump-date --order-by-primary --databases".split()
-    for name in _names(folder):
-        if name not in ("information_schema", "performance_schema", "sys"):
-            _into(folder + "/" + _file_name(name) + ".sql", [dumper, *words, "--", name], deadline)
+    words = "--single-transaction --quick --routines --events --triggers --skip-dump-date --order-by-primary".split()
+    for escaped in _names(folder):
+        name = re.sub(r"\\([nt0\\])", lambda match: {"n": "\n", "t": "\t", "0": "\0"}.get(match.group(1), "\\"), escaped)
+        # "#mysql50#" begins the names of folders that are no databases, such as lost+found of a filesystem.
+        if name in ("information_schema", "performance_schema", "sys") or name.startswith("#mysql50#"):
+            continue
+        more = ["--flush-privileges"] if name == "mysql" else []  # a server that loads it uses its users at once
+        _into(folder + "/" + _file_name(name) + ".sql", [dumper, *words, *more, "--databases", "--", name], deadline)
 
 
 COPY_SQLITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=60).backup(sqlite3.connect(sys.argv[2]))"

@@ -330,7 +330,7 @@ def test_what_fails_for_three_nights_is_an_alarm_with_its_reason_and_the_remedy_
             assert done.returncode == (host in failing), done.stdout
         later = f"2026-11-{day:02}T22:30:00Z"
         standing = json.loads(nights.backupd("notify", "--json", "--now", later, check=False).stdout)["standing"]
-        return {f"{alarm['event']} {alarm['subject']}": alarm["text"] for alarm in standing}
+        return {f"{alarm['what']} {alarm['subject']}": alarm["text"] for alarm in standing}
 
     nights.tables["host"]["web2"] = good
     nights.write()
