@@ -131,7 +131,7 @@ def _become(package: str, words: list[str], env: dict[str, str], cwd: str, texts
         os.chdir(cwd)
         sys.argv = [package, *words]
         if "coverage" in sys.modules and (running := sys.modules["coverage"].Coverage.current()):
-            running.switch_context(env["TEST_MODULE"])
+            running.switch_context(env.get("TEST_MODULE", ""))  # without recording.py the data has no contexts
         if at:
             sys.addaudithook(listener(*at))
         main()
