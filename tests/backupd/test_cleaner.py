@@ -214,7 +214,7 @@ def test_a_part_of_the_time_may_end_before_the_second_look() -> None:
     watch = looked([(at, set(IDS[int(at) : 100])) for at in (0.0, 10.0, 11.0, 12.0, 13.0, 14.0)])
     left = time_left(watch, None)
     assert left is not None
-    assert (left.seconds, left.at_least) == (pytest.approx(86), pytest.approx(86 / (1 + 2.5 / 14)))
+    assert [left.seconds, left.at_least] == pytest.approx([86, 86 / (1 + 2.5 / 14)])
 
 
 @dataclass
