@@ -1358,6 +1358,8 @@ def _limit(full: str, root: str, allowed: Sequence[str], read_only: bool) -> Non
         try:
             _place(full, root, path, folders, read_only)
         except OSError as error:
+            if read_only and error.errno == errno.ENOENT:
+                continue  # nothing can be read there: a folder of dumps before the first one, or of a disk that was removed
             raise RefusedRequest(f"the allowed path {path} cannot be used ({error.strerror}); correct the configuration") from error
     for folder, status in reversed(folders):
         os.chown(folder, status.st_uid, status.st_gid)
