@@ -172,6 +172,15 @@ def test_a_run_that_is_late_ends_its_session(web1: Web1) -> None:
     assert web1.is_clean()
 
 
+def test_a_run_whose_rsync_the_program_refuses_ends_its_session(web1: Web1) -> None:
+    web1.configure()
+    forbid = f"printf '[paths]\\nallow = /nowhere\\n' >{web1.program.config}"
+    done = does_at(web1.nights, forbid, "after", BEGUN, "run", "--json", "web1")
+    (result,) = json.loads(done.stdout)
+    assert (result["outcome"], "is not one of the allowed paths" in result["error"]) == ("failed", True)
+    assert web1.is_clean()
+
+
 def test_a_failed_run_ends_its_session(web1: Web1) -> None:
     web1.configure(web1.top / "missing")
     assert web1.nights.run("web1", status=1)["web1"]["outcome"] == "failed"
