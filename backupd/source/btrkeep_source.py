@@ -450,47 +450,60 @@ def take_btrfs(piece: Dict[str, Any]) -> None:
 
 
 def remove_btrfs(piece: Dict[str, Any]) -> None:
+    remove_btrfs_snapshots(piece["folder"], [piece["name"]])
+
+
+def remove_btrfs_snapshots(point: str, names: Sequence[str]) -> None:
+    """Removes snapshots of a subvolume and those nested in it. There may be thousands: the trees of btrfs are read once for all.
+
+    A folder is opened by its number, as file servers do, so that its owner cannot move it away.
+    """
+    folders: Dict[Tuple[int, int], int] = {}
     try:
-        with opened(piece["folder"]) as top:
+        with opened(point) as top:
             try:
-                folder = _folder_of(top, piece["name"])
-            except OSError:  # nothing was made; or a user owns the top and has put another folder or a link in its place, in which
-                return  # root deletes nothing: it may contain subvolumes of other users
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, piece["name"].encode())))
-            finally:
-                os.close(folder)
+                places = own_snapshots(top)
+                for name in names:
+                    if name in places and places[name] not in folders:
+                        tree, number = places[name]
+                        handle = struct.pack("=IiQQI", 20, FILEID_BTRFS, number, tree, 0)
+                        folders[tree, number] = _call("open_by_handle_at", top, handle, os.O_RDONLY | os.O_DIRECTORY)
+            except PermissionError:  # in a container
+                with contextlib.suppress(OSError):
+                    folders[0, 0] = hidden_folder(top)
+                places = dict.fromkeys(names, (0, 0))
+            except OSError:  # a user has put something else in its place, in which root deletes nothing: it may contain subvolumes
+                return  # of other users
+            for name in names:
+                folder = folders.get(places.get(name, (0, 0)))
+                if folder is not None:
+                    with contextlib.suppress(FileNotFoundError):
+                        fcntl.ioctl(folder, SNAP_DESTROY, bytearray(struct.pack("=q4088s", 0, name.encode())))
             with contextlib.suppress(OSError):
                 os.rmdir(HIDDEN, dir_fd=top)
     except (FileNotFoundError, NotADirectoryError):  # the filesystem is no longer mounted
         pass
-
-
-def _folder_of(top: int, name: str) -> int:
-    """Opens the folder of a snapshot, wherever the owner of the top has moved it: by its number, as file servers do."""
-    try:
-        tree, number = own_snapshots(top)[name]
-        handle = struct.pack("=IiQQI", 20, FILEID_BTRFS, number, tree, 0)
-        return _call("open_by_handle_at", top, handle, os.O_RDONLY | os.O_DIRECTORY)
-    except (PermissionError, KeyError):  # in a container; or it was not made
-        return hidden_folder(top)
+    finally:
+        for folder in folders.values():
+            os.close(folder)
 
 
 def own_snapshots(top: int) -> Dict[str, Tuple[int, int]]:
     """Returns the snapshots that are in folders of a subvolume which only root can write: by name, the numbers of the subvolume and
     the folder. It reads the trees of btrfs, in which a rename changes neither. Raises OSError."""
     answer, snapshots = bytearray(struct.pack("=QQ4080x", 0, SUBVOLUME_TOP)), {}
+    is_own: Dict[int, bool] = {}
     fcntl.ioctl(top, INO_LOOKUP, answer)
     (tree,) = struct.unpack_from("=Q", answer)
     for _, content in tree_items(top, ROOT_TREE, tree, ROOT_REF):
         folder, _, length = struct.unpack_from("=QQH", content)
         name = os.fsdecode(content[18 : 18 + length])
         if SESSION.fullmatch(name.rpartition(".")[0]):
-            for _, inode in tree_items(top, tree, folder, INODE_ITEM):
-                owner, _, mode = struct.unpack_from("=III", inode, 44)
-                if owner == os.geteuid() and not mode & 0o077:
-                    snapshots[name] = (tree, folder)
+            if folder not in is_own:
+                inodes = [struct.unpack_from("=III", inode, 44) for _, inode in tree_items(top, tree, folder, INODE_ITEM)]
+                is_own[folder] = any(owner == os.geteuid() and not mode & 0o077 for owner, _, mode in inodes)
+            if is_own[folder]:
+                snapshots[name] = (tree, folder)
     return snapshots
 
 
@@ -855,13 +868,19 @@ class Sessions:
 
     def _remove_pieces(self, pieces: Sequence[Dict[str, Any]]) -> None:
         """Removes snapshots. A volume is in use for a moment after its last reader has ended."""
-        deadline, left = time.monotonic() + 5, list(pieces)
+        groups: Dict[str, List[Dict[str, Any]]] = {}  # of a btrfs, all; of LVM and ZFS, each
+        for piece in pieces:
+            groups.setdefault(piece["folder"] if piece["method"] == "btrfs" else piece["name"], []).append(piece)
+        deadline, left = time.monotonic() + 5, list(groups.values())
         while left:
             error = None
-            for piece in list(left):
+            for group in list(left):
                 try:
-                    REMOVE[piece["method"]](piece)
-                    left.remove(piece)
+                    if group[0]["method"] == "btrfs":
+                        remove_btrfs_snapshots(group[0]["folder"], [piece["name"] for piece in group])
+                    else:
+                        REMOVE[group[0]["method"]](group[0])
+                    left.remove(group)
                 except OSError as problem:
                     error = problem
             if error and time.monotonic() > deadline:
@@ -916,9 +935,9 @@ class Sessions:
         for mount in mounts:
             if mount.kind == "btrfs" and "btrfs" in self.config.methods and not mount.read_only:
                 with contextlib.suppress(OSError):
-                    for name in snapshots_in(mount.point):
-                        if is_orphan(name.rpartition(".")[0]):
-                            remove_btrfs({"folder": mount.point, "name": name})
+                    orphans = [name for name in snapshots_in(mount.point) if is_orphan(name.rpartition(".")[0])]
+                    if orphans:
+                        remove_btrfs_snapshots(mount.point, orphans)
         with contextlib.suppress(OSError, ValueError, KeyError):
             if "lvm" in self.config.methods and any(os.path.exists(f"/sys/dev/block/{mount.device}/dm") for mount in mounts):
                 for row in _lvs("vg_name,lv_name"):
