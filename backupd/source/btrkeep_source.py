@@ -48,6 +48,7 @@ HIDDEN = ".btrkeep-source"  # the folder of our snapshots at the top of a btrfs 
 NEVER = (".snapshots", HIDDEN)  # nested subvolumes below these names are others' snapshots, and ours
 PREFIX = "btrkeep-source-"  # of LVM volumes and ZFS snapshots
 MOST_NESTED = 2000
+MOST_INNER = 4000  # filesystems and subvolumes below the paths; a server reads no more of them
 MOST_PATHS = 2000
 SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 SESSION = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})-(\d{8}T\d{6}Z)-[0-9a-f]{6}")
@@ -618,6 +619,8 @@ class SnapshotPlan:
 
         self.reason = ""
         """Why no snapshot can be taken at all, or ""."""
+        self.walked: Set[str] = set()
+        """The mount points of btrfs in which all nested subvolumes are known."""
 
     def add(self, point: str, key: Optional[str], folder: str = "", reason: str = "") -> None:
         place = {"point": point, "key": key, "folder": folder, "reason": reason, "counts": True}
@@ -713,6 +716,7 @@ def _plan_btrfs(
         key = plan.piece(str(status.st_dev), method="btrfs", folder=top.point, of=top.point, mount=mount.point)
         plan.add(mount.point, key, "" if folder == "." else folder)
     _plan_nested(plan, mount, mount.point, top.point, mounts, wanted)
+    plan.walked.add(mount.point)
     return ""
 
 
@@ -796,6 +800,35 @@ def consistency(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> 
     reason = as_text(live[0] + (" (and %d more)" % (len(live) - 1) if len(live) > 1 else "")) if live else None
     methods = sorted({plan.pieces[place["key"]]["method"] for place in places.values() if place["key"]})
     return {"path": as_text(path), "consistency": "live" if live else "snapshot", "methods": methods, "reason": reason}
+
+
+def inner_filesystems(plan: SnapshotPlan, mounts: Sequence[MountEntry], paths: Sequence[str]) -> Optional[List[Dict[str, Any]]]:
+    """Returns the mounts and nested subvolumes below the paths: those that rsync with --one-file-system excludes. None: unknown."""
+    shown = [mount for mount in mounts if mount.kind not in PSEUDO]
+    holders = {holder(mounts, path).point for path in paths}
+    inner = {mount.point: mount for mount in shown if any(is_below(mount.point, path) and mount.point != path for path in paths)}
+    unknown = [mount for mount in shown if mount.point in {*inner, *holders} and mount.kind == "btrfs"]
+    if any(os.path.realpath(path) != path for path in paths) or any(mount.point not in plan.walked for mount in unknown):
+        return None
+    answers = [{"path": as_text(point), "type": mount.kind, "bytes": used_bytes(mount)} for point, mount in inner.items()]
+    nested = {place["point"] for place in plan.places} - {mount.point for mount in shown}
+    answers += [
+        {"path": as_text(point), "type": "subvolume", "bytes": None}
+        for point in sorted(nested)
+        if any(is_below(point, path) and point != path for path in paths)
+    ]
+    return answers if len(answers) <= MOST_INNER else None
+
+
+def used_bytes(mount: MountEntry) -> Optional[int]:
+    """Returns the bytes in use of a filesystem that is mounted whole; None: unknown. FUSE and a server may not answer."""
+    if mount.root != "/" or is_remote(mount):
+        return None
+    try:
+        status = os.statvfs(mount.point)
+    except OSError:
+        return None
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------------------
@@ -1482,6 +1515,7 @@ class Host:
             ],
             "dumps": dumps,
             "own": [as_text(folder) for folder in own],
+            "inner": inner_filesystems(plan, mounts, paths),
         }
 
     def _dumps(self, paths: Sequence[str]) -> List[Dict[str, Any]]:
