@@ -225,7 +225,7 @@ async def _left_out(config: Config, host: HostConfig, path: str, confined: bool,
         folders = await left_empty(config, host, path, access=access)
     except (OperatorError, NotConnected) as error:
         why = error.message if isinstance(error, OperatorError) else "the host could not be reached again"
-        text = f"{printable(path)}: it is unknown what `one_file_system` excludes: {why}"
+        text = f"{printable(path)}: could not list the folders that `one_file_system` excludes: {why}"
         return Finding("host", "unknown", text, "the next backup tries it again", subject=host.name)
     names = [name for folder in folders if not is_expected(name := os.fsdecode(folder), path)]
     return Finding("host", "note", left_out_words(path, names, 0), hint, subject=host.name) if names else None
