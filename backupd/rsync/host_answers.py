@@ -120,10 +120,12 @@ def sshd_advice(limits: SshdLimits, at_once: int, own_address: str) -> list[tupl
     """
     advice = []
     if at_once > limits.startups:
-        text = f"{at_once} hosts have this address and can connect at once, and sshd refuses some of more than {limits.startups}"
+        text = f"{at_once} hosts have this address and can connect at once, but sshd may refuse connections above {limits.startups}"
         advice.append((text, f"MaxStartups {2 * at_once}"))
     if limits.per_source is not None and at_once > limits.per_source:
-        text = f"{at_once} hosts have this address and can connect at once, and sshd accepts {limits.per_source} from one address"
+        text = (
+            f"{at_once} hosts have this address and can connect at once, but sshd accepts only {limits.per_source} from one address"
+        )
         advice.append((text, f"PerSourceMaxStartups {2 * at_once}"))
     if limits.has_penalties and not _is_exempt(own_address, limits.exempt):
         text = f"sshd blocks an address after failed logins: one wrong key stops all {at_once} hosts at this address"
@@ -185,10 +187,10 @@ NO_SIZES: Mapping[str, int | None] = MappingProxyType({})
 def left_out_words(path: str, folders: Sequence[str], old: int, sizes: Mapping[str, int | None] = NO_SIZES) -> str:
     """Formats the warning. `old`: number of these folders with files of an earlier backup. `sizes`: their bytes, if known."""
     names = names_in_words([_with_size(folder, sizes.get(folder)) for folder in folders], 3, "folder")
-    stale = "; files of an earlier backup stay there, unchanged" if old else ""
+    stale = "; the backup still contains the old files there" if old else ""
     return (
         f"{path}: `one_file_system` excludes the files in {names}: another filesystem or subvolume{stale} "
-        "(`exclude` it, or back it up as a separate host)"
+        "(add it to `exclude`, or back it up as a separate host)"
     )
 
 

@@ -152,7 +152,10 @@ async def _ask(
     except TimeoutError:
         group.signal(signal.SIGKILL)
         await group.wait()
-        raise NoSnapshots(f"{PROGRAM} did not answer within {seconds:.0f} seconds", "check what it waits for on the host") from None
+        raise NoSnapshots(
+            f"{PROGRAM} did not answer within {seconds:.0f} seconds",
+            f"on the host: `ps -ef | grep {PROGRAM}`, and `dmesg` for a disk that hangs",
+        ) from None
     except asyncio.CancelledError:
         group.signal(signal.SIGKILL)
         raise
@@ -194,11 +197,11 @@ def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
 
 
 def _install() -> str:
-    return f"install {PROGRAM} there ({page('sources')})"
+    return f"install {PROGRAM} on the host ({page('sources')})"
 
 
 def _invalid(request: str) -> NoSnapshots:
-    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} there ({page('sources')})")
+    return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} on the host ({page('sources')})")
 
 
 def _parsed(answer: bytes) -> dict[str, Any]:
@@ -254,7 +257,7 @@ def _consistencies(fields: Mapping[str, Any], paths: Sequence[str], taken: Mappi
 
 def _consistency(path: str, entry: Mapping[str, Any] | None, taken: Mapping[str, datetime]) -> PathConsistency:
     if entry is None:
-        return PathConsistency(LIVE, reason=f"{PROGRAM} did not report it")
+        return PathConsistency(LIVE, reason=f"{PROGRAM} did not report this path")
     if entry["consistency"] == LIVE:
         return PathConsistency(LIVE, reason=limited_text(entry["reason"]))
     if entry["consistency"] != SNAPSHOT:

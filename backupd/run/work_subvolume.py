@@ -143,7 +143,7 @@ def _make_ready(wanted: WorkRequest, prepared: WorkSubvolume, base: FinalBackup 
     if (path / DATA).is_symlink():
         raise ForeignData(
             f"{path / DATA} is a symlink that leads out of the pool",
-            "delete the backup that has this symlink: ls -ld */data in the folder of the host shows it",
+            "delete the backup whose folder `data` is this symlink",
         )
     _ensure_folder(path / DATA, mode=0o777)
     drop_other_paths(path / DATA, host.paths)

@@ -102,7 +102,7 @@ def test_old_files_of_a_subvolume_that_is_left_out_from_now_on_are_not_taken_for
     for _ in range(2):
         (warning,) = nights.run("h")["h"]["warnings"]
         assert str(tree / "home") in warning
-        assert "files of an earlier backup stay there, unchanged" in warning
+        assert "the backup still contains the old files there" in warning
         assert (nights.data("h", tree) / "home" / "thesis").read_text() == "chapter 1"
 
 

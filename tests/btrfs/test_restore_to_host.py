@@ -468,8 +468,8 @@ def test_a_host_that_prints_items_without_end_is_not_listened_to_without_end(nig
     nights.run("web1")
     says = write(nights.top / "says", "".join(f">f+++++++++|1|invented{number}\n" for number in range(10_000)))
     nights.host("web1", nights.source, rsync_path=shlex.join([sys.executable, str(SAYER), "0", str(says), "rsync"]))
-    assert "does not end, so it was no longer read" in asked_for(nights, "--dry-run")
-    assert "does not end, so it was no longer read" in asked_for(nights)
+    assert "sends output without end, so btrkeep stopped reading" in asked_for(nights, "--dry-run")
+    assert "sends output without end, so btrkeep stopped reading" in asked_for(nights)
 
 
 @pytest.mark.parametrize(
