@@ -267,7 +267,7 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
     output = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
     assert "can only read there" in output
     assert "the host does not have the restore key" in output
-    assert "setup --host web1 --no-run` prints its line" in output
+    assert "setup --host web1 --no-run` prints the line of the restore key" in output
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))
     assert restore(web1, "web1", srv, "--to-host")["good"]
     assert (srv / "file").exists()
