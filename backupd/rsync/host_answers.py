@@ -156,6 +156,25 @@ def own_address(host: HostConfig) -> str:
     return ""
 
 
+_RSYNC_VERSION = re.compile(rb"rsync\s+version v?((\d{1,3})(?:\.\d{1,3}){1,2})", re.ASCII)
+
+
+async def unfit_rsync(host: HostConfig, ssh: SshSettings, control: Path | None) -> str:
+    """Asks the host for the version of its rsync. Returns in words which one it is if it is not rsync 3, else "". Raises
+    OperatorError: the key permits only transfers.
+    """
+    return unfit_rsync_words(await output_of(host, ssh, control, (host.rsync_path or "rsync", "--version")))
+
+
+def unfit_rsync_words(answer: bytes) -> str:
+    """Parses the output of `rsync --version`; a login shell may print lines before it."""
+    lines = answer.splitlines()
+    if any(line.startswith(b"openrsync:") for line in lines):  # its second line is "rsync version 2.6.9 compatible"
+        return "openrsync"
+    match = next((match for line in lines if (match := _RSYNC_VERSION.match(line))), None)
+    return f"version {match[1].decode()}" if match and int(match[2]) < 3 else ""
+
+
 _KERNEL = ("/proc", "/sys", "/dev", "/run", "/snap")
 _TRANSIENT = (
     "/tmp",  # noqa: S108  a path of the host
