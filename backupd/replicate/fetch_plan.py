@@ -1,7 +1,7 @@
 """Compares the other pool with this one: the backups to fetch, and the notes of the fetched hosts.
 
-Deletions, ends of holds and renamings of hosts are never transferred, so the owner of the other pool cannot delete backups here. The notes
-have the replica of which a host is a copy, and the transferred holds and acceptances.
+Deletions, ends of holds and renamings of hosts are never transferred, so the owner of the other pool cannot delete backups here.
+The notes have the replica of which a host is a copy, and the transferred holds and acceptances.
 """
 
 from collections.abc import Mapping
