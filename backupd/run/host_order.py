@@ -111,7 +111,9 @@ def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) ->
     if not is_newer or not facts.last_run_started <= now < again:
         return entry
     return PlannedHost(
-        entry.host, False, f"due, but already tried {local_time(facts.last_run_started)}: next attempt from {local_time(again)}"
+        entry.host,
+        False,
+        f"due, but last tried at {local_time(facts.last_run_started)}; the next attempt is at {local_time(again)} or later",
     )
 
 

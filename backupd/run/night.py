@@ -267,7 +267,7 @@ class NightRunner:
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:
             if missing := slots.take(wanted):
-                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (--wait lets it wait)")
+                notice(f"{name} would exceed `concurrency`{missing.whose}: {_run(missing.count)} (use --wait to wait for a slot)")
             return True
         if await slots.wait(
             wanted,
