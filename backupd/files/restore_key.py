@@ -32,19 +32,19 @@ def refusal(target: Target, config: Config, lines: Sequence[str]) -> OperatorErr
     """Returns the error for a host that refused an rsync with these messages; None if the messages have another reason."""
     if any(_READS_ONLY.search(line) for line in lines):
         return OperatorError(
-            f"{target}: the key for the backups can only read there, and the host does not have the restore key",
+            f"{target}: the key for backups can only read on the host, and the host does not have the restore key",
             _add_key(target, config),
         )
     if any(RRSYNC_IS_BUSY in line for line in lines):
         return OperatorError(
-            f"{target}: another rsync is running there with the same key, and rrsync permits only one at a time",
+            f"{target}: another rsync is running on that machine with the same key, and rrsync permits only one at a time",
             'try again when it has ended; "rrsync -no-lock /" in the host\'s authorized_keys permits several',
         )
     if any(_IS_MISSING.search(line) for line in lines):
-        return OperatorError(f"{target}: {PROGRAM} is not installed there", f"install it on that machine ({page('sources')})")
+        return OperatorError(f"{target}: {PROGRAM} is not installed on that machine", f"install it ({page('sources')})")
     reason = next((line for line in reversed(lines) if line.startswith(f"{PROGRAM}: ")), "")
     if reason:
-        hint = f"[restore] in /etc/{PROGRAM}.conf there limits restores ({page('restricted-keys')})"
+        hint = f"[restore] in /etc/{PROGRAM}.conf on that machine limits restores ({page('restricted-keys')})"
         return OperatorError(f"{target}: {reason}", hint)
     return None
 

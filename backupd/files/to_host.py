@@ -71,7 +71,7 @@ _HINT = (
     "for a configured host, run `backupd check --connect`; another machine needs its host key in known_hosts here, and this "
     "server's public key in its authorized_keys"
 )
-_FULL_HINT = "check the free space and the filesystem there; the same command continues with the missing files"
+_FULL_HINT = "check the free space and the filesystem of the destination; the same command continues with the missing files"
 _FILE_ERROR = 11
 _FOR_EACH_NAME, _FOR_EACH_BYTE = 1024, 8  # an item, progress and an error message; rsync may escape each byte of a name as four
 _RRSYNC_KNOWS_NOT = "invalid rsync-command syntax or options"

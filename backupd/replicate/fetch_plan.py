@@ -151,7 +151,7 @@ def lacking_room(config: Config, far: RemotePool) -> str:
     free = max(0, room.available - config.pool.min_free.bytes_of(room.total))
     if far.used is None or far.used <= free:
         return ""
-    return f"{format_size(far.used)} are used there, but only {format_size(free)} are free here above min_free"
+    return f"the other pool uses {format_size(far.used)}, but only {format_size(free)} above min_free are free here"
 
 
 _PARTS = ("at", "until", "why")  # keys of a note
@@ -227,7 +227,7 @@ def take_notes(pool: Pool, host: str, name: str, announced: StreamInfo, replica:
         if not has_room_for_foreign(notes):
             raise NotesFull(
                 f"{host}@{name} is not fetched: the notes of the other pool's backups would take more than half of notes.json",
-                f"release holds there, or delete old backups of {host} here",
+                f"release holds on the other server, or delete old backups of {host} here",
             )
         write_notes(folder, notes)
 

@@ -307,6 +307,6 @@ def _require_parent(pool: Pool, host: str, parent: RemoteBackup | None) -> None:
     folder, hint = pool.host(host), "run `backupd replicate` again: it uses another common backup"
     final_backup = read_if_ours(folder / parent.name, host)
     if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != parent.uuid:
-        raise OperatorError(f"{host}@{parent.name} is no longer here", hint)
+        raise OperatorError(f"{host}@{parent.name} no longer exists here", hint)
     if not is_original(folder / parent.name, final_backup[0], read_notes(folder), parent.name):
         raise OperatorError(f"{host}@{parent.name} was changed after it was final", hint)

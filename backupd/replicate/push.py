@@ -29,7 +29,7 @@ _LOOK = 0.5  # seconds
 _PAUSE, _TELL = 1.0, 60.0
 _FIRST_WORD = 60.0  # seconds
 _STANDS_STILL = "check backupd on that server; `stall` of the [push] section sets this time"
-RECEIVES_NOT = 'that server needs restrict,command="backupd receive-only --replica NAME" before the key'
+RECEIVES_NOT = 'authorized_keys on the other server needs restrict,command="backupd receive-only --replica NAME" before the key'
 
 
 class StreamAbandoned(OperatorError):

@@ -52,16 +52,18 @@ _WAITS_EVERY = 1.0  # seconds
 _LONGEST_WAIT = 86400.0  # seconds: a night or an expiry of the other pool
 _MOST_LEFT = 64 << 20  # bytes of an answer that is no longer needed
 _MOST_COPIED = 250_000  # names of backups
-_NOT_OURS = 'check that `backupd send-only` answers there: command="..." before the key in its authorized_keys'
+_NOT_OURS = 'check that `backupd send-only` answers on the other server: command="..." before the key in its authorized_keys'
 _RECEIVES = (
-    'the key needs command="backupd send-only ..." there; sshd uses the first of several lines with the same key, so use two '
-    "keys for the two directions, or change the line"
+    'the key needs command="backupd send-only ..." on the other server; sshd uses the first of several lines with the same key, '
+    "so use two keys for the two directions, or change the line"
 )
 _HINTS = {
-    ExitCause.HOST_KEY: "add its key to known_hosts with ssh-keyscan, and compare it with the key on that server; "
+    ExitCause.HOST_KEY: "add the host key of the other server to known_hosts with ssh-keyscan, and compare it with the key on "
+    "that server; "
     f"{page('second-copy')} has the lines",
-    ExitCause.KEY_REFUSED: f"add this server's public key to its authorized_keys; {page('second-copy')} has the line",
-    ExitCause.NO_RSYNC: "install btrkeep there, or correct the path in its authorized_keys",
+    ExitCause.KEY_REFUSED: f"add this server's public key to authorized_keys on the other server; {page('second-copy')} has the "
+    "line",
+    ExitCause.NO_RSYNC: "install btrkeep on the other server, or correct the path in its authorized_keys",
     ExitCause.NO_SUCH_NAME: "correct the address, or /etc/hosts",
 }
 

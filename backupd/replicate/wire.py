@@ -127,7 +127,7 @@ class AnswerReader:
         while True:
             kind, length = _HEAD.unpack(self._exactly(_HEAD.size, counts=False))
             if kind == _REQUEST:
-                raise OtherAsks("receive-only answers there, which receives backups but does not send any")
+                raise OtherAsks("the key starts `receive-only` on the other server, which receives backups but does not send any")
             if kind not in (OBJECT, PIECE, END) or length > (LONGEST_PIECE if kind == PIECE else _LONGEST_OBJECT):
                 raise ConnectionBroken("the other server sent an unexpected message")
             content = self._exactly(length)

@@ -63,7 +63,10 @@ def test_a_pool_of_another_protocol_is_refused_before_anything_is_requested(fiel
 
 def test_a_key_with_which_the_other_server_receives_is_named_as_the_cause() -> None:
     """Both servers would ask, and none would answer."""
-    with pytest.raises(RemotePoolMissing, match="receive-only answers there") as refused, saying(hello=b'{"verb": "hello"}\n'):
+    with (
+        pytest.raises(RemotePoolMissing, match="the key starts `receive-only` on the other server") as refused,
+        saying(hello=b'{"verb": "hello"}\n'),
+    ):
         pass
     assert "two keys for the two directions" in refused.value.hint
 

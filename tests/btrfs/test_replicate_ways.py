@@ -78,12 +78,12 @@ def test_there_and_back_nothing_is_transferred_twice_and_nothing_is_lost(taken_o
         (
             "echo 'bash: line 1: /usr/local/sbin/backupd: No such file or directory' >&2; exit 127",
             "No such file",
-            "install btrkeep there",
+            "install btrkeep on the other server",
         ),
-        ("""echo '{"verb": "hello"}'; cat >/dev/null""", "office: receive-only answers there", "send-only"),
+        ("""echo '{"verb": "hello"}'; cat >/dev/null""", "office: the key starts `receive-only` on the other server", "send-only"),
         (
             """echo 'error: web: none of the protocol' >&2; echo '{"tells_waits": true, "verb": "hello"}'; cat >/dev/null""",
-            "office: receive-only answers there",
+            "office: the key starts `receive-only` on the other server",
             "send-only",
         ),
         ("echo 'error: no pool' >&2; exit 4", "office: no pool;", ""),
@@ -214,10 +214,10 @@ def test_check_and_doctor_tell_of_another_clock_version_and_of_too_little_room_f
     answer = json.loads(two.second.backupd("check", "--connect", "--json", check=False).stdout)
     fields = {row["message"]: row["level"] for row in answer}
     (clock,) = [text for text in fields if text.startswith("its clock is")]
-    (room,) = [text for text in fields if "are used there" in text]
+    (room,) = [text for text in fields if "the other pool uses" in text]
     version = f"it runs btrkeep 7{__version__[1:]}, and this server {__version__}"
     assert "behind this one" in clock
-    assert room.endswith(" but only 0 B are free here above min_free")
+    assert room.endswith(" but only 0 B above min_free are free here")
     assert (fields[clock], fields[room], fields[version]) == ("warning", "warning", "note")
     doctor = json.loads(two.second.backupd("doctor", "--connect", "--json", check=False).stdout)
     assert {clock, room, version} <= {copy["message"] for copy in doctor["copies"]}

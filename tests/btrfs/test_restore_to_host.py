@@ -265,7 +265,7 @@ def test_a_key_that_may_only_read_is_told_with_what_to_do(web1: Nights, sshd: ss
     assert web1.run("web1")["web1"]["outcome"] == "complete"
     (srv / "file").unlink()
     output = restore(web1, "web1", srv, "--to-host", status=1)["stderr"]
-    assert "can only read there" in output
+    assert "can only read on the host" in output
     assert "the host does not have the restore key" in output
     assert "setup --host web1 --no-run` prints the line of the restore key" in output
     web1.settings("ssh", key=str(sshd.authorize('restrict,command="rrsync /"')))

@@ -96,7 +96,7 @@ def test_with_the_two_lines_that_setup_prints_a_host_is_backed_up_and_files_come
     assert web1.run("web1")["web1"]["outcome"] == "complete"
     (srv / "www/in/deep/file").unlink()
     refused = restore(web1, "web1", srv / "www", "--to-host", status=1)["stderr"]
-    assert "can only read there, and the host does not have the restore key" in " ".join(refused.split())
+    assert "can only read on the host, and the host does not have the restore key" in " ".join(refused.split())
     command = "setup --host web1 --no-run"
     assert command in " ".join(refused.split())
     line = [line for line in web1.backupd(*command.split()).stdout.splitlines() if "btrkeep-source restore" in line]
@@ -113,7 +113,7 @@ def test_a_host_that_allows_no_folder_refuses_with_where_to_allow_it(web1: Night
     printed.let_in(printed.restoring)
     refused = " ".join(restore(web1, "web1", web1.source / "srv/mail", "--to-host", status=1)["stderr"].split())
     assert "restores are not allowed; write allow in [restore]" in refused
-    assert "hint: [restore] in /etc/btrkeep-source.conf there limits restores" in refused
+    assert "hint: [restore] in /etc/btrkeep-source.conf on that machine limits restores" in refused
 
 
 def test_a_host_that_has_the_restore_key_but_not_the_program_is_told(web1: Nights, sshd: Sshd) -> None:
@@ -121,7 +121,7 @@ def test_a_host_that_has_the_restore_key_but_not_the_program_is_told(web1: Night
     printed.let_in(printed.backing_up)
     printed.let_in(printed.restoring.replace("/usr/local/bin", "/no/such"))
     refused = " ".join(restore(web1, "web1", web1.source / "srv/mail", "--to-host", status=1)["stderr"].split())
-    assert "btrkeep-source is not installed there" in refused
+    assert "btrkeep-source is not installed on that machine" in refused
 
 
 def test_a_host_without_the_restore_key_is_restored_by_the_other_one_if_that_may_write(web1: Nights, sshd: Sshd) -> None:

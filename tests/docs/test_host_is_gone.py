@@ -108,7 +108,7 @@ def test_who_follows_the_page_has_the_host_back(page: Read, make_btrfs: Callable
     result = dict(zip(steps, done, strict=True))
     assert [str(done) for done in result.values() if done.status] == []
 
-    assert "can only read there" in result["refused"].err
+    assert "can only read on the host" in result["refused"].err
     assert " new" in result["look"].out
     assert re.search(r"0 differences", result["do"].out), str(result["do"])
     assert "# the old one" in result["names"].out
