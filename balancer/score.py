@@ -229,4 +229,4 @@ def _what_to_do(score: Array, used: Array) -> str:
     which = f"the {len(best):,} with the most benefit" if len(best) < bad else "it" if bad == 1 else "them"
     have = "scores" if bad == 1 else "score"
     statement = f"{bad:,} of {counted(len(score), 'block group')} {have} above {BAD:.0f}"
-    return f"{statement}, and balancing {which} would move {moves} and remove {share} of all scores"
+    return f"{statement}, and balancing {which} would move {moves} and lower the sum of the scores by {share}"

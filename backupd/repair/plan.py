@@ -57,7 +57,7 @@ class RecordedSums:
         return self.plain is not None or self.digest is not None
 
     def are_those_of(self, file_read: FileRead) -> bool:
-        """Returns True if that file was read completely and matches the record. The checksum made by the run takes precedence."""
+        """Returns True if the file was read completely and matches its recorded checksum, of two the one that the run made."""
         if file_read.bad is not None:
             return False
         return file_read.plain == self.plain if self.plain is not None else file_read.digest == self.digest

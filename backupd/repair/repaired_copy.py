@@ -128,7 +128,7 @@ def _make(context: ExpiryContext, plan: RepairPlan) -> str:
     with lock_for_reading(backup.path), syncing(context.pool.path) as disk:
         final_backup = read_if_ours(backup.path, backup.host)
         if final_backup is None or not final_backup[0].read_only or final_backup[1].uuid != backup.record.uuid:
-            raise StateConflict(f"{backup.host} {backup.name} was replaced", "run it again")
+            raise StateConflict(f"{backup.host} {backup.name} was replaced", "run the repair again")
         start = _start(context, backup)
         prepared = working.make_work_subvolume(
             context.pool, HostConfig(backup.host), FinalBackup(backup.path, *final_backup), start
@@ -196,7 +196,7 @@ def _replace(tree: Tree, damaged: DamagedPath) -> None:
     with tree.folder(joined(names[:-1])) as folder, ClosingFd(os.open(names[-1], flags, dir_fd=folder)) as fd:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode) or before.st_ino != damaged.inode:
-            raise StateConflict(f"{os.fsdecode(damaged.path)} was replaced", "run it again")
+            raise StateConflict(f"{os.fsdecode(damaged.path)} was replaced", "run the repair again")
         attributes = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
         _fill(fd, damaged.copy, before.st_size)
         _require_content(fd, damaged)
@@ -212,7 +212,9 @@ def _require_content(fd: int, damaged: DamagedPath) -> None:
     if damaged.copy.backup is None:
         file_read = read_whole(os.dup(fd), entry_of(damaged.path, os.fstat(fd), None), RecordedSums(None, None), lambda: True)
         if file_read is None or file_read.digest != damaged.copy.digest:
-            raise StateConflict(f"{damaged.copy.name}: {os.fsdecode(damaged.path)} was changed during the repair", "run it again")
+            raise StateConflict(
+                f"{damaged.copy.name}: {os.fsdecode(damaged.path)} was changed during the repair", "run the repair again"
+            )
 
 
 def _fill(fd: int, copy: GoodCopy, size: int) -> None:
@@ -221,7 +223,7 @@ def _fill(fd: int, copy: GoodCopy, size: int) -> None:
         entry = tree.stat(copy.path)
         with ClosingFd(tree.open_file(copy.path)) as source:
             if key(entry) != copy.key or os.fstat(source).st_ino != entry.inode:
-                raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} was replaced", "run it again")
+                raise StateConflict(f"{copy.name}: {os.fsdecode(copy.path)} was replaced", "run the repair again")
             os.ftruncate(fd, 0)  # so that the damaged data is not read
             try:
                 clone(source, fd)

@@ -169,7 +169,7 @@ def wants(replica: ReplicaSettings, host: str, named: tuple[str, ...] = ()) -> b
 
 
 def other_replica(context: ReplicationContext, host: str, has: ReplicaMark | None, wanted: ReplicaMark) -> str | None:
-    """Returns the other configured replica that has fetched the host and still wants it: each has its own retention.
+    """Returns the other configured replica that fetches the host: each replica has its own retention.
 
     A replica with an invalid section, or one that an unreadable file may define, counts as if it still fetched the host.
     """

@@ -74,7 +74,7 @@ def known_copies(pool: Pool, before: KnownCopies) -> KnownCopies:
 
 
 def fetched_hosts(pool: Pool, catalogue: Catalogue, hosts: Collection[str]) -> dict[str, str]:
-    """Returns the copies among the hosts, by replica: published as such, and still fetched from another pool.
+    """Returns the hosts that this pool fetches from another one, with the name of the replica that fetches each.
 
     A copy that is not published yet is recognised later, when its host is handled.
     """

@@ -9,7 +9,7 @@ Losing it loses no backup.
 
 Its methods return dataclasses. A Catalogue is used by the thread that opened it (sqlite3 refuses others); in asyncio that is the
 loop's thread, because a call takes well under a millisecond unless another process is writing. Every method raises OperatorError if
-the file is damaged, full, not writable, or held by another program for more than 30 s.
+the file is damaged, full, not writable, or locked by another program for more than 30 s.
 """
 
 from collections.abc import Iterable

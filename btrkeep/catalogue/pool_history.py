@@ -74,7 +74,7 @@ _MOST_MOVES = 20
 
 
 class BalanceStore(CatalogueSession):
-    """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
+    """The scores and balances of each filesystem, by its UUID. Each change is one transaction."""
 
     def add_score(self, free_space_score: FreeSpaceScore) -> int:
         """Stores one score of the free space; returns its id."""
@@ -170,7 +170,7 @@ _QUERIES = (
 
 
 class SampleStore(CatalogueSession):
-    """Each method that changes rows does so in one transaction. Filesystems are named by their UUID."""
+    """The samples of each filesystem, by its UUID. Each change is one transaction."""
 
     def add_sample(self, filesystem: str, make: Callable[[Sample | None], Sample]) -> Sample:
         """Stores the sample that `make` makes from the newest one, and returns it.

@@ -195,7 +195,7 @@ _BROKEN: _Meaning = (
 )
 _BUSY: _Meaning = (
     CatalogueBusy,
-    "the catalogue {path} was held by another program for too long",
+    "the catalogue {path} was locked by another program for too long",
     "find it with `fuser -v {path}`",
 )
 _MEANINGS: Mapping[int, _Meaning] = {

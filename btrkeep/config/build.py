@@ -236,7 +236,7 @@ def _offsites(sections: Sections, problems: Problems) -> Iterator[tuple[str, con
 
 
 def _tables(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields the tables in a section, and those in each that contains nothing else."""
+    """Yields the tables of a section; after a table that contains only another table, also that one."""
     for inner in content.values():
         while isinstance(inner, dict):
             yield inner

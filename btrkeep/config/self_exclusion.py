@@ -36,11 +36,14 @@ class SelfExclusion:
 
 @dataclass(frozen=True, slots=True)
 class SourceExclusion:
-    """`source` contains `name`, which `pattern` leaves out; an empty pattern: `source` is in it, so nothing would remain."""
+    """A file or folder of btrkeep inside a source path, which no backup may contain."""
 
     source: str
+    """The source path."""
     name: str
+    """The path of btrkeep."""
     pattern: str
+    """What excludes it; empty if it contains the whole source path, so that nothing would remain."""
 
 
 def self_exclusions(sources: Iterable[str], kept: Iterable[SelfExclusion]) -> list[SourceExclusion]:

@@ -198,7 +198,7 @@ class VerifySettings:
 
     new_files: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "200", '"1%"',
         "How many of a run's fetched files get checksums at once: a number of files chosen at random, a share of them, or ``all``. "
-        "Files of 64 MiB or more always do. It takes at most 2% of the run's time. ``\"none\"``: no files.")
+        "Files of 64 MiB or more always get one. It takes at most 2% of the run's time. ``\"none\"``: no files.")
     against_source: FileSample | None = entry((VERIFY,), kinds.SAMPLE_OR_NONE, "none", '"1%"',
         "How many files of each complete host a night compares with the host at its end, by content. A share means the next "
         "slice each night: with ``1%`` each file is compared once in a hundred nights. A number means so many files, chosen at "

@@ -327,11 +327,11 @@ def verified_words(proof: Verified, date: Callable[[datetime], str]) -> str:
 def source_words(comparison: ComparedBackup, date: Callable[[datetime], str]) -> str:
     """Formats the result of a comparison with the host."""
     rest = [
-        f"{comparison.changed:,} changed since" if comparison.changed else "",
+        f"{comparison.changed:,} changed or deleted after the backup" if comparison.changed else "",
         f"{comparison.differing:,} with other content there" if comparison.differing else "",
     ]
     amount = f"{comparison.alike:,} of {counted(comparison.files, 'file')}" if any(rest) else counted(comparison.files, "file")
-    return ", ".join([f"{amount} alike when compared with the host on {date(comparison.at)}", *filter(None, rest)])
+    return ", ".join([f"{amount} equal when compared with the host on {date(comparison.at)}", *filter(None, rest)])
 
 
 def damaged_words(proof: Verified) -> str:

@@ -179,7 +179,7 @@ def held_by(path: Path) -> LockHeld:
         hint = "wait for it to end, or end it with `kill`; the next run of the host ends it, too"
         if any(member.stuck for member in left):
             who += "; it waits in the kernel (state D), where it cannot be killed"
-            hint = "check what it waits for, such as a mount that does not answer; the lock is released when it ends"
+            hint = "check dmesg for the mount or disk that hangs; the lock is released when the process ends"
     elif holder.unnamed:
         who = f"{holder.what} ({holder.pid})"
     else:

@@ -45,7 +45,7 @@ class UnkillableProcess(OperatorError):
         who = f"process {group_members[0].pid} ({group_members[0].name})" if group_members else f"a process of {command}"
         super().__init__(
             f"{who} cannot be ended: it waits in the kernel (state D)",
-            "check what it waits for, such as a mount that does not answer",
+            "check dmesg for the mount or disk that hangs",
         )
 
 

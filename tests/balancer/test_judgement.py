@@ -31,7 +31,7 @@ def test_below_counts_whole_classes_up_to_a_limit() -> None:
     assert below(16 << 20, histogram) == 1111
 
 
-WORTH = "{} above 250, and balancing {} would move {} and remove {} of all scores"
+WORTH = "{} above 250, and balancing {} would move {} and lower the sum of the scores by {}"
 GOOD = "no block group scores above 250: nothing is worth balancing"
 
 

@@ -238,7 +238,7 @@ def test_a_catalogue_that_takes_nothing_leaves_the_scores_shown(nights: Nights, 
     file = nights.state / "catalogue.sqlite"
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert is_told_and_scored(scored(nights), "held by another program")
+        assert is_told_and_scored(scored(nights), "locked by another program")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("PRAGMA user_version = 99")
     assert is_told_and_scored(scored(nights), "has schema 99,")
@@ -451,5 +451,5 @@ def test_what_is_wrong_with_the_catalogue_is_told_once_and_ends_no_run(tmp_path:
         recorder(done(3))
         recorder(report([]))
     assert len(lines) == 1
-    assert "held by another program" in lines[0]
+    assert "locked by another program" in lines[0]
     assert [row["number"] for row in rows(state, "SELECT number FROM balance_step")] == [1]

@@ -199,7 +199,8 @@ def test_everything_that_reports_names_an_altered_backup_in_one_line(two: TwoPoo
     read = json.loads(two.first.backupd("verify", "--json", "--now", MORNING, check=False).stdout)
     assert [row["name"] for row in read["altered"]] == [first]
     assert {backup["name"]: backup["state"] for backup in read["backups"]} == {first: "never", second: "whole"}
-    named = verified.stdout[verified.stdout.index(f"web1 {first}: altered: 3 paths changed") :].splitlines()[1:4]
+    line = f"web1@{first} was altered after it was final: 3 changed paths"
+    named = verified.stdout[verified.stdout.index(line) :].splitlines()[1:4]
     assert named == [
         "  data",
         "  data/added",
@@ -330,7 +331,7 @@ def test_two_bytes_that_are_changed_in_memory_only_are_reported_at_once(two: Two
     writable(backup, change_two_bytes)
     done = two.first.backupd("verify", "web1", "--now", MORNING, check=False)
     assert (done.returncode, "damaged" in done.stdout) == (1, False), done.stdout
-    assert f"web1 {first}: altered: 1 path changed after it was final" in done.stdout
+    assert f"web1@{first} was altered after it was final: 1 changed path" in done.stdout
     assert f"  {content(backup, 'changed').relative_to(backup)}\n" in done.stdout
     assert "" not in done.stdout.splitlines()
     assert states(two.first) == {first: "altered"}
@@ -351,7 +352,7 @@ def test_a_backup_of_a_host_that_is_in_use_is_compared_too_or_reported_as_not_co
     with locked(two.first.pool):
         done = two.first.backupd("verify", "web1", "--now", MORNING, check=False)
         assert done.returncode == 1, done.stdout
-        assert f"web1 {first}: altered: 1 path changed" in done.stdout
+        assert f"web1@{first} was altered after it was final: 1 changed path" in done.stdout
         (two.first.pool / "hosts/web1/seals.json").unlink()
         done = two.first.backupd("verify", f"web1@{second}", "--json", "--now", MORNING, check=False)
         assert done.returncode == 1, done.stdout

@@ -27,7 +27,7 @@ def impatient(nights: Nights, *words: str, bed: tuple[str | Path, ...] = ("impat
         env={**os.environ, "PYTHONPATH": str(TOP)},
         check=False,
     )
-    assert "held by another program" in done.stderr
+    assert "locked by another program" in done.stderr
     assert "Traceback" not in done.stderr
     return done
 
@@ -118,7 +118,7 @@ def test_deletions_go_on_when_the_catalogue_is_locked_in_the_middle(shared_btrfs
             done = impatient(pool, "delete", *(f"web@{name}" for name in due), "--now-without-grace", "--json", *at(LATER))
         assert writer.poll() is None
         assert done.returncode == 1, done.stderr
-        assert done.stderr.count("held by another program") == 1
+        assert done.stderr.count("locked by another program") == 1
         assert pool.left("web") == names[6:]
         assert mount_options(pool.pool) == before
         writer.kill()
@@ -143,7 +143,7 @@ def test_deletions_go_on_when_the_catalogue_is_locked_while_it_is_reconciled(sha
     else:
         done = impatient(pool, "delete", *(f"web@{name}" for name in due), "--now-without-grace", "--json", *at(LATER), bed=bed)
     assert done.returncode == 1, done.stderr
-    assert done.stderr.count("held by another program") == 1
+    assert done.stderr.count("locked by another program") == 1
     assert pool.left("web") == names[6:]
     pool.expire(LATER)
     assert pool.left("web") == names[6:]

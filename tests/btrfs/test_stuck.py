@@ -287,7 +287,7 @@ def test_a_night_whose_catalogue_is_locked_all_the_time_backs_up_all_hosts(night
         begun = time.monotonic()
         status, stdout, stderr = impatient(nights, "run", "--all", "--json", seconds=30)
         assert (status, {result["outcome"] for result in json.loads(stdout)}) == (1, {"complete"}), stderr
-        assert "was held by another program for too long" in stderr
+        assert "was locked by another program for too long" in stderr
         assert time.monotonic() - begun < 30
     assert nights.run("b")["b"]["outcome"] == "complete"
     assert disagreements(nights) == []

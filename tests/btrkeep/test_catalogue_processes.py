@@ -126,7 +126,7 @@ def test_a_catalogue_that_stays_locked_is_an_error_that_says_so(tmp_path: Path, 
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT", 0.2)
     with Catalogue.open(tmp_path) as catalogue, closing(sqlite3.connect(tmp_path / "catalogue.sqlite")) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(OperatorError, match="held by another program"):
+        with pytest.raises(OperatorError, match="locked by another program"):
             catalogue.set_pool_id("p")
         assert catalogue.pool_id() is None
         other.rollback()

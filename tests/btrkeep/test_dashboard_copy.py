@@ -106,7 +106,7 @@ def test_who_could_read_the_live_file_makes_writers_say_that_it_is_held(state: P
             path.chmod(0o644)
         with holding(state, STRANGER):
             time.sleep(0.3)
-            with pytest.raises(CatalogueBusy, match="held by another program"):
+            with pytest.raises(CatalogueBusy, match="locked by another program"):
                 catalogue.set_fact("a", "1")
 
 

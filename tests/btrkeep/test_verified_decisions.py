@@ -142,8 +142,8 @@ def test_a_look_is_told_in_a_table_and_in_a_sentence() -> None:
         "all data read without errors by the scrub on 20.03.": "scrub 20.03.",
         "all files read on 20.03., 1,000 compared with their checksums": "whole 20.03.",
         "1 file read on 20.03., 0 compared with their checksums": "in part 20.03.",
-        "198 files alike when compared with the host on 20.03.": "source 20.03.",
-        "damaged: 1 file; 197 of 198 files alike when compared with the host on 17.03., 1 with other content there": "damaged",
+        "198 files equal when compared with the host on 20.03.": "source 20.03.",
+        "damaged: 1 file; 197 of 198 files equal when compared with the host on 17.03., 1 with other content there": "damaged",
     }
 
 

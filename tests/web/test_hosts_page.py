@@ -125,7 +125,7 @@ def test_hosts_are_searched_filtered_and_sorted(hosts: FlaskClient, query: str, 
 
 def test_a_row_tells_sizes_the_count_of_backups_and_what_is_wrong(hosts: FlaskClient) -> None:
     page = hosts.get("/hosts?q=ok1").text
-    assert re.findall(r'data-label="(?:Size|New, last|Backups)">([^<]*)', page) == ["1.00 GiB", "1.00 MiB", "2"]
+    assert re.findall(r'data-label="(?:Size|New in last backup|Backups)">([^<]*)', page) == ["1.00 GiB", "1.00 MiB", "2"]
     assert "failed for a reason" in hosts.get("/hosts?q=failing1").text
     assert "warning: file has vanished: /a (and 1 more)" in hosts.get("/hosts?q=ok2").text
     assert "not configured" in hosts.get("/hosts?q=old1").text

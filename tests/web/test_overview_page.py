@@ -238,7 +238,7 @@ def test_one_sentence_tells_when_the_hosts_were_verified_and_only_of_those_that_
     page = text_of(client(state, "viewer", ("mine*",)).get("/").text)
     assert "Verified: data of every host was read within the last 2d." in page
     page = client(state).get("/hosts/secret1").text
-    assert "damaged: /etc/passwd; 5 files alike when compared with the host on" in page
+    assert "damaged: /etc/passwd; 5 files equal when compared with the host on" in page
     assert (
         "1 file is damaged, in 1 backup: /etc/passwd . To list what can be repaired: backupd repair secret1 --dry-run"
         in text_of(page)

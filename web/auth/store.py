@@ -58,7 +58,7 @@ _MEANINGS = {
     sqlite3.SQLITE_PERM: ("cannot be opened", _OWNER),
     sqlite3.SQLITE_FULL: ("cannot be written: the disk is full", "free some space there"),
     sqlite3.SQLITE_IOERR: ("cannot be read or written", "check dmesg for disk errors, and whether the disk is full"),
-    sqlite3.SQLITE_BUSY: ("was held by another program for too long", "find it with fuser -v on the file"),
+    sqlite3.SQLITE_BUSY: ("is locked by another program", "`fuser -v` on the file shows which"),
 }
 """The message and hint by primary result code (https://www.sqlite.org/rescode.html); any other is a bug."""
 

@@ -81,7 +81,9 @@ def _owner(path: Path) -> tuple[int, int]:
         if stat.S_ISLNK(entry.st_mode):
             links += 1
             if entry.st_uid or links > _MOST_LINKS:
-                raise OperatorError(f"{seen / name} is a link that does not belong to root", "name the folder itself, not a link")
+                raise OperatorError(
+                    f"{seen / name} is a link that does not belong to root", "give the folder that the link leads to"
+                )
             target = (seen / name).readlink()
             todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
             seen = Path("/") if target.is_absolute() else seen

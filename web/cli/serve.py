@@ -62,7 +62,7 @@ def _settings(chosen: GlobalOptions, listen: str | None) -> Settings:
     if not config.are_rights_known:
         raise OperatorError(
             "a mistake in the configuration leaves it unclear who may use the dashboard",
-            "as root, run `backupd check`, correct the mistake that it prints, and run it again",
+            "as root, run `backupd check`, correct the mistake that it prints, and start the dashboard again",
         )
     web = config.web
     where = _parsed(listen) if listen else web.listen

@@ -105,7 +105,7 @@ def _say(findings: SourceFindings) -> None:
     print_wrapped(
         f"{printable(findings.backup.host)} {findings.backup.name}: "
         f"{counted(comparison.files, 'file')} compared with the host{part}: "
-        f"{comparison.alike:,} alike, {comparison.changed:,} changed since or missing"
+        f"{comparison.alike:,} equal, {comparison.changed:,} changed or deleted after the backup"
         + (f"; {comparison.differing:,} with different content, although size and time are equal:" if findings.differing else "")
     )
     if findings.passed_over:

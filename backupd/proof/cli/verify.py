@@ -294,12 +294,14 @@ class _VerifyRun:
         self.altered.append({"host": backup.host, "name": backup.name, "paths": names})
         if self.given.as_json:
             return
-        place, unknown = f"{printable(backup.host)} {backup.name}", f"; which ones is unknown: {problem}" if problem else ""
-        print_wrapped(f"{place}: altered: {counted(len(names), 'path')} changed after it was final{unknown}")
+        paths = f"{counted(len(names), 'changed path')}{' or more' if problem else ''}"
+        print_wrapped(f"{printable(backup.host)}@{backup.name} was altered after it was final: {paths}")
         for name in names[:_MOST_PATHS]:
             print_wrapped(f"  {printable(name)}")
         if len(names) > _MOST_PATHS:
             print_wrapped(f"  and {len(names) - _MOST_PATHS:,} more; --json lists all")
+        if problem:
+            print_wrapped(f"  the list may be incomplete: {problem}")
 
     def tell_unreadable(self, hosts: Sequence[str]) -> None:
         """Prints the backups of which nothing can be read, not even their records."""

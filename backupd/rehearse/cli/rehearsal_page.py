@@ -319,8 +319,9 @@ def _bands(
     summed: bool = False,
     per: Callable[[NightReading], float] | None = None,
 ) -> dict[str, Band]:
-    """Returns for each variant and night the least, median and most of all seeds; `summed` adds up all nights so far, `per` divides
-    by another sum.
+    """Returns for each variant and night the minimum, median and maximum over the seeds.
+
+    `summed` adds up all nights so far, `per` divides by another sum.
     """
     bands: dict[str, Band] = {}
     for variant in result.plan.variants:
