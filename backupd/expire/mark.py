@@ -6,8 +6,8 @@ for a batch, instead of two for each host, and no other process changes their no
 data is on disk may be empty after a power cut; then it would be unknown which backups are held. So all notes are written beside the
 old ones, synced by a call that reports lost data, renamed, and synced again.
 
-The folder of a forgotten host is renamed out of the hosts first, in one step, and emptied there: if this is killed in between, the
-host no longer exists, and the next run removes the rest.
+The folder of a forgotten host is first moved out of the folder of the hosts, in one step, and then emptied: if this is killed in
+between, the host no longer exists, and the next run removes the rest.
 """
 
 import os
@@ -258,7 +258,7 @@ def _free(parent: Path, host: str) -> Path:
 
 
 def empty_gone(pool: Pool) -> None:
-    """Removes folders that were renamed out of the hosts, except foreign files in them."""
+    """Removes folders that were moved out of the folder of the hosts, except foreign files in them."""
     with suppress(FileNotFoundError):
         for entry in list(os.scandir(gone_folder(pool))):
             if entry.is_dir(follow_symlinks=False):

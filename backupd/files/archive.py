@@ -67,9 +67,9 @@ class SourceUnreadable(OSError):
 
 def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, send: Send | None = None) -> ArchiveResult:
     """Writes all of `paths` and everything below them to `out`, in pieces of at most a megabyte. `kind`: "tar" or "zip". `send`:
-    passes the data of large files to the same destination. Memory: some thousand names on each level of folders, and of a file's
-    holes, however many there are. What a zip's index at the end needs, and a tar's first names of files whose hard links are not
-    all written yet, are kept in a file: see spool.
+    passes the data of large files to the same destination. Memory: some thousand names on each level of folders, and some thousand
+    holes of a file. The index of a zip, and the first names of files with hard links that are not written yet in a tar, are kept in
+    a file: see spool.
 
     Raises SourceUnreadable or OSError as soon as anything cannot be read or written, because half an archive must not look
     complete. GNU tar reports nothing if a tar ends between two members, so after an error the start of another member is written.

@@ -50,7 +50,8 @@ def parse_which(text: str) -> tuple[str, str]:
 
 
 def restorable(pool: Pool, host: str, beginning: str = "") -> Iterator[Restorable]:
-    """Yields all backups of a host that can be restored from and whose names have this prefix, newest first. Skips unreadable ones.
+    """Yields all backups of a host that can be restored from and whose names have this prefix, newest first. Skips unreadable
+    backups.
 
     Raises UsageError if the pool does not have the host.
     """

@@ -49,7 +49,7 @@ class PlainFolder(NamedTuple):
 
 
 class FolderTotals(NamedTuple):
-    """Numbers of folders, and of the plain files and symlinks in them; bytes of the files, and those on disk."""
+    """Numbers of folders, and of the plain files and symlinks in them; bytes of the files, and their bytes on disk."""
 
     folders: int
     files: int

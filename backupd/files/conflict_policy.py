@@ -55,7 +55,7 @@ def decide(entry: Entry, existing: Entry | None, differs: Sequence[str], overwri
 
 
 def differing(entry: Entry, existing: Entry) -> tuple[str, ...]:
-    """Returns the fields that differ in two entries, of those that a restore restores, except hard links and attributes."""
+    """Returns the restored fields that differ in two entries, except hard links and attributes."""
     if entry.kind != existing.kind:
         return ("kind",)
     differences = [name for name in ("uid", "gid", "target") if getattr(entry, name) != getattr(existing, name)]

@@ -46,8 +46,8 @@ def names_of(path: Path) -> Names:
 class AllowedFolders:
     """Folders to which a restore is limited if its user may not choose any place.
 
-    They are absolute, and not reached through symlinks. A missing one allows nothing. All places are reached from the root by
-    names, so a place is where its names are. A filesystem that is mounted below such a folder is somewhere else and is not entered.
+    They are absolute, and not reached through symlinks. A missing folder allows nothing. Each place is reached from the root, name
+    by name, never through a symlink. A filesystem that is mounted below such a folder does not belong to it, and is not entered.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:

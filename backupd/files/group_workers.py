@@ -21,7 +21,7 @@ FolderWork = Callable[..., list[BatchResult]]
 Then = Callable[[PlainVisits, Sequence[PlainFile], BatchResult], None]
 """Takes the group, the files that were given, and their result. The folder of the group is open then."""
 FoldersThen = Callable[[FolderVisits, BatchResult, Sequence[BatchResult]], None]
-"""Takes the folders, their result, and the result of each folder; the latter only if something is left over."""
+"""Takes the folders, their result, and the results of each folder if something is left over."""
 
 
 class WorkPhase(NamedTuple):

@@ -25,7 +25,7 @@ from btrkeep.descriptors import ClosingFd
 
 @dataclass(slots=True)
 class GroupWriter:
-    """Restores groups of files to a folder. What cannot be done in a group is restored name by name."""
+    """Restores groups of files to a folder. Files that cannot be copied in a group are restored name by name."""
 
     to: Destination
     """The folder."""
@@ -118,7 +118,7 @@ class GroupWriter:
         return False
 
     def _restore_rest(self, visits: FolderVisits, folder: PlainFolder, left_over: Sequence[PlainFile] | None) -> None:
-        """Restores those files of a folder one by one, or, for None, also the folder."""
+        """Restores the left-over files of a folder one by one; for None, the folder with all its files."""
         for part in visits.parts([folder], self.unreadable):
             if left_over is None:
                 self.restore_part(part)

@@ -76,7 +76,7 @@ class _Reader:
 class NameAllowance:
     """How much output a host may cause: it controls the output, without limit, and items are kept in memory.
 
-    The names that raise the limit are enumerated only as more is printed.
+    The restored names, which raise the limit, are counted only as far as the output needs.
     """
 
     def __init__(self, names: Iterator[int]) -> None:

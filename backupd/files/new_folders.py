@@ -1,7 +1,8 @@
 """Makes and compares folders in open folders: single ones, and plain folders with few plain files and symlinks.
 
 A plain folder is made in the staging folder, gets its files and everything else, including its time, and is then moved to its
-place: so it is complete, or missing. What is unusual, and what fails, is returned: the caller does it one by one, with a reason.
+place: so it is complete, or missing. Unusual files and folders, and failed attempts, are returned: the caller repeats them one by
+one, with a reason.
 """
 
 import errno
@@ -107,7 +108,7 @@ class FolderCopier:
     def copy(self, source: int, to: int, folders: Sequence[PlainFolder]) -> list[BatchResult]:
         """Copies folders of the open folder `source` into the open folder `to`, where their names are unused.
 
-        Nothing is left of those that are returned. Some files may be returned although their folder was made.
+        Nothing is left of the returned folders. Some files may be returned although their folder was made.
         """
         handled, device = list[BatchResult](), os.fstat(source).st_dev
         for folder in folders:

@@ -1,4 +1,4 @@
-"""Compares restored names with the backup: those of groups many at a time, and one by one those that differ or are unusual."""
+"""Compares restored names with the backup: groups of names at a time; names that differ or are unusual, one by one."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ class Exempt(NamedTuple):
 
 
 class Each(Protocol):
-    """Yields the names of a group or folder, or of a group only `files`, one by one."""
+    """Yields the names of a group or folder one by one; of a group, only `files` if given."""
 
     def __call__(self, visit: AnyVisit, *, files: Sequence[PlainFile] | None = None) -> Iterator[Visit]: ...
 

@@ -36,7 +36,7 @@ _FATAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def _sync(to: Destination) -> None:
-    """Syncs everything. Raises OperatorError if a disk lost data, which may be one that is mounted below the destination."""
+    """Syncs everything. Raises OperatorError if a disk lost data, also a disk that is mounted below the destination."""
     try:
         to.sync()
     except OSError as error:
@@ -167,7 +167,7 @@ class LocalRestore:
     def _each(
         self, visit: AnyVisit, withheld: Withheld, unreadable: Unreadable, *, files: Sequence[PlainFile] | None = None
     ) -> Iterator[Visit]:
-        """Yields a visit, or those of a folder or of plain files one by one: of these `files`, or all."""
+        """Yields a visit; of a folder or a group, the visits of its names one by one: of `files`, or of all files."""
         if isinstance(visit, Visit):
             yield visit
             return

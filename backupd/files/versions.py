@@ -354,8 +354,8 @@ def _absence(tree: Tree, backup: Restorable, path: bytes) -> str:
 
 
 def absence(backup: Restorable, path: bytes) -> str:
-    """Returns the reason why a backup lacks that path. Only if its source path was read does that mean that the host did not have
-    it.
+    """Returns the reason why a backup lacks that path. Only a backup that read the source path proves that the host did not have
+    the path.
     """
     sources = [source.encode("utf-8", "surrogateescape") for source in backup.record.settings.get("paths", ())]
     covering = [source for source in sources if path == source or path.startswith(source.rstrip(b"/") + b"/")]

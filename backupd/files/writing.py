@@ -26,7 +26,7 @@ _ATTRIBUTE_LOST = (errno.EPERM, errno.EOPNOTSUPP, errno.EINVAL, errno.E2BIG, err
 _FULL_BELOW = 1 << 20  # bytes
 _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN = 32 << 20
-"""Bytes that the disk starts to write while the next ones are copied. With fewer there would be more extents."""
+"""Bytes that the disk starts to write while the next bytes are copied. With fewer there would be more extents."""
 _OWN_SPACE = "btrfs."  # properties of files on btrfs, such as compression
 
 Moved = Callable[[int], None]

@@ -52,7 +52,7 @@ _EASE = 20  # at most a twentieth of the time is spent on recording common backu
 def replicate(
     context: ReplicationContext, plan: ReplicationPlan, listed: Mapping[str, RemoteHost], far: RemotePool
 ) -> ReplicationSummary:
-    """Fetches the planned backups, and makes both pools keep the common ones. Raises PoolUnusable."""
+    """Fetches the planned backups, and makes both pools keep the common backups. Raises PoolUnusable."""
     summary = ReplicationSummary(context.replica.name, plan.count)
     summary.failed += [HostFailed(host_fetches.host, obstacle_words(host_fetches)) for host_fetches in plan.unwanted]
     context.observer(plan)
@@ -316,7 +316,7 @@ class _FetchPool:
 
     @property
     def _is_stopped(self) -> bool:
-        """Returns whether to start another backup: after the end of the window only started ones continue."""
+        """Returns whether to start another backup: after the end of the window only started backups continue."""
         if self._end is not None and elapsed() > self._end:
             self.summary.out_of_time = True
         return self.deadline_passed or self.summary.out_of_time

@@ -51,8 +51,8 @@ class Finisher:
     """Finishes hosts while the next ones are being received, some hosts at once. A context, which waits for all work at its end,
     and raises NoThread at its start. `guarded` runs the work of a host, keeps its error, and returns whether it succeeded.
 
-    A sync, or a snapshot in the folder of each host, for several hosts at the same moment becomes one or two commits instead of one
-    for each.
+    If several hosts are finished at the same moment, their syncs and snapshots become one or two commits, instead of one for each
+    host.
     """
 
     def __init__(self, guarded: Callable[[str, Callable[[], None]], bool]) -> None:

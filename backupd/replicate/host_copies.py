@@ -117,7 +117,7 @@ class FetchQueue:
         self.pending = [copy for copy in self.pending if copy.backup.name != name]
 
     def put_back(self, fetches: Iterable[Fetch], unreadable: RemoteBackup) -> None:
-        """Puts back fetches that failed. A difference to the `unreadable` copy becomes a difference to another one."""
+        """Puts back fetches that failed. A difference to the `unreadable` copy becomes a difference to another copy."""
         back = tuple(fetches)
         for backup in (unreadable, *(copy.backup for copy in (*back, *self.pending))):
             self._parents = self._parents.without(backup)
@@ -149,7 +149,7 @@ class HostCopies:
         all.
 
         Between two backups it waits for a night, an expiry and a balance, without holding the host's lock. A backup that the other
-        pool cannot read is skipped; if the parent cannot be read, the next one is a difference to another.
+        pool cannot read is skipped; if it cannot read the parent, the next backup is fetched as a difference to another parent.
         """
         left = FetchQueue(planned)
         while left and self.watched.wait() and left:  # a parallel stream may have taken the rest
@@ -162,7 +162,7 @@ class HostCopies:
                     raise
 
     def _passes_over(self, left: FetchQueue, error: OperatorError | OSError) -> bool:
-        """Puts back failed fetches, to be fetched with another parent, or without the one that the other pool cannot read.
+        """Puts back failed fetches, to be fetched with another parent, or without the backup that the other pool cannot read.
 
         Returns False for any other error.
         """

@@ -223,7 +223,7 @@ class BackupSender:
             raise SendRefused(message, code=UNREADABLE_PARENT if is_parent else UNREADABLE) from error
 
     def _asked(self, asked: Mapping[str, Any]) -> tuple[FinalBackup, FinalBackup | None, dict[str, Any]]:
-        """Returns the requested backup, the one that the other server already has, and the answer about it. Raises SendRefused."""
+        """Returns the requested backup, its parent, which the other server already has, and the answer. Raises SendRefused."""
         host = str(asked["host"])
         notes = self._notes(host)
         chosen = self._backup(host, str(asked["name"]), str(asked["uuid"]), notes)

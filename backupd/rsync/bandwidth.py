@@ -55,8 +55,9 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
     """Returns the bucket of that name in `folder`, made or set to `rate` bytes per second; running transfers use the new rate at
     once.
 
-    What transfers have already taken from a bucket in use stays taken. The file is changed in place, under its lock: a new file
-    would be a second budget beside the one that running transfers have open. Raises ValueError for a rate below 1, OSError.
+    The bytes that transfers have already taken from a bucket in use still count. The file is changed in place, under its lock: a
+    new file would be a second budget beside the one that running transfers have open. Raises ValueError for a rate below 1,
+    OSError.
     """
     if rate < 1:
         raise ValueError(f"{rate} bytes per second is not a rate: without a limit no bucket is needed")

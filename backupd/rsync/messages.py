@@ -188,8 +188,8 @@ def reports_damage(line: str) -> bool:
 def unlisted_path(line: bytes) -> bytes | None:
     """Returns the path that could not be listed, as the sender writes it; None if the line has none.
 
-    Uses no regular expression: the line comes from the host, has up to 128 KiB, and one that makes a regular expression backtrack
-    takes seconds.
+    Uses no regular expression: the line comes from the host, has up to 128 KiB, and a line that makes a regular expression
+    backtrack takes seconds.
     """
     for before, behind in _AROUND_PATH:
         start, end = line.find(before), line.rfind(behind)

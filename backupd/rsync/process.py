@@ -54,7 +54,7 @@ async def transfer(
 ) -> RsyncEnd:
     """Runs rsync under the host's lock, which its processes inherit. Raises ProgramFailed if it cannot be started.
 
-    `on_said` gets all output, and returns whether to parse it. `cell`: the one to which `command` is confined.
+    `on_said` gets all output, and returns whether to parse it. `cell`: the cell of `command`.
 
     Raises OperatorError if one of its processes cannot be ended: that process keeps the lock, and may still write.
     """

@@ -49,7 +49,7 @@ _KINDS = {b"f": "file", b"d": "folder", b"L": "symlink", b"D": "device", b"S": "
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What rsync would do, or has done, with one name."""
+    """The action that rsync would take, or has taken, for one name."""
 
     name: bytes
     """Relative to the destination, without a trailing slash."""
@@ -62,7 +62,7 @@ class Item:
     only_time: bool
     """True if only the time differs."""
     fields: tuple[str, ...]
-    """What differs."""
+    """The attributes that differ."""
 
 
 _FIELDS = {ord("c"): "content", ord("s"): "size", ord("p"): "mode", ord("o"): "owner", ord("g"): "group", ord("a"): "ACL"}

@@ -83,7 +83,7 @@ def _overflowed(path: str, consistency: PathConsistency, mounts: Sequence[str], 
 
 
 def _mounts_of(path: str, mounts: Iterable[str]) -> list[str]:
-    """Returns the mount points below a path, and the one that it is on."""
+    """Returns the mount points below a path, and the mount point of its own filesystem."""
     above = [mount for mount in mounts if below(path, mount)]
     return [*(mount for mount in mounts if mount != path and below(mount, path)), *([max(above, key=len)] if above else [])]
 

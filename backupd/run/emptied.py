@@ -151,8 +151,8 @@ def _emptied(
 ) -> dict[str, EmptiedFolders]:
     """Returns the emptied folders by source path. The paths are those of the record, because the base may come from another pool.
 
-    Counts missing files only until there are too many. `numbers`: of the base, by source path. Their bytes are rsync's, with holes;
-    where this may matter, they are replaced by those without holes, for which the base is read. Raises OSError, _Stopped.
+    Counts missing files only until there are too many. `numbers`: those of the base, by source path. rsync counts holes as bytes;
+    where this may matter, bytes without holes are used instead, for which the base is read. Raises OSError, _Stopped.
     """
     emptied, uncertain, walked = dict[str, EmptiedFolders](), _why_emptied(record, base), set[str]()
     folders = list(_empty_folders(subvolume, patience))

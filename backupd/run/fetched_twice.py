@@ -1,9 +1,10 @@
-"""Finds what a run has fetched several times (snapshots on the host, bind mounts, the pool itself), and watches that in later runs.
+"""Finds folders that a run has fetched several times (snapshots on the host, bind mounts, the pool itself), and checks them in
+later runs.
 
 Asking the host would need a command that a restricted key does not permit, so the backup is searched: only in a run that has
 fetched much, and by a sample. Files are compared by name, size and time in nanoseconds. A folder counts if its files are also in
-another folder, and its folders have the times of those in the other folder, which is not so for a second installation or a second
-checkout.
+another folder, and its subfolders have the same times as the subfolders there. In a second installation or a second checkout these
+times differ.
 """
 
 import json

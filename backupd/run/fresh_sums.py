@@ -100,7 +100,7 @@ def _sums(subvolume: Path, limits: SumLimits) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _chosen(root: int, since: int, sample: FileSample, chance: Random) -> Iterator[int]:
-    """Yields inode numbers of files that were written since that generation: first a random sample, then the large ones."""
+    """Yields inode numbers of files that were written since the generation `since`: first a random sample, then the large ones."""
     small, large, count = list[int](), list[int](), 0
     number = _MOST if sample.number is None else sample.number
     for ino, size in written_sizes(root, since, compressed=True):

@@ -62,7 +62,7 @@ class HostSnapshots:
 
     @property
     def dumps(self) -> tuple[HostDump, ...]:
-        """Returns the dumps that the host made; of several sessions the failed ones."""
+        """Returns the dumps that the host made. A dump that failed in one of several sessions counts as failed."""
         return tuple(self._dumps.values())
 
     async def begin(self, control: Path | None) -> None:

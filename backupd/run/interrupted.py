@@ -3,8 +3,8 @@ otherwise.
 
 An orphaned receiver continues to write into `.working`, so it is ended first. It holds the host's lock (it inherited the
 descriptor), and the text of the lock names its group. A run that was killed between taking the lock and writing that text left a
-group that no text names, but its rsync holds the lock too. Only a process in such a group that holds this lock, and whose group's
-starter has ended, is ended.
+group that no text names, but its rsync holds the lock too. A process of such a group is ended only if it holds the lock, and if the
+process that started the group has ended.
 """
 
 import asyncio

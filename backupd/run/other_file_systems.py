@@ -44,7 +44,7 @@ STOPPED = "the run was stopped"
 class ChangedFolders:
     """Folders that a run has made or changed: the paths of the `empty` ones, and the inode numbers of `all`.
 
-    `beyond`: there are more empty ones, too many to ask about each.
+    `beyond`: there are more empty folders, too many to ask about each.
     """
 
     empty: tuple[str, ...]
@@ -141,7 +141,7 @@ async def _one_path(
 def _with_folders(
     subvolume: Path, result: PathResult, folders: Sequence[str], sizes: Mapping[str, int | None] = NO_SIZES
 ) -> PathResult:
-    """Returns the result with those of the folders that are in the backup, and a warning that names them."""
+    """Returns the result with the folders that exist in the backup, and a warning that names them."""
     present = [
         folder for folder in dict.fromkeys(folders) if not is_expected(folder, result.path) and _is_folder(subvolume, folder)
     ]
@@ -193,7 +193,7 @@ def _changed_folders(subvolume: Path) -> ChangedFolders:
 
 
 def _split_by_change(subvolume: Path, left_out: Sequence[str], changed: frozenset[int]) -> tuple[list[str], list[str]]:
-    """Returns those of the base's folders that are unchanged, and those about which the host must be asked again."""
+    """Returns the folders of the base that are unchanged, and the folders about which the host must be asked again."""
     unchanged, changed_folders = list[str](), list[str]()
     with Tree(subvolume) as tree:
         for folder in left_out:

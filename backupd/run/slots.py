@@ -3,8 +3,8 @@ separate ones for a group, for all programs that start transfers. A slot is a lo
 does not inherit it: the next run of the host ends the processes that a killed run left, and until then they must not keep a slot.
 Waiting runs queue by one more lock, so that a night, whose next host is always ready, does not get every slot.
 
-Each host needs open files and processes, and both have limits (ulimit -n, TasksMax=). Reaching such a limit in the middle would
-fail hosts that only had to wait.
+Each host needs open files and processes, and both have limits (ulimit -n, TasksMax=). If a run reached such a limit, hosts would
+fail that only had to wait.
 """
 
 import resource

@@ -278,8 +278,8 @@ def linked_since(base: FinalBackup | None) -> int:
     to search.
 
     Every run splits before its rsync, so the links in a backup were made after the snapshot with which it started. A base without
-    this record (made by hand) is searched completely, and so is a subvolume without a base, and one that came from another pool: it
-    was made here after all of its links.
+    this record (made by hand) is searched completely. So is a subvolume without a base, and a copy from another pool, which was
+    made here after all of its links.
     """
     is_known = base is not None and base.record.links_split and not base.subvolume.received_uuid
     return base.subvolume.created if base and is_known else 0

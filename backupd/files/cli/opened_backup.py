@@ -132,7 +132,7 @@ def state_words(state: str) -> str:
 
 def remark_lines(record: Record, paths: Iterable[bytes]) -> list[str]:
     """Returns remarks about a backup: where deletions were skipped, which folders `one_file_system` excluded, and how source paths
-    were read. Only those about a folder that contains, or is below, one of the paths.
+    were read. Only remarks about a folder that contains, or is below, one of the paths.
     """
     asked = [os.fsdecode(path) for path in paths]
     lines = [

@@ -2,7 +2,7 @@
 
 Few names of a tree differ from the tree before it. Starting rsync for them takes longer than copying them, and rsync opens a file
 by its whole path, so the owner of a folder in that path can redirect it. Here every name is opened through a descriptor of its
-folder, never through a symlink, and an entry that is not the one that was examined, or that another process is writing to, is
+folder, never through a symlink, and an entry that was replaced since it was examined, or that another process is writing to, is
 refused.
 """
 

@@ -62,8 +62,8 @@ class OpenTrees(NamedTuple):
 
 
 def _own_base(context: ImportContext, trees: OpenTrees, prepared: WorkSubvolume) -> OwnBackup | None:
-    """Returns the base if this import has made it from the previous tree and no damaged files were removed from it, because those
-    are missing.
+    """Returns the base if this import has made it from the previous tree and no damaged files were removed from it, because the
+    removed files would be missing.
     """
     own = context.own.get(trees.tree.host) if not prepared.dropped else None
     return own if own and prepared.base and own.name == prepared.base.name and _follows(trees, prepared) else None
