@@ -363,7 +363,7 @@ def request_lines(fd: int, is_over: Callable[[], bool] = lambda: False) -> Itera
         looked = len(kept)
         if looked > _LONGEST_REQUEST:
             raise SendRefused(
-                f"a request with more than {_LONGEST_REQUEST:,} bytes", "check the program at the other end of this connection"
+                f"the request has more than {_LONGEST_REQUEST:,} bytes", "check the program at the other end of this connection"
             )
         if coming.poll(_LOOK):
             if not (piece := os.read(fd, 1 << 16)):

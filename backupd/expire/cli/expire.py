@@ -55,7 +55,7 @@ class ExpireOptions:
     help="Override a safety limit: `pool`, `hosts`, `clock`, or the name of a host. May be given several times.",
 )
 @click.option("--wait", is_flag=True, help="Wait until the kernel has freed all deleted backups, except those with open files.")
-@click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, regardless of [expiry].")
+@click.option("--yield-to-backups", is_flag=True, help="Pause while backups run, also without `yield_to_backups` in [expiry].")
 @click.option(
     "--restore-mount-option", is_flag=True, help="Only restore the mount option that a killed run changed; for ExecStopPost=."
 )
@@ -70,7 +70,7 @@ def command(ctx: click.Context, hosts: tuple[str, ...], **options: Any) -> int:
     on disk. The kernel may still be freeing the last of them (`backupd progress`), unless --wait is given, or a mount option was
     switched.
 
-    --skip-grace is for a full pool: it deletes at once all backups in their grace, and those that no rule keeps. It cannot be
+    --skip-grace is for a full pool: it deletes at once all backups in their grace, and all backups that no rule keeps. It cannot be
     undone.
 
     A host that would lose too many backups at once is skipped. Nothing is deleted if the pool would lose too many, or if the clock

@@ -80,11 +80,11 @@ def command() -> None:
 def explain_command(ctx: click.Context, host: str | None, at: date | None, policy: str, as_json: bool) -> int:
     """Show why each backup of HOST is kept, or when it is deleted; without HOST, how many of each host.
 
-    Backups that have expired already count like those that would expire now. This command changes nothing, and `backupd expire`
+    Backups that have already expired count like backups that would expire now. This command changes nothing, and `backupd expire`
     decides with the same rules.
 
     The strip shows a letter for each day, a month in a row. When a day has several backups, or a backup several reasons, the letter
-    shows the one that lasts longest.
+    shows the reason that lasts longest.
     """
     _require_policy(policy)
     with opened(ctx) as context:

@@ -104,9 +104,9 @@ def demote_command(ctx: click.Context, name: str, hosts: tuple[str, ...], dry_ru
     replica decides what is kept here, instead of that of the host. `replicate` then fetches the backups made there, as
     differences.
 
-    A HOST may be a pattern, such as '*'; hosts that the other pool does not back up are then unchanged. Refused if this pool
-    and the other pool share no backup of a host, or if a named host is not backed up there. Backups that only this pool has are
-    listed; they are not sent to the other pool.
+    A HOST may be a pattern, such as '*'; hosts that the other pool does not back up are then unchanged. The command refuses if this
+    pool and the other pool share no backup of a host, or if the other server does not back up a named host. Backups that only this
+    pool has are listed; they are not sent to the other pool.
     """
     with opened(ctx, writes=not dry_run) as context:
         replica = chosen_replicas(context, name)[0]

@@ -362,7 +362,7 @@ class _Import:
             return
         ComparedTrees(self.context.config.pool.state).add(record)
         if not self.given.as_json:
-            self.display.say(f"{name}: compared by content with its tree, and equal")
+            self.display.say(f"{name} is equal to its tree (compared by content)")
 
 
 def suggested(conf: RsnapshotConf, name_of: Callable[[str], str | None], configured: Iterable[str]) -> str:
