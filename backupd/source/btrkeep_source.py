@@ -781,8 +781,8 @@ def moment() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + ".%03dZ" % (now % 1 * 1000)
 
 
-def consistency(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> Dict[str, Any]:
-    """Returns the answer about one path."""
+def places_of(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> List[Dict[str, Any]]:
+    """Returns the places below a path, and the one that it is on."""
     places: Dict[str, Dict[str, Any]] = {}
     for name in {path, os.path.realpath(path)}:
         above = [place for place in plan.places if is_below(name, place["point"])]
@@ -790,15 +790,27 @@ def consistency(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> 
         if deepest and len(deepest["point"]) >= len(holder(mounts, name).point):
             places[deepest["point"]] = deepest
         places.update((place["point"], place) for place in plan.places if is_below(place["point"], name))
-    live = ["{}: {}".format(place["point"], place["reason"]) for place in places.values() if place["reason"] and place["counts"]]
+    return list(places.values())
+
+
+def live_reasons(plan: SnapshotPlan, path: str, places: Sequence[Dict[str, Any]]) -> List[str]:
+    """Returns why a path is read live; an empty list if it is a snapshot."""
     if not os.path.lexists(path):
-        live = ["it does not exist"]
-    elif plan.reason:
-        live = [plan.reason]
-    elif not live and all(place["reason"] for place in places.values()):
-        live = ["{}: {}".format(place["point"], place["reason"]) for place in places.values()] or ["it is on a pseudo filesystem"]
+        return ["it does not exist"]
+    if plan.reason:
+        return [plan.reason]
+    reasons = ["{}: {}".format(place["point"], place["reason"]) for place in places if place["reason"] and place["counts"]]
+    if not reasons and all(place["reason"] for place in places):
+        reasons = ["{}: {}".format(place["point"], place["reason"]) for place in places] or ["it is on a pseudo filesystem"]
+    return reasons
+
+
+def consistency(plan: SnapshotPlan, mounts: Sequence[MountEntry], path: str) -> Dict[str, Any]:
+    """Returns the answer about one path."""
+    places = places_of(plan, mounts, path)
+    live = live_reasons(plan, path, places)
     reason = as_text(live[0] + (" (and %d more)" % (len(live) - 1) if len(live) > 1 else "")) if live else None
-    methods = sorted({plan.pieces[place["key"]]["method"] for place in places.values() if place["key"]})
+    methods = sorted({plan.pieces[place["key"]]["method"] for place in places if place["key"]})
     return {"path": as_text(path), "consistency": "live" if live else "snapshot", "methods": methods, "reason": reason}
 
 
@@ -1552,9 +1564,7 @@ class Host:
         return session
 
     def check(self, words: Sequence[str]) -> Dict[str, Any]:
-        paths = self.paths(words) or self.config.allow
-        mounts, missing = read_mounts(), can_mount()
-        plan = _live_plan("", missing) if missing else make_plan(mounts, paths, self.config, "check")
+        paths, mounts, plan = self._planned(words)
         dumps = [{"name": dump.name, "path": as_text(dump.output), "required": dump.required} for dump in self.config.dumps]
         names = self.sessions.names() if os.path.isdir(self.state) and not os.geteuid() else []
         return {
@@ -1567,6 +1577,48 @@ class Host:
             "rsync": shutil.which("rsync"),
             "sessions": [name for name in names if owner_of(name) == self.server],
         }
+
+    def _planned(self, words: Sequence[str]) -> Tuple[List[str], List[MountEntry], SnapshotPlan]:
+        """Returns the checked paths, the mounts, and the plan of a session."""
+        paths = self.paths(words) or self.config.allow
+        mounts, missing = read_mounts(), can_mount()
+        return paths, mounts, _live_plan("", missing) if missing else make_plan(mounts, paths, self.config, "check")
+
+    def table(self, words: Sequence[str]) -> str:
+        """Returns the answer to `check` for the host's administrator."""
+        paths, mounts, plan = self._planned(words)
+        rows, live = [("PATH", "READ FROM", "WHY")], []
+        for path in paths:
+            answer = consistency(plan, mounts, path)
+            reasons = live_reasons(plan, path, places_of(plan, mounts, path))
+            live += reasons
+            read_from = (
+                "live" if reasons else "snapshot" + (" ({})".format(", ".join(answer["methods"])) if answer["methods"] else "")
+            )
+            rows.append((path, read_from, reasons[0] if reasons else ""))
+            rows += [("", "", reason) for reason in reasons[1:]]
+        widths = [max(len(one_line(row[column])) for row in rows) for column in (0, 1)]
+        lines = ["%-*s  %-*s  %s" % (widths[0], one_line(row[0]), widths[1], row[1], one_line(row[2])) for row in rows]
+        lines.append("")
+        for dump in self.config.dumps:
+            missing = "" if any(is_below(dump.output, path) for path in paths) else "; not in these paths"
+            lines.append("dump %s: %s%s" % (dump.name, one_line(dump.output), missing))
+        lines.append("restores: " + (" ".join(map(one_line, self.config.restore_allow)) or "none ([restore] has no folder)"))
+        lines.append("rsync: " + (shutil.which("rsync") or "not installed; install it"))
+        if live and self.config.methods:
+            lines += ["", "What to do:"]
+            if "it does not exist" in live:
+                lines.append("- Correct the paths that do not exist.")
+            if plan.reason:
+                lines.append("- Run this as root, also by the server's key. A container must allow mounts.")
+            elif set(live) != {"it does not exist"}:
+                lines += [
+                    "- Move live files to btrfs or LVM, or dump the databases in them, or",
+                    "- if a filesystem need not be of the same moment, add its mount point to",
+                    f"  may_be_live in [snapshots] of {one_line(self.config_path)}, or",
+                    '- read them live, with snapshots = "auto" on the backup server.',
+                ]
+        return "\n".join(line.rstrip() for line in lines)
 
     def clean(self) -> Dict[str, Any]:
         """Removes what is older than `oldest`, of all servers."""
@@ -1684,9 +1736,9 @@ def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
         host.read(words[3:], words[2])
     if words[:1] == ["btrkeep-source"] and words[1:2] and words[1] in actions:
         return actions[words[1]](words[2:])
-    raise RefusedRequest(
-        "%s is not allowed with this key; it only reads files with rsync" % (one_line(words[0]) if words else "a login")
-    )
+    if not words:
+        raise RefusedRequest("a login is not allowed with this key; on the host, use `btrkeep-source --help`")
+    raise RefusedRequest("%s is not allowed with this key; it only reads files with rsync" % one_line(words[0]))
 
 
 def clean_environment() -> Optional[str]:
@@ -1707,10 +1759,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--server", default="backup", metavar="NAME", help="the backup server that has the key")
     parser.add_argument("--config", default=CONFIG, metavar="FILE", help="the configuration, instead of %(default)s")
     parser.add_argument("--state", default=STATE, metavar="FOLDER", help="where sessions are recorded, instead of %(default)s")
+    parser.add_argument("--json", action="store_true", help="check prints JSON also on a terminal")
     parser.add_argument("--version", action="version", version="btrkeep-source " + VERSION)
     parser.add_argument("command", nargs="?", choices=("check", "clean", "begin", "end", "restore"), help="see the manual")
     parser.add_argument("words", nargs="*", help="the paths for check and begin, or the session for end")
-    options = parser.parse_args(arguments)
+    # argparse takes no option between the command and its words.
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(sorted(arguments[:end], key="--json".__ne__) + list(arguments[end:]))
     try:
         if not SERVER.fullmatch(options.server):
             raise RefusedRequest("--server takes letters, digits, '.', '_' and '-'")
@@ -1724,6 +1779,8 @@ def main(arguments: Sequence[str]) -> int:
             answer = answer_request(host, ["btrkeep-source", options.command, *options.words])
         else:
             answer = answer_request(host, request_words(request))
+        if options.command == "check" and (options.json or sys.stdout.isatty()):
+            return show_check(host, options.words, answer, options.json)
         print(json.dumps(answer))
     except RefusedRequest as error:
         print("btrkeep-source: " + one_line(str(error)), file=sys.stderr)
@@ -1732,6 +1789,18 @@ def main(arguments: Sequence[str]) -> int:
         print("btrkeep-source: " + one_line(str(error)), file=sys.stderr)
         return 1
     return 0
+
+
+def show_check(host: Host, words: Sequence[str], answer: Dict[str, Any], as_json: bool) -> int:
+    """Prints the answer to a `check` that somebody typed; returns 1 if a path is live although snapshots are wanted.
+
+    Without a terminal and --json it is a server that asks, by a key that may run any command: its answer is always JSON, and 0.
+    """
+    text = json.dumps(answer) if as_json else host.table(words)
+    encoding = sys.stdout.encoding or "ascii"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
+    is_live = any(path["consistency"] == "live" for path in answer["paths"])
+    return int(not answer["rsync"] or (is_live and bool(host.config.methods)))
 
 
 def request_words(request: Optional[str]) -> List[str]:

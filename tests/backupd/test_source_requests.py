@@ -271,3 +271,40 @@ def test_bash_completes_the_commands_and_options_of_the_program() -> None:
     shown = work(PROGRAM, "--help").stdout
     commands = re.findall(r"\{([\w,]+)\}", shown)[0].split(",")
     assert offered == {*commands, *re.findall(r"--\w+", shown)}
+
+
+def checked(folder: Path, *words: str, config: str = "", on_terminal: bool = True) -> tuple[int, str]:
+    """The exit status of `check` and its output, on a terminal or in a pipe."""
+    file = folder / "check.conf"
+    file.write_text(config)
+    command = [str(PROGRAM), "--config", str(file), "--state", str(folder / "state"), "check", *words]
+    if on_terminal:
+        command = ["script", "--quiet", "--return", "--command", shlex.join(command), "/dev/null"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout.replace("\r\n", "\n")
+
+
+def test_check_prints_a_table_on_a_terminal_and_its_status_is_1_if_a_path_is_live(tmp_path: Path) -> None:
+    status, table = checked(tmp_path, "/nowhere-at-all", config="[dump app]\ncommand = true\n")
+    assert status == 1
+    assert re.search(r"^/nowhere-at-all +live +it does not exist$", table, re.MULTILINE), table
+    assert "dump app: /var/lib/btrkeep-source/dumps/app; not in these paths" in table
+    assert "What to do:" in table
+    for words in (("--json", "/nowhere-at-all"), ("/nowhere-at-all", "--json")):
+        status, answer = checked(tmp_path, *words)
+        assert (status, json.loads(answer)["paths"][0]["consistency"]) == (1, "live")
+    status, answer = checked(tmp_path, "/nowhere-at-all", on_terminal=False)  # the request of a server whose key may run anything
+    assert (status, json.loads(answer)["paths"][0]["consistency"]) == (0, "live")
+
+
+def test_where_no_snapshots_are_wanted_a_live_path_is_no_error(tmp_path: Path) -> None:
+    status, table = checked(tmp_path, "/etc", config="[snapshots]\nmethods =\n")
+    assert status == 0, table
+    assert re.search(r"^/etc +live", table, re.MULTILINE), table
+    assert "What to do:" not in table
+
+
+def test_without_a_request_the_program_names_its_help(tmp_path: Path) -> None:
+    done = work(PROGRAM, "--config", tmp_path / "none", check=False)
+    assert done.returncode == 1
+    assert "`btrkeep-source --help`" in done.stderr
