@@ -196,7 +196,7 @@ class MetadataReader:
     """Reads the metadata of backups that are going to be deleted, several at the same time.
 
     The result is kept for each subvolume, so the reading can run ahead, while the cleaner drops others. `pulse` is called after
-    each piece; an exception of it ends the reading, and comes with the result.
+    each piece; an exception that it raises ends the reading, and is raised by the result.
     """
 
     def __init__(self, pulse: Callable[[], None]) -> None:

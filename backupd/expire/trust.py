@@ -103,8 +103,8 @@ def clock_doubt(catalogue: Catalogue, now: datetime, *, rehearsal: bool) -> Cloc
 
 
 def clock_synchronised() -> bool | None:
-    """Returns True if a program (chrony, timesyncd, ntpd) keeps setting the kernel's time, so that the kernel has its maximum
-    error.
+    """Returns True if a program (chrony, timesyncd, ntpd) keeps setting the kernel's time, so that the kernel has an estimate of
+    its maximum error.
 
     One system call. None: not permitted to this process.
     """
@@ -141,8 +141,8 @@ def is_lost(pool: Pool, catalogue: Catalogue) -> bool:
 
 
 def has_backups(pool: Pool) -> bool:
-    """Returns True if the pool has a backup. A folder with such a name may belong to a user; an unreadable one counts as a
-    backup.
+    """Returns True if the pool has a backup. A folder with the name of a backup may belong to a user; an unreadable folder counts
+    as a backup.
     """
     try:
         return any(_is_ours(pool, host, name) for host in hosts_of(pool) for name in names_of(pool, host))

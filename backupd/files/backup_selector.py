@@ -97,7 +97,9 @@ def expand_which(pool: Pool, which: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _notes(pool: Pool, host: str) -> Notes:
-    """Returns empty notes if they are damaged: files must stay readable, and this leads to no deletion."""
+    """Returns the notes of a host; empty notes if they are damaged: its files must stay readable, and nothing is deleted because of
+    that.
+    """
     try:
         return read_notes(pool.host(host))
     except UnreadableRecord:

@@ -64,7 +64,7 @@ def others_write(folder: int) -> bool:
 
 
 def _dressed(source: int, name: bytes, entry: Entry, made: int, privileged: bool) -> bool:
-    """Gives owner, attributes and the mode to fill it. Returns False if it needs more than that. Raises OSError."""
+    """Gives owner, attributes and the mode to fill it. Returns False if the folder cannot be made in this way. Raises OSError."""
     status = os.fstat(made)
     if status.st_uid != os.geteuid():  # another user has replaced it
         return False

@@ -85,7 +85,7 @@ class FolderVisits(NamedTuple):
     privileged: bool = True
 
     def of_folder(self, folder: PlainFolder, *, left: bool) -> Visit:
-        """Returns the visit of one of the folders. Its entry has what a restore needs of a folder."""
+        """Returns the visit of one of the folders. Its entry has only the fields that a restore needs for a folder."""
         path = self.group.above + b"/" + folder.name
         entry = Entry(path, "folder", 0, 0, *folder[1:5], inode=0, links=1, device=0)
         return Visit(entry, self.group.folder, folder.name, (*self.place, folder.name), left, self.privileged)

@@ -203,7 +203,7 @@ class _NewFiles:
 
     def _completed(self, original: int, made: int, file: PlainFile, *, gets_mode: bool) -> bool:
         """Copies the data, and sets owner, attributes, mode and time, in this order. Returns False if the file has changed since it
-        was examined, or needs more than that. Raises OSError.
+        was examined, or cannot be copied in this way. Raises OSError.
         """
         defaults = self._defaults = self._defaults or _defaults(made)
         if self._staged:
@@ -386,8 +386,8 @@ _HELD = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def copy_symlink(source: int, to: int, file: PlainFile, temporary: bytes, *, privileged: bool, inherits: bool) -> int:
-    """Makes the symlink `temporary` in the open folder `to`. Returns its identity; 0 if it needs more than that. `inherits`: it may
-    get attributes from its folder. Raises OSError.
+    """Makes the symlink `temporary` in the open folder `to`. Returns its identity; 0 if it cannot be copied in this way.
+    `inherits`: it may get attributes from its folder. Raises OSError.
     """
     os.symlink(file.target or os.readlink(file.name, dir_fd=source), temporary, dir_fd=to)
     with ClosingFd(os.open(temporary, _HELD, dir_fd=to)) as made:

@@ -18,7 +18,8 @@ from backupd.files.walking import PlainFile, Unreadable
 
 
 class Exempt(NamedTuple):
-    """Names that are compared differently. `left_alone`, not at all, and `proven`, without content: hashes of places.
+    """Names that are compared differently. `left_alone`: hashes of places that are not compared; `proven`: hashes of places that
+    are compared without content.
 
     `damaged`: paths of the backup, which are read although the copy shares their data.
     """

@@ -143,7 +143,9 @@ class LocalRestore:
 
     @contextmanager
     def _destination(self, *, make: bool) -> Iterator[Destination]:
-        """Yields the open destination; errors in the context that the backup did not cause are attributed to it."""
+        """Yields the open destination; errors in the context that the backup did not cause are reported as errors of the
+        destination.
+        """
         allowed = AllowedFolders([Path(folder) for folder in self.request.only_below]) if self.request.only_below else None
         try:
             opened = Destination(Path(self.to), make=make, excluded=self._excluded, allowed=allowed, trusted=self._trusted)

@@ -201,7 +201,9 @@ class Writer:
 
 
 def _set_attribute(path: str, name: str, value: bytes) -> None:
-    """Raises OSError. ext4 and btrfs return ENOSPC also for an attribute that is too large: it is E2BIG here if there is space."""
+    """Sets an attribute. Raises OSError. ext4 and btrfs return ENOSPC also for an attribute that is too large: it is E2BIG here if
+    there is space.
+    """
     try:
         os.setxattr(path, name, value)
     except OSError as error:

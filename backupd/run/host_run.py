@@ -470,8 +470,9 @@ class HostRun:
 
 
 def _zeros_words(zeros: int) -> list[str]:
-    """Returns a warning if many zeros were transferred: rsync sends the holes of a new sparse file as zeros "
-    "(docs/decisions/0064)."""
+    """Returns a warning if many zeros were transferred: rsync sends the holes of a new sparse file as zeros
+    (docs/decisions/0064).
+    """
     if zeros < _MANY_ZEROS:
         return []
     return [f"{format_size(zeros)} of zeros were transferred: use `exclude` for unneeded sparse files, such as /var/log/lastlog"]

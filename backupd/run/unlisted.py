@@ -1,6 +1,6 @@
-"""Counts what is missing in rsync's numbers: files below folders that it could not read, and bytes of a source path without holes.
-Those files are from an earlier backup, and were not compared in this night. rsync prints one line for such a folder, lists nothing
-below it and deletes nothing. So its content from the base is still in `.working`, where it is counted.
+"""Counts data that is missing in rsync's numbers: files below folders that it could not read, and bytes of a source path without
+holes. Those files are from an earlier backup, and were not compared in this night. rsync prints one line for such a folder, lists
+nothing below it and deletes nothing. So its content from the base is still in `.working`, where it is counted.
 
 The paths come from the host: they are only counted, and the search for them is limited, because a host can send paths with many
 possible meanings.
@@ -116,8 +116,9 @@ class _Look:
         self._left = MOST_LOOKS
 
     def folders(self, paths: list[bytes]) -> tuple[list[tuple[bytes, ...]], int]:
-        """Returns the paths that are folders in the backup, in order and without duplicates; and how many paths were not "
-        "searched."""
+        """Returns the paths that are folders in the backup, in order and without duplicates; and how many paths were not
+        searched.
+        """
         chosen = set[tuple[bytes, ...]]()
         for number, path in enumerate(paths):
             try:

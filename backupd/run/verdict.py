@@ -260,7 +260,7 @@ class EmptiedFolders:
     """Why they are empty."""
 
     def is_too_much(self, base: Mapping[str, int], limit: float) -> bool:
-        """Returns True if more than `limit` of the base's content is missing with them, by files or by bytes."""
+        """Returns True if more than `limit` of the base's content is missing because of these folders, by files or by bytes."""
         return self.files > limit * base.get("files", 0) or self.bytes > limit * base.get("bytes", 0)
 
 

@@ -78,7 +78,9 @@ class WorkRequest:
 
 
 def recover_and_prepare(wanted: WorkRequest) -> tuple[Record | None, WorkSubvolume]:
-    """Gives a backup of a killed run its name if only that is missing, then prepares: in one call of a thread."""
+    """Gives the backup of a killed run its name if only the name is missing, then prepares `.working`; both in one call of a
+    thread.
+    """
     host = wanted.host.name
     lift_left_quota(wanted.pool, host)
     recovered = recover(wanted.pool, host)
@@ -168,8 +170,9 @@ def make_work_subvolume(
     imported: str | None = None,
     unread_bases: tuple[str, ...] = (),
 ) -> WorkSubvolume:
-    """Makes a new `.working`. It gets that name after it has its record, so a `.working` without a record was not made by "
-    "btrkeep."""
+    """Makes a new `.working`. It gets that name after it has its record, so a `.working` without a record was not made by
+    btrkeep.
+    """
     staged, path = pool.staged(host.name), pool.working(host.name)
     if not staged.parent.is_dir():
         staged.parent.parent.mkdir(mode=0o700, exist_ok=True)  # runs of other hosts create it too

@@ -166,8 +166,9 @@ def _flagged(top: Path) -> set[int]:
 
 
 def _clear_flags(walk_entry: WalkEntry) -> None:
-    """Removes the flags of an entry. Files that were written without checksums remain so: nodatacow cannot be removed from a "
-    "file."""
+    """Removes the flags of an entry. Files that were written without checksums remain so: nodatacow cannot be removed from a
+    file.
+    """
     is_folder = walk_entry.entry.kind == "folder"
     with ClosingFd(os.open(walk_entry.name, FOLDER if is_folder else os.O_RDONLY | FILE, dir_fd=walk_entry.folder)) as fd:
         clear_inode_flags(fd, IMMUTABLE | APPEND | (NOCOW if is_folder else 0))
