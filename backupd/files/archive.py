@@ -19,7 +19,7 @@ from backupd.files.tar_headers import BLOCK, CUT_OFF, DataMap, member, padding, 
 from backupd.files.tree import Entry, Tree, outermost, read_entry
 from backupd.files.walking import PlainFile, PlainFiles, WalkEntry, walk_grouped
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.file_data import PIECE, Run, data_runs, pieces
+from btrkeep.fs.file_data import PIECE, Run, SourceUnreadable, data_runs, pieces
 from btrkeep.fs.openat import FILE
 
 SAMPLES = 20
@@ -59,10 +59,6 @@ class ArchiveResult:
         self.skipped_count += 1
         if len(self.skipped) < SAMPLES:
             self.skipped.append((path, why))
-
-
-class SourceUnreadable(OSError):
-    """A file or folder of the backup that cannot be read; `filename` is its path in the backup."""
 
 
 def write_archive(tree: Tree, paths: Sequence[bytes], kind: str, out: ByteSink, send: Send | None = None) -> ArchiveResult:

@@ -20,7 +20,7 @@ from backupd.files.restore_types import RestorePreview
 from backupd.files.tree import Entry, open_plain
 from backupd.files.writing import Moved, comparable, unfinished_size
 from btrkeep.descriptors import ClosingFd
-from btrkeep.errors import DAMAGED
+from btrkeep.errors import DAMAGED, is_damage
 from btrkeep.fs.file_data import PIECE, PieceBuffer, Run, data_runs, past_memory, pieces
 from btrkeep.pool.marker import filesystem_of
 
@@ -188,6 +188,12 @@ def at_destination() -> Iterator[None]:
         raise DestinationError(error.errno, error.strerror or str(error)) from error
 
 
+def why_unread(error: OSError) -> str:
+    """Returns the reason why a comparison could not read, with the side of the error."""
+    side = "at the destination" if isinstance(error, DestinationError) else "in the backup"
+    return f"it cannot be read {side}: {error.strerror or error}"
+
+
 def _open_plain_there(name: bytes, folder: int) -> int:
     with at_destination():
         return open_plain(name, folder)
@@ -215,17 +221,18 @@ class PlaceComparer:
     def step(self, visit: Visit) -> tuple[RestoreStep, Entry | None]:
         """Returns the action for a name, and the present entry in its place."""
         try:
-            entry = self.to.read_entry(visit.place)
-            if entry and self.to.excludes(entry):
-                return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), entry
-            if self.to.outside(visit.place):
-                on_the_way = entry and entry.kind == visit.entry.kind == "folder"
-                return RestoreStep(KEPT if on_the_way else REFUSED, "it is outside of the folder that restores may write to"), entry
-            if entry and entry.kind == visit.entry.kind == "folder":
-                self.to.enter(visit.place)  # raises if it may not be written to, such as a read-only mount
+            with at_destination():
+                entry = self.to.read_entry(visit.place)
+                if entry and self.to.excludes(entry):
+                    return RestoreStep(KEPT, "it is the pool, or the catalogue's folder"), entry
+                if self.to.outside(visit.place):
+                    step = KEPT if entry and entry.kind == visit.entry.kind == "folder" else REFUSED
+                    return RestoreStep(step, "it is outside of the folder that restores may write to"), entry
+                if entry and entry.kind == visit.entry.kind == "folder":
+                    self.to.enter(visit.place)  # raises if it may not be written to, such as a read-only mount
             differs = self.differs(visit, entry) if entry else ()
         except OSError as error:
-            return RestoreStep(REFUSED, error.strerror or str(error)), None
+            return RestoreStep(REFUSED, why_unread(error) if is_damage(error) else error.strerror or str(error)), None
         return decide(visit.entry, entry, differs, self.overwrite), entry
 
     def differs(self, visit: Visit, entry: Entry) -> Sequence[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from backupd.files.batched_walk import NumberSet, PlainFolder
 from backupd.files.group_workers import GroupWorkers
 from backupd.files.new_folders import same_folder
-from backupd.files.place_comparer import DestinationError, FileComparer, PlaceComparer, at_destination
+from backupd.files.place_comparer import FileComparer, PlaceComparer, at_destination, why_unread
 from backupd.files.placing import AnyVisit, FolderVisits, Names, PlainVisits, Visit, place_path
 from backupd.files.plain_files import BatchResult
 from backupd.files.restore_types import RestoreCount, RestoreProgress
@@ -120,8 +120,7 @@ class ResultComparer:
             differs = self._differs(visit)
             add = partial(self._differences.add_difference, fields=differs) if differs else None
         except OSError as error:
-            side = "at the destination" if isinstance(error, DestinationError) else "in the backup"
-            add = partial(self._differences.add, why=f"it cannot be read {side}: {error.strerror or error}")
+            add = partial(self._differences.add, why=why_unread(error))
         if add:
             add(self._progress.place)
             if is_first and visit.entry.links > 1:

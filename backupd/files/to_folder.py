@@ -26,9 +26,10 @@ from backupd.files.restore_types import RestorePreview, RestoreProgress, Restore
 from backupd.files.result_comparer import Exempt, ResultComparer
 from backupd.files.tree import Entry, Tree
 from backupd.files.walking import PlainFile, Unreadable
-from backupd.files.writing import Undeleted, Writer, leftovers, mode_to_fill, remove_leftovers
+from backupd.files.writing import Undeleted, Writer, leftovers, mode_to_fill, remove_leftovers, why_unmade
 from btrkeep.descriptors import ClosingFd
 from btrkeep.errors import OperatorError
+from btrkeep.fs.file_data import SourceUnreadable, at_source
 from btrkeep.units import counted, printable
 
 _LATE = 32  # at most so many open folders wait for their times
@@ -264,7 +265,7 @@ class LocalRestore:
         except OSError as error:
             if error.errno in _FATAL:
                 raise self._ended_by(error, workers) from error
-            self._problem(visit, error.strerror or str(error))
+            self._problem(visit, why_unmade(error))
             self._note_undeleted(visit.place[:-1], writer.undeleted)
             if visit.entry.kind == "folder" and not visit.left:
                 self._folders.append(PlacedFolder(visit.place, REFUSED, is_fresh=False))
@@ -369,7 +370,7 @@ class LocalRestore:
         try:
             self._give_time(visit, writer.to.folder(visit.place) if fd is None else fd, writer)
         except OSError as error:
-            self._problem(visit, error.strerror or str(error))
+            self._problem(visit, why_unmade(error))
 
     def _give_time(self, visit: Visit, fd: int, writer: Writer) -> None:
         """Gives an open new folder its time, and the mode that would have kept files out of it. Raises OSError."""
@@ -408,8 +409,11 @@ class LocalRestore:
 
     def _is_in_backup(self, path: bytes) -> bool:
         try:
-            self.tree.stat(path)
-        except FileNotFoundError:
+            with at_source():
+                self.tree.stat(path)
+        except SourceUnreadable as error:
+            if error.errno != errno.ENOENT:
+                raise
             return False
         return True
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from backupd.files.archive import ArchiveResult, SourceUnreadable, write_archive
+from backupd.files.archive import ArchiveResult, write_archive
 from backupd.files.destination import PlaceOccupied, put
 from backupd.files.restore_types import RestoreProgress, Tell
 from backupd.files.spool import SpoolFull, SpoolTooLarge
@@ -15,8 +15,8 @@ from backupd.files.tree import Entry, Tree, entry_of
 from backupd.files.walking import walk
 from backupd.files.writing import remove_unfinished
 from btrkeep.descriptors import ClosingFd, widen_pipe
-from btrkeep.errors import DAMAGED, OperatorError, UsageError
-from btrkeep.fs.file_data import send_run
+from btrkeep.errors import DAMAGED, OperatorError, UsageError, is_damage
+from btrkeep.fs.file_data import SourceUnreadable, send_run
 from btrkeep.units import printable
 
 _NO_SPACE = "free some space where the tar is written, and start again"
@@ -81,10 +81,13 @@ def _failures_reported() -> Iterator[None]:
         if error.errno not in DAMAGED:
             raise
         path = printable(error.filename)
-        raise OperatorError(f"the tar is incomplete: {path}: {error.strerror}", _DAMAGED_HINT) from error
+        raise OperatorError(
+            f"the tar is incomplete: {path} cannot be read in the backup: {error.strerror}", _DAMAGED_HINT
+        ) from error
     except OSError as error:  # of the place where it is written: the backup is not to blame
         hint = _HINTS.get(error.errno or 0, "check the filesystem where the tar is written, and the kernel's messages (dmesg)")
-        raise OperatorError(f"the tar is incomplete: {error.strerror or error}", hint) from error
+        why = f"it cannot be written: {error.strerror}" if is_damage(error) else error.strerror or str(error)
+        raise OperatorError(f"the tar is incomplete: {why}", hint) from error
 
 
 def write_stream(tree: Tree, paths: Sequence[bytes], fd: int, tell: Tell) -> ArchiveResult:

@@ -18,7 +18,8 @@ from backupd.files.placing import Names, Visit
 from backupd.files.privileged_attributes import given_attributes
 from backupd.files.tree import Entry, entry_of, identity, names_in, open_plain
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.file_data import begin_writing, copy_run, data_runs
+from btrkeep.errors import DAMAGED
+from btrkeep.fs.file_data import Run, SourceUnreadable, at_source, begin_writing, copy_run, data_runs
 from btrkeep.fs.reflink import clone
 
 _CANNOT_CLONE = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS)
@@ -94,7 +95,8 @@ class Writer:
         elif entry.target is not None:
             os.symlink(entry.target, temporary, dir_fd=folder)
         else:
-            kind = stat.S_IFMT(os.stat(visit.name, dir_fd=visit.folder, follow_symlinks=False).st_mode)
+            with at_source():
+                kind = stat.S_IFMT(os.stat(visit.name, dir_fd=visit.folder, follow_symlinks=False).st_mode)
             os.mknod(temporary, kind | 0o600, entry.rdev, dir_fd=folder)
         held = os.open(temporary, _HELD, dir_fd=folder)
         is_ours = False
@@ -108,7 +110,9 @@ class Writer:
         return held
 
     def _file(self, visit: Visit, folder: int, temporary: bytes) -> int:
-        with ClosingFd(open_plain(visit.name, visit.folder)) as source:
+        with at_source():
+            opened = open_plain(visit.name, visit.folder)
+        with ClosingFd(opened) as source:
             if os.fstat(source).st_dev != os.fstat(visit.folder).st_dev:
                 raise OSError(errno.EXDEV, "another filesystem is mounted there in the backup")
             copy = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -128,7 +132,7 @@ class Writer:
             return
         os.ftruncate(copy, entry.size)
         done = begun = 0
-        for start, end in data_runs(source, entry.size):
+        for start, end in _data_runs(source, entry.size):
             self.moved(start - done)
             for number in copy_run(source, copy, start, end):
                 self.moved(number)
@@ -147,10 +151,11 @@ class Writer:
         try:
             clone(source, copy)
         except OSError as error:
-            if error.errno not in _CANNOT_CLONE:
+            if error.errno not in (*_CANNOT_CLONE, *DAMAGED):
                 raise
             # EINVAL: one of the two files has no checksums, so they cannot share data; other files still can.
-            self._clones = error.errno == errno.EINVAL
+            # Damage: reading and writing show which of the two it is.
+            self._clones = error.errno in (errno.EINVAL, *DAMAGED)
             return False
         return True
 
@@ -160,7 +165,9 @@ class Writer:
         """
         entry, path = visit.entry, _path(held)
         self._attempt("owner", lambda: os.chown(path, entry.uid, entry.gid))
-        self._give_attributes(path, given_attributes(visit))
+        with at_source():
+            wanted = given_attributes(visit)
+        self._give_attributes(path, wanted)
         if entry.kind != "symlink":
             self._attempt("mode", lambda: Path(path).chmod(mode))
         self._attempt("time", lambda: os.utime(path, ns=(entry.mtime, entry.mtime)))
@@ -212,6 +219,19 @@ def _set_attribute(path: str, name: str, value: bytes) -> None:
         if error.errno == errno.ENOSPC and not is_full:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from error
         raise
+
+
+def _data_runs(source: int, size: int) -> Iterator[Run]:
+    with at_source():
+        yield from data_runs(source, size)
+
+
+def why_unmade(error: OSError) -> str:
+    """Returns the reason why a name was not restored, with the side of the error."""
+    why = error.strerror or str(error)
+    if isinstance(error, SourceUnreadable):
+        return f"it cannot be read in the backup: {why}"
+    return f"it cannot be written at the destination: {why}" if error.errno in DAMAGED else why
 
 
 def mode_to_fill(entry: Entry) -> int:

@@ -12,6 +12,7 @@ from backupd.serve.service_context import Call, ServiceContext, in_words
 from backupd.serve.verbs import VERBS, Verb
 from btrkeep.choices import SERVICE_VERBS
 from btrkeep.errors import OperatorError
+from btrkeep.fs.file_data import SourceUnreadable
 from btrkeep.serving.protocol import Request, RequestRefused, answer_line, login_socket_of
 from btrkeep.serving.server import ClientGone, Peer, Wire, peer_of
 from btrkeep.serving.viewer import NoPlace, Viewer
@@ -72,7 +73,8 @@ def _serve(service: ServiceContext, wire: Wire, peer: Peer) -> None:
         _last_words(wire, error)
     except OSError as error:
         log.warning("%s %s: %s", subject, asker, printable(str(error)))
-        _last_words(wire, RequestRefused(f"the server reports: {os.strerror(error.errno or 0)}", _JOURNAL))
+        begin = "the server could not read the backup" if isinstance(error, SourceUnreadable) else "the server reports"
+        _last_words(wire, RequestRefused(f"{begin}: {os.strerror(error.errno or 0)}", _JOURNAL))
     else:
         level = logging.DEBUG if request.verb in _OFTEN else logging.INFO
         log.log(level, "%s %s: %d bytes in %.2f s", subject, asker, wire.sent, time.monotonic() - began)

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from struct import Struct
 
@@ -19,8 +20,20 @@ PIECE = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 _libc = ctypes.CDLL(None)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-_NO_SENDFILE = (errno.EINVAL, errno.ENOSYS)
 Run = tuple[int, int]  # start and end offset in a file, in bytes
+
+
+class SourceUnreadable(OSError):
+    """The source of a copy cannot be read. Any other OSError of a copy is about its destination."""
+
+
+@contextmanager
+def at_source() -> Iterator[None]:
+    """Raises SourceUnreadable for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceUnreadable(error.errno, error.strerror or str(error), error.filename) from error
 
 
 def data_runs(fd: int, size: int, position: int = 0) -> Iterator[Run]:
@@ -53,19 +66,19 @@ def pieces(fd: int, start: int, end: int) -> Iterator[bytes]:
 def copy_run(source: int, copy: int, start: int, end: int) -> Iterator[int]:
     """Copies the bytes from `start` up to `end` to the same position in another open file; yields the number after each piece.
 
-    The kernel copies them directly (sendfile), in half of the time of read and write. Raises OSError, also if the source ends
-    before that.
+    The kernel copies them directly (sendfile), in half of the time of read and write. Its error does not show the side; a read and
+    a write do. Raises OSError; SourceUnreadable, also if the source ends before that.
     """
     os.lseek(copy, start, os.SEEK_SET)
     while start < end:
         try:
             number = os.sendfile(copy, source, start, min(PIECE, end - start))
-        except OSError as error:
-            if error.errno not in _NO_SENDFILE:
-                raise
-            number = os.write(copy, next(pieces(source, start, end)))
+        except OSError:
+            number = 0
         if not number:
-            raise OSError(errno.EIO, "the file is shorter than its reported size")
+            with at_source():
+                data = next(pieces(source, start, end))
+            number = os.write(copy, data)
         yield number
         start += number
 

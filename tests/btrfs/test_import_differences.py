@@ -167,6 +167,24 @@ def test_what_cannot_be_read_of_the_backup_before_is_made_anew(make_btrfs: Calla
     assert differing(tree, top / "copy") == ""
 
 
+@pytest.mark.parametrize("size", [100_000, 300_000])
+def test_an_unreadable_file_of_the_tree_is_named_with_its_side(make_btrfs: Callable[..., Path], ext4: Path, size: int) -> None:
+    top, target = make_btrfs(size="300M", mkfs=("-d", "single")), ext4 / "target"
+    (top / "tree").mkdir()
+    target.mkdir()
+    content = os.urandom(size)
+    (top / "tree/file").write_bytes(content)
+    spoil(top, content[8192:12288])
+    links = scan_links(top / "tree", None, lambda: True)
+    source, here = (os.open(folder, os.O_RDONLY) for folder in (top / "tree", target))
+    try:
+        with pytest.raises(OSError, match="it cannot be read in the tree: Input/output error: 'file'"):
+            copy_tree(source, here, links, lambda: True)
+    finally:
+        os.close(source)
+        os.close(here)
+
+
 def spoil(top: Path, content: bytes) -> None:
     """Overwrites the data with that content on the disk."""
     work("btrfs", "filesystem", "sync", top)

@@ -367,7 +367,10 @@ def test_a_large_file_that_ends_early_or_a_reader_that_leaves_is_named(
     monkeypatch.setattr(os, "sendfile", failing)
     if reads:
         monkeypatch.setattr(os, "pread", broken)
-    with Tree(shared_btrfs) as tree, pytest.raises(OperatorError, match="/large: Input" if reads else "closed the pipe"):
+    with (
+        Tree(shared_btrfs) as tree,
+        pytest.raises(OperatorError, match="/large cannot be read in the backup: Input" if reads else "closed the pipe"),
+    ):
         write_stream(tree, [b"/"], writing, lambda _: None)
     os.close(writing)
     if reads:

@@ -439,7 +439,7 @@ def test_a_filesystem_that_does_not_take_a_tar_is_not_taken_for_an_unreadable_ba
     with failing_disk() as disk:
         disk.fail()
         done = nights.backupd("restore", "web1", top, "--tar", disk.point / "out.tar", check=False)
-        assert error_and_hint(done, 1)[0] == "the tar is incomplete: Input/output error"
+        assert error_and_hint(done, 1)[0] == "the tar is incomplete: it cannot be written: Input/output error"
         assert not list(disk.point.iterdir())
         disk.flag.unlink()
         work("mount", "-o", "remount,ro", disk.point)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.file_data import PIECE, PieceBuffer, copy_run, past_memory
+from btrkeep.fs.file_data import PIECE, PieceBuffer, SourceUnreadable, copy_run, past_memory
 
 SIZES = (1, 4095, 4096, 70_001, PIECE)
 
@@ -77,3 +77,19 @@ def test_a_run_is_copied_to_its_place(tmp_path: Path, monkeypatch: pytest.Monkey
         with pytest.raises(OSError, match="shorter than its reported size"):
             list(copy_run(source, copy, len(data) - 1, len(data) + 1))
     assert (tmp_path / "b").read_bytes() == bytes(4096) + data[4096:]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_an_error_of_a_copy_has_its_side(tmp_path: Path, reads: bool) -> None:
+    """A folder cannot be read as a file, and a file that was opened for reading cannot be written."""
+    (tmp_path / "a").write_bytes(b"a" * 100)
+    (tmp_path / "b").touch()
+    paths = (tmp_path, tmp_path / "b") if reads else (tmp_path / "a", tmp_path / "b")
+    source, copy = os.open(paths[0], os.O_RDONLY), os.open(paths[1], os.O_RDWR if reads else os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="Is a directory" if reads else "Bad file descriptor") as caught:
+            list(copy_run(source, copy, 0, 100))
+    finally:
+        os.close(source)
+        os.close(copy)
+    assert isinstance(caught.value, SourceUnreadable) is reads

@@ -136,7 +136,7 @@ def test_an_archive_with_an_unreadable_file_is_incomplete_for_every_reader(
     with pytest.raises(http.client.IncompleteRead) as caught:
         web.ask("GET", address(source, "bad", kind), Cookie=web.cookie)
     require_broken(caught.value.partial, kind, tmp_path)
-    assert "failed midway: the server reports: Input/output error" in web.said
+    assert "failed midway: the server could not read the backup: Input/output error" in web.said
 
 
 def test_the_tar_of_the_command_line_with_such_a_file_is_incomplete_for_every_reader(
@@ -148,12 +148,12 @@ def test_the_tar_of_the_command_line_with_such_a_file_is_incomplete_for_every_re
         words = (*BACKUPD, "--config", web.nights.config, "restore", "web1", bad, "--tar", "-")
         done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert f"{bad / 'b'}: Input/output error" in done.stderr
+    assert f"{bad / 'b'} cannot be read in the backup: Input/output error" in done.stderr
     require_broken((tmp_path / "piped").read_bytes(), "tar", tmp_path)
     (tmp_path / "new").mkdir()
     done = web.nights.backupd("restore", "web1", str(bad), "--tar", str(tmp_path / "new" / "file.tar"), check=False)
     assert done.returncode == 1
-    assert f"{bad / 'b'}: Input/output error" in done.stderr
+    assert f"{bad / 'b'} cannot be read in the backup: Input/output error" in done.stderr
     assert not [*(tmp_path / "new").iterdir()]
 
 

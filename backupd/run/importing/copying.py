@@ -30,7 +30,8 @@ from backupd.run.importing.target_names import (
 from backupd.run.importing.tree_links import TreeLinks
 from backupd.run.importing.tree_walk import Attributes, attributes_of, walk_again
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.file_data import data_runs
+from btrkeep.errors import is_damage
+from btrkeep.fs.file_data import SourceUnreadable, at_source, data_runs
 from btrkeep.fs.openat import FILE, open_folder
 
 _PIECE = 128 << 10  # bytes; that many zeros, aligned to a multiple, become a hole
@@ -319,18 +320,26 @@ class _Copier:
                 if folder.attributes is None:
                     return copied_names
                 path, status = folder.path, os.fstat(source_fd)
-                if _digest(attributes_of(source_fd, status)) != folder.attributes:
+                with at_source():
+                    digest = _digest(attributes_of(source_fd, status))
+                if digest != folder.attributes:
                     raise changed_meanwhile()
                 correct_attributes(source_fd, here, status, os.fstat(here))
         except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fsdecode(path)) from error
+            is_known = isinstance(error, SourceUnreadable) and is_damage(error)
+            why = f"it cannot be read in the tree: {error.strerror}" if is_known else error.strerror
+            raise OSError(error.errno, why, os.fsdecode(path)) from error
         return copied_names
 
     def _name(self, place: "CopyPlace", same: FileMatch, counts: CopiedNames) -> None:
-        if not stat.S_ISREG(os.stat(place.name, dir_fd=place.source, follow_symlinks=False).st_mode):  # opening may have effects
+        try:
+            is_plain = stat.S_ISREG(os.stat(place.name, dir_fd=place.source, follow_symlinks=False).st_mode)
+            old = os.open(place.name, os.O_RDONLY | FILE, dir_fd=place.source) if is_plain else -1  # opening may have effects
+        except OSError as error:
+            raise SourceUnreadable(error.errno, error.strerror) from error
+        if not is_plain:
             counts.names += make_special(place)
             return
-        old = os.open(place.name, os.O_RDONLY | FILE, dir_fd=place.source)
         try:
             status = os.fstat(old)
             if status.st_ino != place.inode or not stat.S_ISREG(status.st_mode):
@@ -398,7 +407,8 @@ class _Copier:
         for position, length in _pieces_of_either(old, new, size):
             if not self.goes_on():
                 return
-            _read(old, old_data[:length], position)
+            with at_source():
+                _read(old, old_data[:length], position)
             try:
                 _read(new, other[:length], position)
             except OSError as error:
@@ -422,7 +432,10 @@ class _Copier:
         """
         size = status.st_size
         if 0 < size < _PIECE and size <= status.st_blocks * 512:  # the usual case
-            data = os.pread(old, size, 0)
+            try:
+                data = os.pread(old, size, 0)
+            except OSError:
+                data = b""  # read again below
             if len(data) == size == os.pwrite(new, data, 0):
                 return size
         end, written, piece = 0, 0, memoryview(self._buffer)
@@ -430,7 +443,8 @@ class _Copier:
         for position, until in runs:
             while position < until and self.goes_on():
                 length = min(_PIECE - position % _PIECE, until - position)
-                _read(old, piece[:length], position)
+                with at_source():
+                    _read(old, piece[:length], position)
                 if length < _PIECE or not self._buffer.startswith(_ZEROS):
                     _write(new, piece[:length], position)
                     end = position + length

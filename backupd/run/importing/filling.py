@@ -26,7 +26,7 @@ from backupd.run.importing.target_names import link_names, remove_names
 from backupd.run.importing.tree_links import TreeLinks, scan_links, superfluous
 from backupd.run.importing.tree_walk import UnprovenTree
 from btrkeep.decisions.pool_health import lacks_room
-from btrkeep.errors import OperatorError
+from btrkeep.errors import OperatorError, is_damage
 from btrkeep.pool.allocation import read_room
 from btrkeep.pool.subvolume import inodes_made
 from btrkeep.units import backup_name, bounded, printable
@@ -90,7 +90,7 @@ async def scan_tree(context: ImportContext, trees: OpenTrees, prepared: WorkSubv
     except UnprovenTree as error:
         raise named(trees.tree, error) from error
     except OSError as error:
-        raise _not_all(trees.tree, error) from error
+        raise _not_all(trees.tree, error, "it cannot be read in the tree") from error
     require_going(context)
     return links
 
@@ -156,7 +156,7 @@ async def _in_the_target(
     except OSError as error:
         require_going(context)
         require_room(context.pool, context.config)
-        raise _not_all(tree, error) from error
+        raise _not_all(tree, error, "the pool has an error there") from error
 
 
 async def _threaded(
@@ -201,6 +201,8 @@ async def _watched(context: ImportContext, work: Awaitable[_Result], stop: Calla
     return await task
 
 
-def _not_all(tree: OldTree, error: OSError) -> TreeNotCopied:
-    where = os.fsdecode(error.filename or "its root")
-    return TreeNotCopied(tree, f"{where}: {error.strerror}", is_changed=error.errno in _CHANGED)
+def _not_all(tree: OldTree, error: OSError, side: str = "") -> TreeNotCopied:
+    """`side`: the words for damage, unless the error has them."""
+    where, why = os.fsdecode(error.filename or "its root"), error.strerror
+    why = f"{side}: {why}" if side and is_damage(error) else why
+    return TreeNotCopied(tree, f"{where}: {why}", is_changed=error.errno in _CHANGED)
