@@ -18,7 +18,7 @@ from backupd.files.tree import identity, open_plain
 from backupd.files.walking import PlainFile
 from backupd.files.writing import Undeleted, comparable, remove_unfinished
 from btrkeep.descriptors import ClosingFd
-from btrkeep.fs.file_data import share_all
+from btrkeep.fs.file_data import have_same_items, share_all
 from btrkeep.fs.openat import by_descriptor
 from btrkeep.fs.reflink import clone
 from btrkeep.pool.marker import filesystem_of
@@ -334,6 +334,9 @@ def _same_contents(
     opened: list[tuple[int, PlainFile, int, int]] = []
     try:
         for number, file in files:
+            if reflinks and _is_shared(source, to, file):
+                yield number, 0
+                continue
             pair = _opened(source, to, file)
             if pair is None:
                 yield number, None
@@ -352,6 +355,19 @@ def _same_contents(
         for _, _, ours, theirs in opened:
             os.close(ours)
             os.close(theirs)
+
+
+def _is_shared(source: int, to: int, file: PlainFile) -> bool:
+    """Returns True if a file and its copy share all data; False also if only open files can show it."""
+    try:
+        status = os.stat(file.name, dir_fd=to, follow_symlinks=False)
+        return (
+            stat.S_ISREG(status.st_mode)
+            and status.st_dev == os.fstat(to).st_dev
+            and have_same_items(source, file.inode, to, status.st_ino)
+        )
+    except OSError:
+        return False
 
 
 def _opened(source: int, to: int, file: PlainFile) -> tuple[int, int] | None:

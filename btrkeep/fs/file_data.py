@@ -238,3 +238,38 @@ def _same_parts(fd: int, other: int) -> bool:
 
     parts = parts_of_file(fd)
     return parts is not None and parts == parts_of_file(other)
+
+
+_SEARCH = 0xC0709411  # BTRFS_IOC_TREE_SEARCH_V2
+_SEARCH_KEY = Struct("=7Q4L4QQ")  # tree, inodes, offsets, generations, types, number of items, unused, bytes for items
+_COUNT, _COUNT_AT = Struct("=L"), 64
+_ITEM = Struct("=QQQLLQ")  # generation, inode, offset in the file, type, length; generation of the extent
+_EXTENT_DATA, _MOST, _MOST_ITEMS = 108, 2**64 - 1, 16
+_SEARCH_SIZE = 16 << 10  # bytes for that many items, one of them with inline data
+_search_buffer = bytearray(_SEARCH_KEY.size + _SEARCH_SIZE)
+
+
+def have_same_items(folder: int, inode: int, other_folder: int, other_inode: int) -> bool:
+    """Returns True if two files of one btrfs refer to the same data, or have the same inline data, by the items of their trees.
+
+    Each is the inode of that number in the subvolume of an open folder. The files are not opened. Delayed data is not included:
+    sync the filesystem first. Files with many extents are not the same. Raises OSError; EPERM without CAP_SYS_ADMIN.
+    """
+    items = _extent_items(folder, inode)
+    return bool(items) and items == _extent_items(other_folder, other_inode)
+
+
+def _extent_items(folder: int, inode: int) -> list[tuple[int, bytes]]:
+    """Returns the offset of each extent in the file, and its item without generations; nothing if there are too many."""
+    _SEARCH_KEY.pack_into(
+        _search_buffer, 0, 0, inode, inode, 0, _MOST, 0, _MOST, _EXTENT_DATA, _EXTENT_DATA, _MOST_ITEMS, 0, 0, 0, 0, 0, _SEARCH_SIZE
+    )
+    ioctl(folder, _SEARCH, _search_buffer)
+    count = _COUNT.unpack_from(_search_buffer, _COUNT_AT)[0]
+    items, at = list[tuple[int, bytes]](), _SEARCH_KEY.size
+    for _ in range(count if count < _MOST_ITEMS else 0):
+        _, _, offset, _, length, _ = _ITEM.unpack_from(_search_buffer, at)
+        end = at + _ITEM.size - 8 + length
+        items.append((offset, bytes(_search_buffer[at + _ITEM.size : end])))
+        at = end
+    return items

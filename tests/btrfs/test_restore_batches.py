@@ -100,7 +100,7 @@ def test_on_the_pools_filesystem_data_are_shared(nights: Nights) -> None:
     work("btrfs", "filesystem", "sync", nights.top)
     assert done["copied_bytes"] == 0
     assert {exclusive_bytes(path) for path in (nights.top / "out" / "many" / "shared").iterdir()} == {0}
-    assert done["compared_bytes"] < 100_000  # inline data is never shared
+    assert done["compared_bytes"] < 100  # of files with privileges; others with inline data are compared by the items of the trees
 
 
 def test_what_the_destination_hands_down_does_not_stay(nights: Nights) -> None:

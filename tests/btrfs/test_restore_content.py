@@ -19,7 +19,8 @@ from backupd.files.place_comparer import FileComparer
 from backupd.files.placing import Visit
 from backupd.files.tree import Tree
 from backupd.files.walking import walk
-from btrkeep.fs.file_data import share_all
+from btrkeep.descriptors import ClosingFd
+from btrkeep.fs.file_data import have_same_items, share_all
 from tests.beds import differences, manifest, ssh, work
 from tests.beds.everything import write
 from tests.beds.faults import damage
@@ -156,6 +157,11 @@ def shared(path: Path, other: Path) -> bool:
         return share_all(ours.fileno(), theirs.fileno())
 
 
+def same_items(path: Path, other: Path) -> bool:
+    with ClosingFd(os.open(path.parent, os.O_RDONLY)) as ours, ClosingFd(os.open(other.parent, os.O_RDONLY)) as theirs:
+        return have_same_items(ours, path.stat().st_ino, theirs, other.stat().st_ino)
+
+
 def test_two_parts_of_one_compressed_extent_are_not_taken_for_the_same_data(shared_btrfs: Path) -> None:
     """FIEMAP has the start of a compressed extent, but not which part of it belongs to a file."""
     whole = shared_btrfs / "whole"
@@ -170,6 +176,34 @@ def test_two_parts_of_one_compressed_extent_are_not_taken_for_the_same_data(shar
     assert "encoded" in work("filefrag", "-v", shared_btrfs / "first").stdout
     assert shared(shared_btrfs / "first", shared_btrfs / "again")
     assert not shared(shared_btrfs / "first", shared_btrfs / "second")
+    assert same_items(shared_btrfs / "first", shared_btrfs / "again")
+    assert not same_items(shared_btrfs / "first", shared_btrfs / "second")
+
+
+def test_files_with_the_same_items_have_the_same_content(shared_btrfs: Path) -> None:
+    """Also inline data, and data of another subvolume. A changed copy has other items, of whatever kind."""
+    work("btrfs", "subvolume", "create", shared_btrfs / "source")
+    for name, content in {
+        "inline": os.urandom(500), "small": os.urandom(5000), "large": os.urandom(900_000), "zeros": bytes(9000), "empty": b""
+    }.items():  # fmt: skip
+        (shared_btrfs / "source" / name).write_bytes(content)
+    with (shared_btrfs / "source/holes").open("wb") as file:
+        for position in range(3):
+            os.pwrite(file.fileno(), b"x" * 4096, position << 16)
+    with (shared_btrfs / "source/many").open("wb") as file:
+        for position in range(30):
+            os.pwrite(file.fileno(), b"x" * 4096, position << 16)
+    work("sync", "-f", shared_btrfs)
+    work("cp", "-a", "--reflink=always", shared_btrfs / "source", shared_btrfs / "copy")
+    work("sync", "-f", shared_btrfs)
+    names = {path.name for path in (shared_btrfs / "source").iterdir()}
+    same = {name for name in names if same_items(shared_btrfs / "source" / name, shared_btrfs / "copy" / name)}
+    assert same == names - {"empty", "many"}  # one has no items, the other too many: they are compared in another way
+    for name in same:
+        with (shared_btrfs / "copy" / name).open("r+b") as file:
+            os.pwrite(file.fileno(), b"!", 100)
+    work("sync", "-f", shared_btrfs)
+    assert not any(same_items(shared_btrfs / "source" / name, shared_btrfs / "copy" / name) for name in same)
 
 
 def begins(file: Path) -> int:
