@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     for number in range(options.pairs):
         ssd, nossd = common.alternate(number, lambda: run("ssd"), lambda: run("nossd"))
         pairs.append((ssd, nossd))
-        common.say(f"pair {number + 1}: ssd {told(ssd)}; nossd {told(nossd)}")
+        common.say(f"pair {number + 1}: ssd {summary(ssd)}; nossd {summary(nossd)}")
     return {
         "subvolumes": count,
         "pairs": options.pairs,
@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     }
 
 
-def told(done: Deleted) -> str:
+def summary(done: Deleted) -> str:
     """A run in a few words."""
     return f"{done.seconds:.2f} s, {done.writes.bytes / 1e6:.0f} MB in {done.writes.requests} requests to {done.places} places"
 

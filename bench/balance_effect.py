@@ -57,7 +57,9 @@ def seed_of(options: argparse.Namespace, images: Images, seed: int) -> dict[str,
     for way in (*WAYS, "btrfs -dusage", "kernel"):
         with images.copy(name, "noatime,nossd,nodiscard") as mounted:
             before = seen_at(mounted).numbers()
-            reached = [told(before, reached, note) for note, reached in _run(options, mounted, way, budgets, results["steps"])]
+            reached = [
+                step_result(before, reached, note) for note, reached in _run(options, mounted, way, budgets, results["steps"])
+            ]
         results[way] = reached
         for share, figures in zip(BUDGETS, reached, strict=False):
             common.say(f"seed {seed}: {way} at {share:.0%}: {figures}")
@@ -85,7 +87,7 @@ def seen_at(mounted: Mounted) -> FilesystemReading:
         return read_filesystem(fd, mounted.point)
 
 
-def told(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, Any]:
+def step_result(before: SpaceNumbers, reached: Reached, note: str) -> dict[str, Any]:
     """The gain and the cost, in bytes. `large`: free in extents of 16 MiB and more, or unallocated, now."""
     after = reached.numbers
     return {

@@ -112,7 +112,7 @@ class MachineRound(Round):
         ended = next((number for number, line in enumerate(lines) if line.startswith(_ENDED)), None)
         assert ended is not None, "\n".join(lines)
         if int(lines[ended].split()[1]) not in self.steps[step].status:
-            self.found.defects.append(f"{self._where()}: step {step} in a machine: {' '.join(lines[ended:])[-1500:]}")
+            self.findings.defects.append(f"{self._where()}: step {step} in a machine: {' '.join(lines[ended:])[-1500:]}")
 
 
 class KilledRound(MachineRound):

@@ -51,14 +51,14 @@ class Before:
 class Look:
     """One of the two checks of the state after a cut: the backups that `may` exist, and the state of the `source`.
 
-    `there`: the backups that the cut had left, once commands have made others. A name is a second of the clock, so a new backup may
+    `names`: the backups that the cut had left, once commands have made others. A name is a second of the clock, so a new backup may
     have a name that the round gave after the cut. `read`: backups that were read and are right; they are not read again while they
     are the same subvolumes, unchanged.
     """
 
     may: set[str]
     source: cut_truth.Tree
-    there: set[str] | None = None
+    names: set[str] | None = None
     read: dict[str, cut_truth.Subvolume] = field(default_factory=dict)
 
 
@@ -83,7 +83,7 @@ class Round:
         self.steps: list[Step] = []
         self.before: list[Before] = []
         self.trees: dict[str, cut_truth.Tree] = {}  # of every complete backup, by host/name
-        self.found = Found()
+        self.findings = Found()
         self._lock = threading.Lock()
         self._passed = 0
         self._heard: Counter[tuple[int, str]] = Counter()
@@ -97,7 +97,7 @@ class Round:
         self.cuts += self.disks.recorded()
         for cut in self._chosen():
             self._look_at(cut)
-        return self.found
+        return self.findings
 
     def _chosen(self) -> Iterable[Cut]:
         """Half of them at random moments; the others at checkpoints, each kind of these once before any comes again."""
@@ -156,7 +156,7 @@ class Round:
             if key not in self.trees and record["state"] in _DONE:
                 self.trees[key] = cut_truth.tree(data)
                 if by_run and (wrong := self._unlike_source(self.trees[key], self.before[-1].tree)):
-                    self.found.defects.append(f"{self._where()}: {key} differs from its source without any cut: {wrong[:3]}")
+                    self.findings.defects.append(f"{self._where()}: {key} differs from its source without any cut: {wrong[:3]}")
 
     def _unlike_source(self, tree: cut_truth.Tree, source: cut_truth.Tree) -> list[str]:
         return cut_truth.unlike(source, cut_truth.below(tree, str(self.site.source).strip("/")))
@@ -243,16 +243,16 @@ class Round:
         return f"--only {self.name} --seed {self.seed} --disks {self.disks.kind}{at}"
 
     def _look_at(self, cut: Cut) -> None:
-        self.found.cuts += 1
+        self.findings.cuts += 1
         shown_moment = cut.moment if cut.moment in (*AT_RANDOM, IT_ENDED, KILLED) else ""
         kind = shown_moment or ("a flush" if self.disks.kind in ("recorded", "logged") else "a checkpoint")
-        self.found.moments[kind] = self.found.moments.get(kind, 0) + 1
+        self.findings.moments[kind] = self.findings.moments.get(kind, 0) + 1
         self.disks.bring(cut)
         try:
             for line in self._defects(cut):
-                self.found.defects.append(f"{self._where(cut)}: {line}")
+                self.findings.defects.append(f"{self._where(cut)}: {line}")
         except Exception as error:  # any error is a finding, and the other cuts are still checked
-            self.found.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
+            self.findings.defects.append(f"{self._where(cut)}: {type(error).__name__}: {str(error)[-3000:]}")
             if self.disks.pool.is_mount() or self.disks.state.is_mount():
                 raise  # nothing that this round saw from here on would be true
         cut.pool.unlink()
@@ -321,9 +321,9 @@ class Round:
         differences = key in self.trees and cut_truth.unlike(self.trees[key], tree)
         if differences == []:  # also one that the cut had left with all of its content, and a run has given its name
             return ""
-        if differences and (look.there is None or key in look.there or host in self.site.elsewhere):
+        if differences and (look.names is None or key in look.names or host in self.site.elsewhere):
             return f"{key} is not what it was: {differences[:3]}"
-        if look.there is None and f"{key} is there, {state}" not in look.may and not self.unknown_names:
+        if look.names is None and f"{key} is there, {state}" not in look.may and not self.unknown_names:
             return f"{key} is called {state} before it was finished"
         wrong = self._unlike_source(tree, look.source)
         return f"{key} differs from its source: {wrong[:3]}" if wrong else ""

@@ -48,10 +48,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     paced: list[tuple[Deleted, Deleted]] = []
     for number in range(options.pairs):
         pairs.append(common.alternate(number, ours, theirs))
-        common.say(f"pair {number + 1}: ours {told(pairs[-1][0])}; all at once {told(pairs[-1][1])}")
+        common.say(f"pair {number + 1}: ours {summary(pairs[-1][0])}; all at once {summary(pairs[-1][1])}")
         if options.pace != "off":
             paced.append((ours(options.pace), pairs[-1][1]))
-            common.say(f"pair {number + 1}: ours, paced {told(paced[-1][0])}")
+            common.say(f"pair {number + 1}: ours, paced {summary(paced[-1][0])}")
     idle = [done.idle.p99 for pair in (*pairs, *paced) for done in pair if done.idle]
     return {
         "subvolumes": len(original.pool.doomed),
@@ -71,7 +71,7 @@ def compare(side: str, pairs: Sequence[tuple[Deleted, Deleted]], name: str, limi
     return Sides(side, "all at once", [(of(mine), of(theirs)) for mine, theirs in pairs]).summary(limit)
 
 
-def told(done: Deleted) -> str:
+def summary(done: Deleted) -> str:
     """A run in a few words."""
     return f"{done.seconds:.2f} s (back after {done.process:.2f}), p99 {done.seen.p99:.0f} ms, {done.writes.bytes / 1e6:.0f} MB"
 

@@ -31,13 +31,13 @@ _COVERED = re.compile(r"cov: (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """The result of one target. `covered`: edges of btrkeep's code, as libFuzzer counts them. `found`: an input that failed."""
+    """The result of one target. `covered`: edges of btrkeep's code, as libFuzzer counts them."""
 
     name: str
     inputs: int
     seconds: float
     covered: int
-    found: str = ""
+    failing_input: str = ""
     error: str = ""
 
 
@@ -103,7 +103,7 @@ def main() -> int:
     else:
         for result in results:
             print(f"{result.name:16} {result.inputs:>10} inputs in {result.seconds:6.0f} s, {result.covered:5} edges", end="")
-            print(f"  FELL: {result.error}\n{'':16} {result.found}" if result.error else "")
+            print(f"  FELL: {result.error}\n{'':16} {result.failing_input}" if result.error else "")
     return 1 if failed else 0
 
 

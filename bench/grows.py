@@ -110,7 +110,7 @@ def requested(web: Dashboard) -> Figures:
     seconds = time.perf_counter() - begun
     connection.close()
     if answer.status != 200:
-        raise SystemExit(f"the overview answers {answer.status}: {web.said[-1000:]}")
+        raise SystemExit(f"the overview answers {answer.status}: {web.log_text[-1000:]}")
     after = _counters(web.pid)
     counted = {name: after[name] - before[name] for name in COUNTERS}
     return {SECONDS: seconds, CPU: cpu_of(web) - cpu, MEMORY: memory(web)["most"] / 1e6, **megabytes(counted)}

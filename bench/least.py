@@ -16,7 +16,7 @@ from pathlib import Path
 from btrkeep.pool.subvolume import commit, set_read_only, snapshot
 
 
-def one(base: str, new: str, rsync: list[str]) -> None:
+def back_up_host(base: str, new: str, rsync: list[str]) -> None:
     """One host."""
     path = Path(new)
     snapshot(Path(base), path)
@@ -31,7 +31,7 @@ def main() -> None:
     """The command line."""
     jobs = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with ThreadPoolExecutor(int(sys.argv[3])) as threads:
-        for done in [threads.submit(one, *job) for job in jobs]:
+        for done in [threads.submit(back_up_host, *job) for job in jobs]:
             done.result()
     used = resource.getrusage(resource.RUSAGE_SELF)
     Path(sys.argv[2]).write_text(f"{used.ru_utime + used.ru_stime}\n", encoding="ascii")

@@ -267,7 +267,7 @@ def _start(catalogue: Catalogue, host: str, number: int, wish: Wishes, now: date
     )
 
 
-def told(made: Made) -> str:
+def site_as_json(made: Made) -> str:
     """The site, for a program that made it in another process."""
     return json.dumps({"state": str(made.state), "hosts": made.hosts, "running": made.running, "backups": made.backups})
 

@@ -54,7 +54,7 @@ def pages(folder: Path) -> dict[str, object]:
                 begun = time.monotonic()
                 status = web.ask("GET", "/", Cookie=web.cookie).status
                 results[f"after {fault}"] = [status, round(time.monotonic() - begun, 1)]
-            for name, log in (("dashboard", web.said), ("root service", web.service.said if web.service else "")):
+            for name, log in (("dashboard", web.log_text), ("root service", web.service.log_text if web.service else "")):
                 wrong += [f"{name}: {log[log.index('Traceback') :][:600]}"] if "Traceback" in log else []
     return {**results, "wrong": wrong}
 

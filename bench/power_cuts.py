@@ -76,7 +76,7 @@ class Sum:
     disks: Counter[str] = field(default_factory=Counter)
     moments: Counter[str] = field(default_factory=Counter)
     defects: list[str] = field(default_factory=list)
-    known: set[tuple[str, int, str]] = field(default_factory=set)
+    recorded: set[tuple[str, int, str]] = field(default_factory=set)
 
     @property
     def cuts(self) -> int:
@@ -99,13 +99,13 @@ class Sum:
                 file.write(json.dumps({"scenario": name, "seed": seed, "disks": disks, **result}) + "\n")
 
     def _add(self, which: tuple[str, int, str], result: dict[str, Any]) -> None:
-        self.known.add(which)
+        self.recorded.add(which)
         self.scenarios[which[0]] += result["cuts"]
         self.disks[which[2]] += result["cuts"]
         self.moments.update(result["moments"])
         self.defects += result["defects"]
 
-    def told(self) -> dict[str, Any]:
+    def as_fields(self) -> dict[str, Any]:
         """All of it as JSON has it."""
         counts = {"scenarios": dict(self.scenarios), "disks": dict(self.disks), "moments": dict(self.moments)}
         return {"cuts": self.cuts, **counts, "defects": self.defects}
@@ -115,7 +115,7 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
     done = Sum(options.record)
     done.read()
     begun = time.monotonic()
-    planned = (cut_round for cut_round in _rounds(options) if cut_round[:3] not in done.known)
+    planned = (cut_round for cut_round in _rounds(options) if cut_round[:3] not in done.recorded)
     workers: SimpleQueue[Worker] = SimpleQueue()
     with ThreadPoolExecutor(options.jobs) as pool, ExitStack() as stack:  # in this order: an interrupted one stops its rounds
         for _ in range(options.jobs):
@@ -140,7 +140,7 @@ def _all_rounds(options: argparse.Namespace) -> dict[str, Any]:
                 say(f"DEFECT {line}")
             say(f"{done.cuts} cuts, {len(done.defects)} defects, {time.monotonic() - begun:.0f} s: {name}, seed {seed}, {kind}")
             start_one()
-    return done.told()
+    return done.as_fields()
 
 
 def _rounds(options: argparse.Namespace) -> Iterator[tuple[str, int, str, int]]:

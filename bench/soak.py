@@ -181,7 +181,7 @@ def _not_complete(output: str) -> str:
     return json.dumps(failures)[-1500:]
 
 
-def told(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
+def soak_results(soak: Soak, options: argparse.Namespace) -> dict[str, Any]:
     """All that came out, for soak.json."""
     return {
         "bench": "soak",
@@ -212,8 +212,8 @@ def soaked(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         cli.close()
         if options.out:
             options.out.mkdir(exist_ok=True)
-            (options.out / "soak.json").write_text(json.dumps(told(soak, options), indent=1) + "\n")
-    return told(soak, options)
+            (options.out / "soak.json").write_text(json.dumps(soak_results(soak, options), indent=1) + "\n")
+    return soak_results(soak, options)
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ class Trials:
 
     def __init__(self, nights: Nights, options: Namespace) -> None:
         self.nights, self.options = nights, options
-        self.told: dict[str, object] = {}
+        self.results: dict[str, object] = {}
         tree = nights.source / "srv"
         tree.mkdir()
         for number in range(20):
@@ -72,7 +72,7 @@ class Trials:
         stdout, stderr = process.communicate(timeout=300)
         outcomes = Counter(result["outcome"] for result in json.loads(stdout or "[]"))
         at_once = re.search(r"(\d+) of \d+ hosts at a time", stderr)
-        self.told[name] = {
+        self.results[name] = {
             **outcomes,
             "at a time": int(at_once[1]) if at_once else self.options.hosts,
             "seconds": round(time.monotonic() - begun, 1),
@@ -116,7 +116,7 @@ class Trials:
                     slowest = max(slowest, time.monotonic() - begun)
             for process in running:
                 process.wait()
-            self.told[f"{name} silent"] = {"commands": len(LOOKS), "seconds of the slowest": round(slowest, 1)}
+            self.results[f"{name} silent"] = {"commands": len(LOOKS), "seconds of the slowest": round(slowest, 1)}
         del self.nights.tables["host"]["silent"]
         self.nights.write()
         return faults
@@ -138,7 +138,7 @@ class Trials:
                         faults.append(f"page {page} {how.__name__[1:]}, {words[0]}: {done.stderr.strip().splitlines()[-1:]}")
         if self.nights.backupd("rebuild", check=False).returncode:
             faults.append("rebuild failed afterwards")
-        self.told["catalogue"] = {"pages": len(pages), "commands": tried, "wrong": len(faults)}
+        self.results["catalogue"] = {"pages": len(pages), "commands": tried, "wrong": len(faults)}
         return faults
 
     @staticmethod
@@ -185,7 +185,7 @@ class Trials:
         finally:
             service.send_signal(signal.SIGTERM)
             drain.join(20)
-        self.told["10,000 requests"] = {**answers, "files open afterwards": files}
+        self.results["10,000 requests"] = {**answers, "files open afterwards": files}
         return [f"requests: {answers}"] if set(answers) - {"answered", "busy"} or files > 30 else []
 
 
@@ -201,7 +201,7 @@ def main() -> None:
         bench = Trials(Nights(btrfs.make("2G", options="noatime")), options)
         each: list[Callable[[], list[str]]] = [getattr(bench, name) for name in trials if name in options.only]
         wrong = [fault for trial in each for fault in trial()]
-        print(json.dumps({**bench.told, "wrong": wrong}, indent=2))
+        print(json.dumps({**bench.results, "wrong": wrong}, indent=2))
     sys.exit(1 if wrong else 0)
 
 

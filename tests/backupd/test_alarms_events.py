@@ -165,14 +165,14 @@ def test_a_replica_that_never_was_fetched_is_waited_for() -> None:
 
 
 def test_the_limit_of_room_is_left_again_only_well_below_it() -> None:
-    def found(used: int, by_name: Known) -> list[str]:
+    def alarm_subjects(used: int, by_name: Known) -> list[str]:
         look = seen(config(), pool=well(room=Room(100 * GIB, 0, (100 - used) * GIB, GIB)))
         return [str(alarm.subject) for alarm in find(look, by_name, {}).alarms]
 
     standing = {("room", "used"): stored("room", "used")}
-    assert [found(89, {}), found(90, {})] == [[], ["used"]]
-    assert [found(89, standing), found(88, standing), found(87, standing)] == [["used"], ["used"], []]
-    assert found(96, {}) == ["min_free", "used"]
+    assert [alarm_subjects(89, {}), alarm_subjects(90, {})] == [[], ["used"]]
+    assert [alarm_subjects(89, standing), alarm_subjects(88, standing), alarm_subjects(87, standing)] == [["used"], ["used"], []]
+    assert alarm_subjects(96, {}) == ["min_free", "used"]
 
 
 def test_errors_of_a_device_are_graded_by_their_number_and_missing_ones_named() -> None:

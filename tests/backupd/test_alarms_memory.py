@@ -41,7 +41,7 @@ class Story:
             ]
         return fresh
 
-    def said(self) -> list[str]:
+    def sent(self) -> list[str]:
         return [words for _, words in self.heard]
 
 
@@ -85,8 +85,8 @@ def test_whatever_happens_nothing_is_told_twice_in_a_row_and_never_more_than_thr
     story = Story()
     for number, bad in enumerate(looks):
         story.look(NOW + number * step, *([alarm(since=NOW + number * step)] if bad else []))
-    assert all(name != other for name, other in zip(story.said(), story.said()[1:], strict=False))
-    assert story.said()[:1] in ([], ["+ host a"])
+    assert all(name != other for name, other in zip(story.sent(), story.sent()[1:], strict=False))
+    assert story.sent()[:1] in ([], ["+ host a"])
     for when, _ in story.heard:
         assert sum(when <= other < when + QUIET for other, _ in story.heard) <= 3
 
@@ -99,7 +99,7 @@ def test_a_reader_of_all_messages_has_the_right_state_at_the_end(looks: list[boo
     end = NOW + len(looks) * HOUR
     for hour in range(26):
         story.look(end + hour * HOUR, *([alarm()] if looks[-1] else []))
-    assert story.said()[-1:] == (["+ host a"] if looks[-1] else ["- host a"] if any(looks) else [])
+    assert story.sent()[-1:] == (["+ host a"] if looks[-1] else ["- host a"] if any(looks) else [])
 
 
 def test_what_did_not_arrive_is_told_by_a_later_look_both_ways() -> None:
@@ -108,14 +108,14 @@ def test_what_did_not_arrive_is_told_by_a_later_look_both_ways() -> None:
     story.look(NOW + HOUR, alarm())
     story.look(NOW + 2 * HOUR, arrived=False)
     story.look(NOW + 3 * HOUR)
-    assert story.said() == ["+ host a", "- host a"]
+    assert story.sent() == ["+ host a", "- host a"]
 
 
 def test_what_never_arrived_is_not_told_when_it_is_over() -> None:
     story = Story()
     story.look(NOW, alarm(), arrived=False)
     story.look(NOW + HOUR)
-    assert (story.said(), story.rows) == ([], {})
+    assert (story.sent(), story.rows) == ([], {})
 
 
 def test_an_alarm_that_grows_is_told_again_and_one_that_shrinks_is_not() -> None:
@@ -165,18 +165,18 @@ def test_events_that_are_not_configured_are_recorded_and_not_sent() -> None:
     assert len(story.look(NOW, alarm(), alarm(name="suspect")).open_alarms) == 2
     assert len(story.heard) == 1
     story.look(NOW + HOUR)
-    assert story.said() == ["+ host a"]  # recoveries were not configured either
+    assert story.sent() == ["+ host a"]  # recoveries were not configured either
     story.look(NOW + 30 * HOUR, alarm(name="suspect"))
-    assert story.said() == ["+ host a", "+ host a"]
+    assert story.sent() == ["+ host a", "+ host a"]
 
 
 def test_a_host_is_over_when_all_that_was_wrong_with_it_is() -> None:
     story = Story()
     story.look(NOW, alarm())
     story.look(NOW + HOUR, alarm(name="suspect"))
-    assert story.said() == ["+ host a", "+ host a"]
+    assert story.sent() == ["+ host a", "+ host a"]
     story.look(NOW + 2 * HOUR)
-    assert story.said()[2:] == ["- host a", "- host a"]
+    assert story.sent()[2:] == ["- host a", "- host a"]
 
 
 def test_what_cannot_be_known_stays_as_it_is() -> None:
@@ -184,14 +184,14 @@ def test_what_cannot_be_known_stays_as_it_is() -> None:
     story.look(NOW, alarm("used", "room"))
     story.look(NOW + HOUR, found_alarms=FoundAlarms((), frozenset({"room"})))
     story.look(NOW + 2 * HOUR, alarm("used", "room"))
-    assert story.said() == ["+ used"]
+    assert story.sent() == ["+ used"]
 
 
 def test_a_host_that_is_gone_from_the_configuration_is_forgotten_without_a_word() -> None:
     story = Story()
     story.look(NOW, alarm())
     story.look(NOW + HOUR, found_alarms=FoundAlarms((), dropped=frozenset({"host a"})))
-    assert (story.said(), story.rows) == (["+ host a"], {})
+    assert (story.sent(), story.rows) == (["+ host a"], {})
 
 
 def test_nothing_is_remembered_for_ever() -> None:

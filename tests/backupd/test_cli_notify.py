@@ -321,25 +321,25 @@ def test_the_alarms_of_another_pools_catalogue_are_left_alone(site: Nights, serv
 
 
 def test_check_warns_of_a_readable_file_with_secrets_and_of_unknown_urls(site: Nights) -> None:
-    def found() -> list[tuple[str, str]]:
+    def findings() -> list[tuple[str, str]]:
         done = site.backupd("check", "--json", check=False)
         assert "hunter2" not in done.stdout + done.stderr
         return [(row["level"], row["hint"] or row["message"]) for row in json.loads(done.stdout) if row["subject"] == "notify"]
 
     drop_in = site.config.with_suffix(".d") / "notify.toml"
     site.config.chmod(0o600)
-    assert found() == [("ok", "1 URL; `backupd notify --test` tries them")]
+    assert findings() == [("ok", "1 URL; `backupd notify --test` tries them")]
     drop_in.parent.mkdir()
     drop_in.write_text('[notify]\nping = "https://hc-ping.com/hunter2"\n')
     drop_in.chmod(0o640)
-    assert found()[0] == ("warning", f"`chmod 600 {drop_in}`")
+    assert findings()[0] == ("warning", f"`chmod 600 {drop_in}`")
     drop_in.write_text('[notify]\nsilent = "2d"\nurls = ["slack://hunter2"]\n')
     drop_in.chmod(0o600)
-    assert [level for level, _ in found()] == ["error"]
+    assert [level for level, _ in findings()] == ["error"]
     del site.tables["notify"]
     site.write()
     drop_in.unlink()
-    assert [level for level, _ in found()] == ["note"]
+    assert [level for level, _ in findings()] == ["note"]
 
 
 def pinged(nights: Nights, server: Web, *words: str) -> list[str]:

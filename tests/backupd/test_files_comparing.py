@@ -29,13 +29,13 @@ def sides(tmp_path: Path) -> Sides:
     return tmp_path / "one" / "data", tmp_path / "two" / "data"
 
 
-def found(sides: Sides, path: bytes = b"/", content: bool = False) -> list[PathDifference]:
+def differences(sides: Sides, path: bytes = b"/", content: bool = False) -> list[PathDifference]:
     with Tree(sides[0].parent) as before, Tree(sides[1].parent) as after:
         return list(compare(before, after, path, content))
 
 
 def words(sides: Sides, path: bytes = b"/", content: bool = False) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {os.fsdecode(difference.path): (difference.what, difference.fields) for difference in found(sides, path, content)}
+    return {os.fsdecode(difference.path): (difference.what, difference.fields) for difference in differences(sides, path, content)}
 
 
 def both(sides: Sides, name: str, text: str = "same", mtime: int = 1_600_000_000) -> None:
@@ -54,7 +54,7 @@ def test_nothing_differs_between_copies(sides: Sides) -> None:
     (sides[0] / "link").symlink_to("etc")
     work("rm", "-rf", sides[1])
     work("cp", "-a", sides[0], sides[1])
-    assert found(sides, content=True) == []
+    assert differences(sides, content=True) == []
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
@@ -122,7 +122,7 @@ def test_a_path_that_only_one_side_has_and_one_that_none_has(sides: Sides) -> No
     assert words(sides, b"/new") == {"/new": ("added", ()), "/new/x": ("added", ())}
     assert words((sides[1], sides[0]), b"/new/x") == {"/new/x": ("removed", ())}
     with pytest.raises(FileNotFoundError):
-        found(sides, b"/none")
+        differences(sides, b"/none")
 
 
 def test_no_fifo_is_opened_and_no_symlink_followed(sides: Sides, tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_no_fifo_is_opened_and_no_symlink_followed(sides: Sides, tmp_path: Path)
         os.mkfifo(side / "fifo")
         (side / "way").symlink_to(tmp_path / "outside")
     with watched(sides[0] / "fifo", sides[1] / "fifo", tmp_path / "outside" / "secret") as opens:
-        assert {difference.path for difference in found(sides, content=True)} <= {b"/fifo", b"/way"}
+        assert {difference.path for difference in differences(sides, content=True)} <= {b"/fifo", b"/way"}
         with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-            found(sides, b"/way/secret")
+            differences(sides, b"/way/secret")
         assert opens.count() == 0
 
 
@@ -176,7 +176,7 @@ def by_diff(sides: Sides) -> set[tuple[str, str]]:
 def test_whole_trees_differ_as_diff_says(sides: Sides, seed: int) -> None:
     for number, side in enumerate(sides):
         grow(side, random.Random(seed * 2 + number))
-    mine = found(sides, content=True)
+    mine = differences(sides, content=True)
     tops = {difference.path for difference in mine if difference.what != "changed"}
     inside = {difference.path for difference in mine if any(difference.path.startswith(top + b"/") for top in tops)}
     facts = {
@@ -213,7 +213,7 @@ def test_the_sum_is_that_of_find(sides: Sides) -> None:
     for number, side in enumerate(sides):
         grow(side, random.Random(40 + number))
     total = DifferenceTotals()
-    for difference in found(sides):
+    for difference in differences(sides):
         total.take(difference)
     names = [set(work("find", ".", "-mindepth", "1", cwd=side).stdout.splitlines()) for side in sides]
     assert (total.added, total.removed) == (len(names[1] - names[0]), len(names[0] - names[1]))
@@ -239,7 +239,7 @@ def test_folders_nested_deeper_than_descriptors_and_calls_go_are_compared(sides:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (250, hard))
     try:
-        assert [difference.path for difference in found(sides, content=True)] == [b"/d" * depth + b"/end"]
+        assert [difference.path for difference in differences(sides, content=True)] == [b"/d" * depth + b"/end"]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for side in sides:

@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def said(data: Path, path: str) -> tuple[str, str]:
+def error_and_hint(data: Path, path: str) -> tuple[str, str]:
     with Tree(data.parent) as tree, pytest.raises(UsageError) as raised:
         entry_at(tree, path.encode(), "web1@x")
     return raised.value.message, raised.value.hint
@@ -66,15 +66,15 @@ def test_the_nearest_paths_are_ones_that_are_there(data: Path, path: bytes, near
 
 
 def test_what_is_said_of_a_path_that_is_not_there(data: Path) -> None:
-    assert said(data, "/etc/paswd") == ("web1@x has no /etc/paswd", "did you mean /etc/passwd?")
-    assert said(data, "/srv/www/shop/zzz") == ("web1@x has no /srv/www/shop/zzz", "/srv/www/shop has index.html")
-    assert said(data, "/empty/x") == ("web1@x has no /empty/x", "/empty is empty")
-    assert said(data, "/qqqqqqqqqq")[1] == "/ has bin, empty, etc, gone, loop, ..."
-    assert said(data, "/etc/passwd/x") == (
+    assert error_and_hint(data, "/etc/paswd") == ("web1@x has no /etc/paswd", "did you mean /etc/passwd?")
+    assert error_and_hint(data, "/srv/www/shop/zzz") == ("web1@x has no /srv/www/shop/zzz", "/srv/www/shop has index.html")
+    assert error_and_hint(data, "/empty/x") == ("web1@x has no /empty/x", "/empty is empty")
+    assert error_and_hint(data, "/qqqqqqqqqq")[1] == "/ has bin, empty, etc, gone, loop, ..."
+    assert error_and_hint(data, "/etc/passwd/x") == (
         "/etc/passwd of web1@x is a file, not a folder",
         "use /etc/passwd",
     )
-    assert "\n" not in said(data, "/etc/pass\nwd\x1b[31m")[0]
+    assert "\n" not in error_and_hint(data, "/etc/pass\nwd\x1b[31m")[0]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_said_of_a_path_that_is_not_there(data: Path) -> None:
     ],
 )
 def test_a_symlink_on_the_way_is_named_and_not_followed(data: Path, path: str, link: str, target: str, hint: str) -> None:
-    assert said(data, path) == (f"{link} is a symlink to {target}, and links are not followed in a backup", hint)
+    assert error_and_hint(data, path) == (f"{link} is a symlink to {target}, and links are not followed in a backup", hint)
 
 
 @pytest.mark.root

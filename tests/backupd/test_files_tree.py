@@ -99,7 +99,7 @@ _FIND = {"f": "file", "d": "folder", "l": "symlink", "p": "fifo", "s": "socket",
 _FIELDS = "%P\\0%y\\0%s\\0%b\\0%m\\0%U\\0%G\\0%T@\\0%i\\0%n\\0%l\\0"
 
 
-def found(data: Path) -> dict[bytes, tuple[object, ...]]:
+def listed_by_find(data: Path) -> dict[bytes, tuple[object, ...]]:
     """find's output for everything below a folder."""
     output = subprocess.run(["find", ".", "-printf", _FIELDS], cwd=data, capture_output=True, check=True).stdout
     words = iter(output.split(b"\0")[:-1])
@@ -115,7 +115,7 @@ def found(data: Path) -> dict[bytes, tuple[object, ...]]:
     return rows
 
 
-def told(tree: Tree) -> dict[bytes, tuple[object, ...]]:
+def listed_by_tree(tree: Tree) -> dict[bytes, tuple[object, ...]]:
     return {
         entry.path: (
             *(entry.kind, entry.size, entry.allocated, entry.mode, entry.uid, entry.gid),
@@ -128,9 +128,9 @@ def told(tree: Tree) -> dict[bytes, tuple[object, ...]]:
 def test_all_that_is_in_a_backup_is_told_as_find_tells_it(data: Path) -> None:
     fill(data)
     with Tree(data.parent) as tree:
-        assert told(tree) == found(data)
+        assert listed_by_tree(tree) == listed_by_find(data)
         assert {entry.path for entry in tree.list(b"/etc")} == {b"/etc/passwd", b"/etc/linked", b"/etc/up"}
-        for path, words in found(data).items():
+        for path, words in listed_by_find(data).items():
             entry = tree.stat(path)
             assert (entry.path, entry.kind, entry.size) == (path, *words[:2])
             assert entry.name == (path.rsplit(b"/", 1)[1] or b"/")

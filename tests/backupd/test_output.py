@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def found(folder: Path, *tests: str, show: str = "x") -> list[str]:
+def find_output(folder: Path, *tests: str, show: str = "x") -> list[str]:
     """What find counts: one `show` for each name of `folder` (itself included) that passes `tests`."""
     return work("find", folder, *tests, "-printf", f"{show}\\n").stdout.split()
 
@@ -54,15 +54,15 @@ def pieces(whole: bytes, size: int) -> Output:
 def test_the_statistics_of_a_first_backup_are_what_find_counts(source: Path, tmp_path: Path) -> None:
     pulled = pull(source, tmp_path / "backup")
     parents = len(source.parts) - 2  # the folders above the source come along
-    sizes = [int(size) for size in found(source, "-type", "f", "-links", "1", show="%s")]
+    sizes = [int(size) for size in find_output(source, "-type", "f", "-links", "1", show="%s")]
     assert pulled.output.numbers == {
         **pulled.output.numbers,
-        "files": len(found(source)) + parents,
-        "regular": len(found(source, "-type", "f")),
-        "created": len(found(source)) + parents,
+        "files": len(find_output(source)) + parents,
+        "regular": len(find_output(source, "-type", "f")),
+        "created": len(find_output(source)) + parents,
         "deleted": 0,
         "transferred": len(sizes) + 1,  # of hard links the first name only
-        "bytes": sum(int(size) for size in found(source, "-type", "f,l", show="%s")),
+        "bytes": sum(int(size) for size in find_output(source, "-type", "f,l", show="%s")),
         "transferred_bytes": sum(sizes) + 700_000,
         "literal": sum(sizes) + 700_000,
         "matched": 0,
@@ -105,7 +105,7 @@ def test_progress_ends_at_the_whole_list_and_never_goes_back(source: Path, tmp_p
         shares.append((output.progress.bytes, output.progress.checked))
     assert shares == sorted(shares)
     assert progress.whole
-    assert progress.listed == pulled.output.numbers["files"] == len(found(source)) + len(source.parts) - 2
+    assert progress.listed == pulled.output.numbers["files"] == len(find_output(source)) + len(source.parts) - 2
     assert progress.checked == progress.listed
     assert progress.bytes == pulled.output.numbers["transferred_bytes"]
 

@@ -148,36 +148,36 @@ def test_a_host_that_let_a_time_limit_pass_runs_last_and_is_not_postponed_for_ev
 # Windows
 
 
-def one(host: HostConfig, complete: float | None, *, catch_up: bool = False) -> PlannedHost:
+def planned_host(host: HostConfig, complete: float | None, *, catch_up: bool = False) -> PlannedHost:
     [entry] = plan(config(host), {host.name: facts(complete=complete, run=complete)}, NOW, catch_up=catch_up)
     return entry
 
 
 def test_inside_its_window_a_host_runs_and_must_end_with_it() -> None:
-    entry = one(HostConfig("a", window=OPEN), 30)
+    entry = planned_host(HostConfig("a", window=OPEN), 30)
     assert (entry.runs, entry.bound) == (True, True)
 
 
 def test_outside_its_window_a_host_is_skipped_with_the_time_of_the_next_start() -> None:
-    entry = one(HostConfig("a", window=CLOSED), 30)
+    entry = planned_host(HostConfig("a", window=CLOSED), 30)
     assert (entry.runs, entry.bound) == (False, False)
     assert "01:00-05:00" in entry.reason
     assert "2026-11-21T01:00:00Z" in entry.reason
 
 
 def test_without_a_window_nothing_binds() -> None:
-    assert one(HostConfig("a"), 30).bound is False
+    assert planned_host(HostConfig("a"), 30).bound is False
 
 
 def test_catch_up_ignores_the_window_for_those_that_are_late_and_for_them_alone() -> None:
     host = HostConfig("a", window=CLOSED)
-    assert one(host, 35, catch_up=True).runs is False
-    late = one(host, 37, catch_up=True)
+    assert planned_host(host, 35, catch_up=True).runs is False
+    late = planned_host(host, 37, catch_up=True)
     assert (late.runs, late.bound) == (True, False)
     assert "--catch-up" in late.reason
-    assert one(host, None, catch_up=True).runs is True
-    assert one(host, 37).runs is False
-    assert one(HostConfig("b", window=OPEN), 37, catch_up=True).bound is True  # inside its window it needs no catching up
+    assert planned_host(host, None, catch_up=True).runs is True
+    assert planned_host(host, 37).runs is False
+    assert planned_host(HostConfig("b", window=OPEN), 37, catch_up=True).bound is True  # inside its window it needs no catching up
 
 
 def test_a_host_named_on_the_command_line_runs_outside_its_window() -> None:

@@ -43,12 +43,12 @@ def decisions(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW,
     return {decision.name[8:10]: decision for decision in decide(backups, policy, ZoneInfo(zone), now)}
 
 
-def said(decision: Decision) -> tuple[str, ...]:
+def reasons_of(decision: Decision) -> tuple[str, ...]:
     return tuple(map(reason_words, decision.reasons))
 
 
 def reasons(*backups: Candidate, policy: Retention = FEW, now: datetime = NOW) -> dict[str, tuple[str, ...]]:
-    return {day: said(decision) for day, decision in decisions(*backups, policy=policy, now=now).items()}
+    return {day: reasons_of(decision) for day, decision in decisions(*backups, policy=policy, now=now).items()}
 
 
 def kept_when_pruned_daily(backups: list[Candidate], now: datetime = NOW) -> list[str]:
@@ -147,7 +147,7 @@ def test_days_are_those_of_the_pools_zone() -> None:
 
 def test_a_backup_of_the_first_day_that_a_date_can_have_stops_nothing() -> None:
     assert decisions(backup("0001-01-01T00:00Z"), zone="America/New_York")["01"].keep
-    assert said(decisions(backup("9999-12-31T23:59Z"), zone="Asia/Tokyo")["31"]) == ("its time is in the future",)
+    assert reasons_of(decisions(backup("9999-12-31T23:59Z"), zone="Asia/Tokyo")["31"]) == ("its time is in the future",)
 
 
 def test_a_backup_due_for_deletion_has_a_time_counted_from_its_mark() -> None:
@@ -190,7 +190,7 @@ def test_the_base_of_the_run_in_progress_stays() -> None:
 )
 def test_a_held_backup_stays_until_the_hold_ends(hold: Hold, wanted: str) -> None:
     actual_decisions = decisions(backup("2026-11-17T22:00Z", hold=hold), backup("2026-11-19T22:00Z"))
-    assert said(actual_decisions["17"]) == (wanted,)
+    assert reasons_of(actual_decisions["17"]) == (wanted,)
     assert actual_decisions["17"].keep is wanted.startswith("held")
 
 
@@ -211,7 +211,7 @@ def test_a_suspect_or_failed_one_goes_when_two_complete_ones_are_newer(state: st
     assert reasons(bad, newer[0], backup("2026-11-19T22:00Z", "suspect"), backup("2026-12-19T22:00Z"))["17"] == stays
     assert reasons(backup("2026-11-15T22:00Z"), backup("2026-11-16T22:00Z"), bad)["17"] == stays
     decision = decisions(bad, *newer)["17"]
-    assert (decision.keep, said(decision)) == (False, (f"{state}: two newer complete backups",))
+    assert (decision.keep, reasons_of(decision)) == (False, (f"{state}: two newer complete backups",))
 
 
 TWO_YEARS = list(every(DAY, "2024-11-20T22:00Z", "2026-11-20T22:00Z"))
@@ -242,9 +242,9 @@ def test_a_failed_backup_due_for_deletion_without_a_newer_complete_one_has_the_r
     actual_decisions = decisions(
         *(backup(f"2026-11-{day}T22:00Z", "failed") for day in (17, 18, 19, 20)), policy=Retention(daily=2)
     )
-    assert said(actual_decisions["17"]) == ("failed: no rule keeps it",)
-    assert said(actual_decisions["18"]) == ("failed: newest 3 of 3",)
-    assert said(actual_decisions["20"]) == ("failed: daily 1 of 2", "failed: newest 1 of 3")
+    assert reasons_of(actual_decisions["17"]) == ("failed: no rule keeps it",)
+    assert reasons_of(actual_decisions["18"]) == ("failed: newest 3 of 3",)
+    assert reasons_of(actual_decisions["20"]) == ("failed: daily 1 of 2", "failed: newest 1 of 3")
 
 
 def test_a_suspect_one_that_is_held_pushes_no_other_out() -> None:
@@ -303,7 +303,9 @@ def test_without_a_policy_every_backup_is_kept_with_that_reason() -> None:
 def test_all_backups_of_a_forgotten_host_are_due_whatever_min_keep_is(policy: Retention) -> None:
     backups = (backup("2026-11-16T22:00Z", hold=Hold()), backup("2026-11-17T22:00Z", in_use=True), backup("2028-11-18T22:00Z"))
     rows = decide(backups, policy, ZoneInfo("UTC"), NOW, forgotten=NOW - DAY)
-    assert {(decision.keep, said(decision), decision.expires) for decision in rows} == {(False, ("host forgotten",), NOW + DAY)}
+    assert {(decision.keep, reasons_of(decision), decision.expires) for decision in rows} == {
+        (False, ("host forgotten",), NOW + DAY)
+    }
 
 
 @pytest.mark.slow
@@ -371,7 +373,7 @@ def asked(started: str, state: str = "complete", days_ago: int = 0, **wishes: An
 @pytest.mark.parametrize("policy", [FEW, POLICY, Retention()])
 def test_what_was_asked_to_be_deleted_goes_after_its_grace_whatever_a_rule_says(policy: Retention) -> None:
     actual_decisions = decisions(backup("2026-11-18T22:00Z"), asked("2026-11-19T22:00Z"), policy=replace(policy, grace=3600))
-    assert (actual_decisions["19"].keep, said(actual_decisions["19"])) == (False, ("deleted by hand: private",))
+    assert (actual_decisions["19"].keep, reasons_of(actual_decisions["19"])) == (False, ("deleted by hand: private",))
     assert actual_decisions["19"].expires == NOW + timedelta(hours=1)
     assert actual_decisions["18"].keep
 
@@ -406,14 +408,14 @@ def test_retention_deletes_the_last_complete_backup_only_on_request_as_the_last(
 
 def test_a_hold_or_a_run_in_progress_keeps_a_backup_despite_a_requested_deletion() -> None:
     candidate = replace(asked("2026-11-19T22:00Z"), hold=Hold(None, "court"))
-    assert said(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("held: court",)
+    assert reasons_of(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("held: court",)
     candidate = replace(asked("2026-11-19T22:00Z"), in_use=True)
-    assert said(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("base of the run in progress",)
+    assert reasons_of(decisions(backup("2026-11-18T22:00Z"), candidate)["19"]) == ("base of the run in progress",)
 
 
 def test_one_that_is_stamped_in_the_future_can_be_asked_to_go() -> None:
     future = replace(backup(NOW + 100 * DAY), expired=NOW, asked=DeletionRequest())
     by_name = {
-        decision.name: said(decision) for decision in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
+        decision.name: reasons_of(decision) for decision in decide([backup("2026-11-19T22:00Z"), future], FEW, ZoneInfo("UTC"), NOW)
     }
     assert by_name[future.name] == ("deleted by hand",)

@@ -429,17 +429,17 @@ except OperatorError as error:
     print(error.message)
 """
 
-    def told(fd: int, count: str) -> str:
+    def listening_report(fd: int, count: str) -> str:
         words = f"exec 3<&{fd}; exec {shlex.quote(sys.executable)} -c '{script}'"
         env = {**os.environ, "PYTHONPATH": str(TOP), "LISTEN_FDS": count}
         return subprocess.run(["bash", "-c", words], pass_fds=[fd], env=env, capture_output=True, text=True, check=True).stdout
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        assert "not a listening Unix socket" in told(listening.fileno(), "1")
+        assert "not a listening Unix socket" in listening_report(listening.fileno(), "1")
         listening.listen()
-        assert told(listening.fileno(), "1").split() == [str(tmp_path / "s"), "False", "False"]
-        assert "2 sockets" in told(listening.fileno(), "2")
+        assert listening_report(listening.fileno(), "1").split() == [str(tmp_path / "s"), "False", "False"]
+        assert "2 sockets" in listening_report(listening.fileno(), "2")
     with socket.socket() as listening:
         listening.listen()
-        assert "not a listening Unix socket" in told(listening.fileno(), "1")
+        assert "not a listening Unix socket" in listening_report(listening.fileno(), "1")

@@ -38,7 +38,7 @@ def _as_root() -> Iterator[None]:
         yield
 
 
-def said(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> bytes:
+def answer_bytes(data: bytes, allowed: frozenset[int] = ME, *, end: bool = True) -> bytes:
     """All that is answered to these bytes. An exception in the service is raised here."""
     ours, theirs = socket.socketpair()
     failures: list[BaseException] = []
@@ -102,7 +102,7 @@ JSON = st.recursive(
 @FUZZ
 @given(st.binary(max_size=400))
 def test_any_bytes_are_answered_with_one_line_or_none(data: bytes) -> None:
-    content = said(data)
+    content = answer_bytes(data)
     assert content == b"" or failure(content)["kind"] == "usage"
     assert (content == b"") == (b"\n" not in data)
 
@@ -111,21 +111,21 @@ def test_any_bytes_are_answered_with_one_line_or_none(data: bytes) -> None:
 @FUZZ
 @given(JSON)
 def test_any_json_is_answered_with_one_line(value: object) -> None:
-    assert failure(said(json.dumps(value).encode() + b"\n"))["kind"] == "usage"
+    assert failure(answer_bytes(json.dumps(value).encode() + b"\n"))["kind"] == "usage"
 
 
 @pytest.mark.slow
 @FUZZ
 @given(st.sampled_from(sorted(VERBS)), JSON, st.dictionaries(st.sampled_from(sorted({*GOOD, "as", "limit", "paths", "job"})), JSON))
 def test_any_arguments_are_answered_with_one_line(verb: str, who: object, arguments: dict) -> None:
-    fields = failure(said(request(verb, who, **arguments)))
+    fields = failure(answer_bytes(request(verb, who, **arguments)))
     assert fields["kind"] in ("usage", "unusable")  # there is no configuration
     assert "Traceback" not in fields["error"]
 
 
 @pytest.mark.parametrize("cut", range(0, 60, 3))
 def test_a_request_that_ends_too_soon_is_not_answered(cut: int) -> None:
-    assert said(request(**GOOD)[:cut]) == b""
+    assert answer_bytes(request(**GOOD)[:cut]) == b""
 
 
 @pytest.mark.parametrize(
@@ -148,20 +148,20 @@ def test_a_request_that_ends_too_soon_is_not_answered(cut: int) -> None:
     ids=range(13),
 )
 def test_what_is_no_request_is_refused(data: bytes) -> None:
-    content = said(data)
+    content = answer_bytes(data)
     assert content.count(b"\n") == 1
     assert failure(content)["kind"] == "usage"
 
 
 def test_what_was_sent_is_not_said_back() -> None:
-    assert b"secret" not in said(b'{"password": "secret\n')
+    assert b"secret" not in answer_bytes(b'{"password": "secret\n')
 
 
 def test_a_request_as_long_as_may_be_is_read() -> None:
     line = request(verb="x" * 10, pad="")
     line = request(verb="x" * 10, pad="y" * (LONGEST_REQUEST - len(line)))
     assert len(line) == LONGEST_REQUEST
-    assert "no verb" in failure(said(line))["error"]
+    assert "no verb" in failure(answer_bytes(line))["error"]
 
 
 # --- arguments
@@ -222,7 +222,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_looked_at(verb: str, cha
     arguments = {**{name: value for name, value in GOOD.items() if name in by_name}, **changed}
     if "backup" in arguments and verb == "hold" and "backup" not in changed:
         arguments["backup"] = "latest"
-    fields = failure(said(request(verb, **arguments)))
+    fields = failure(answer_bytes(request(verb, **arguments)))
     assert fields["kind"] == "usage"
     assert "codec" not in fields["error"]  # our words, not Python's
 
@@ -236,12 +236,12 @@ def test_what_python_takes_for_json_and_others_do_not_is_none(line: bytes) -> No
 def test_the_same_without_the_mistake_gets_further() -> None:
     for verb in ("browse", "download", "hold", "versions"):
         arguments = {name: value for name, value in GOOD.items() if name in VERBS[verb].arguments}
-        assert failure(said(request(verb, **arguments)))["kind"] == "unusable", verb
+        assert failure(answer_bytes(request(verb, **arguments)))["kind"] == "unusable", verb
 
 
 @pytest.mark.parametrize("who", ["", "  ", 7, None, "x" * 200, ["alice"]])
 def test_a_request_of_root_needs_a_name(who: object) -> None:
-    assert failure(said(request("jobs", who)))["kind"] == "usage"
+    assert failure(answer_bytes(request("jobs", who)))["kind"] == "usage"
 
 
 def test_bytes_that_are_no_utf8_come_through() -> None:
@@ -254,13 +254,13 @@ def test_bytes_that_are_no_utf8_come_through() -> None:
 
 
 def test_another_user_is_told_so_and_his_request_not_even_read() -> None:
-    assert failure(said(b"", frozenset((12345,))))["kind"] == "refused"
-    assert failure(said(request(**GOOD), frozenset((12345,))))["kind"] == "refused"
+    assert failure(answer_bytes(b"", frozenset((12345,))))["kind"] == "refused"
+    assert failure(answer_bytes(request(**GOOD), frozenset((12345,))))["kind"] == "refused"
 
 
 def test_each_request_is_logged_with_who_and_what_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "backupd.serve"):
-        said(request("browse", "al\nice\x1b[2J", host="web1", backup="latest", path="/a\nb"))
+        answer_bytes(request("browse", "al\nice\x1b[2J", host="web1", backup="latest", path="/a\nb"))
     (record,) = caplog.records
     text = record.getMessage()
     assert all(char.isprintable() for char in text)

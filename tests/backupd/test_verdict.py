@@ -37,7 +37,7 @@ CLOSED = 'rsync: [sender] opendir "/srv" failed: Permission denied (13)'
 FULL = 'rsync: [receiver] write failed on "/srv/backup/x": No space left on device (28)'
 
 
-def said(*lines: str) -> Messages:
+def messages_of(*lines: str) -> Messages:
     messages = Messages()
     messages.feed("".join(f"{line}\n" for line in lines).encode())
     return messages
@@ -50,7 +50,7 @@ def judged(
     base: Mapping[str, int] | None = HUNDRED,
     limits: SuspectLimits = LIMITS,
 ) -> PathResult:
-    return judge_path(PathEvidence("/srv", exit_code, said(*lines), numbers, base, limits, 1.0))
+    return judge_path(PathEvidence("/srv", exit_code, messages_of(*lines), numbers, base, limits, 1.0))
 
 
 def test_a_path_that_came_whole_is_complete_without_a_reason() -> None:
@@ -270,7 +270,7 @@ def test_bytes_on_the_disk_replace_those_of_rsync_whose_sizes_count_holes() -> N
 
 
 def test_files_below_an_unreadable_folder_count_as_missed_although_rsync_did_not_list_them() -> None:
-    evidence = PathEvidence("/srv", 23, said(UNREADABLE.format("d")), {**HUNDRED, "files": 995}, None, LIMITS, 1.0)
+    evidence = PathEvidence("/srv", 23, messages_of(UNREADABLE.format("d")), {**HUNDRED, "files": 995}, None, LIMITS, 1.0)
     assert judge_path(replace(evidence, uncompared_files=9)).outcome is PathOutcome.COMPLETE  # 10 of 1004
     result = judge_path(replace(evidence, uncompared_files=10))
     assert (result.outcome, result.unreadable) == (PathOutcome.SUSPECT, 11)
@@ -278,7 +278,7 @@ def test_files_below_an_unreadable_folder_count_as_missed_although_rsync_did_not
 
 
 def test_more_unreadable_folders_than_are_remembered_are_suspect_where_there_is_a_base() -> None:
-    messages = said(UNREADABLE.format("d"))
+    messages = messages_of(UNREADABLE.format("d"))
     messages.unlisted_beyond = 1
     evidence = PathEvidence("/srv", 23, messages, HUNDRED, HUNDRED, LIMITS, 1.0)
     result = judge_path(evidence)
@@ -289,7 +289,7 @@ def test_more_unreadable_folders_than_are_remembered_are_suspect_where_there_is_
 @given(st.integers(0, 20), st.integers(0, 5000), st.floats(0, 0.99))
 def test_as_many_files_as_are_counted_below_unreadable_folders_exceed_the_limit(unread: int, files: int, limit: float) -> None:
     limits = SuspectLimits(1, limit)
-    messages = said(*[UNREADABLE.format(1)] * unread, *[NOT_KEPT.format(1)] * unread)
+    messages = messages_of(*[UNREADABLE.format(1)] * unread, *[NOT_KEPT.format(1)] * unread)
     below = count_that_exceeds_limit(messages, {"files": files}, limits)
     assert (2 * unread + below) / max(1, files + below) > limit
     fewer = below - 3  # counting covers millions of names, so it stops as early as possible
@@ -322,7 +322,7 @@ SKIPPED = "IO error encountered -- skipping file deletion"
 def test_each_thing_that_a_backup_lacks_is_followed_by_its_name(
     exit_code: int, lines: tuple[str, ...], keys: list[tuple[ConditionKind, str]]
 ) -> None:
-    assert conditions_in("/srv", exit_code, said(*lines)) == [ConditionKey(kind, "/srv", name) for kind, name in keys]
+    assert conditions_in("/srv", exit_code, messages_of(*lines)) == [ConditionKey(kind, "/srv", name) for kind, name in keys]
 
 
 @pytest.mark.parametrize(

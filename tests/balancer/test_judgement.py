@@ -16,7 +16,7 @@ def sizes(**count: int) -> Array:
     return histogram
 
 
-def said(groups: list[tuple[float, float]], **count: int) -> str:
+def judgement_of(groups: list[tuple[float, float]], **count: int) -> str:
     """The judgement of block groups of (score, used GiB)."""
     return judgement(np.array([score for score, _ in groups]), used(groups), sizes(**count))
 
@@ -66,12 +66,12 @@ def test_the_sentence_says_what_lies_in_small_extents_and_what_is_worth_balancin
     *size, below_1, below_16 = small.split()
     parts = f"{below_1} are in extents below 1 MiB and {below_16} in extents below 16 MiB"
     lies = f"Of {' '.join(size)} free in data block groups, {parts}"
-    assert said(groups, **by_name) == f"{lies}; {subject}."
+    assert judgement_of(groups, **by_name) == f"{lies}; {subject}."
 
 
 def test_without_data_or_without_free_space_the_sentence_says_that() -> None:
-    assert said([]) == "There are no data block groups yet."
-    assert said([(0, 1)]) == "The data block groups have no free space: new data takes unallocated space."
+    assert judgement_of([]) == "There are no data block groups yet."
+    assert judgement_of([(0, 1)]) == "The data block groups have no free space: new data takes unallocated space."
 
 
 def test_worth_balancing_is_by_benefit_and_not_by_score() -> None:

@@ -156,17 +156,17 @@ class Seen:
     """A sink that records events, and calls `act` at `event`."""
 
     def __init__(self, event: str = "", act: Callable[[], object] = lambda: None) -> None:
-        self.told: list[tuple[str, object]] = []
+        self.reported: list[tuple[str, object]] = []
         self._event, self._act = event, act
 
     def __call__(self, event: BalanceEvent) -> None:
         name = EVENTS[type(event)]
-        self.told.append((name, event))
+        self.reported.append((name, event))
         if name == self._event:
             self._act()
 
     def events(self) -> list[str]:
-        return [event for event, _ in self.told if event != "progress"]
+        return [event for event, _ in self.reported if event != "progress"]
 
 
 def balance(point: Path, seen: Seen | None = None, **settings: Any) -> Report:

@@ -63,7 +63,7 @@ class Dashboard:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def ask(self, method: str, path: str, body: bytes | str | None = None, **headers: str) -> "Answer":
@@ -151,7 +151,7 @@ def serving(folder: Path, state: Path, service: Path | None = None, customer: tu
         web.cookie = web.log_in()
         yield web
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, 143), web.said
+        assert process.wait(20) in (0, 143), web.log_text
     finally:
         if process.poll() is None:
             process.kill()
@@ -196,8 +196,8 @@ def _free_port() -> int:
 def _wait(web: Dashboard, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 30
     while True:
-        assert process.poll() is None, web.said
-        assert time.monotonic() < end, web.said
+        assert process.poll() is None, web.log_text
+        assert time.monotonic() < end, web.log_text
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", web.port), 1):
             return
         time.sleep(0.02)

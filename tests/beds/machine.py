@@ -162,7 +162,7 @@ def _make_machine(debian: Path, path: Path) -> None:
 class Booted:
     """A boot that is over: what the script printed, and the folder with the files that it left in /payload."""
 
-    said: str
+    output: str
     payload: Path
 
     def read(self, name: str) -> str:

@@ -28,7 +28,7 @@ class Service:
         return RootServiceClient(self.socket, who, patience)
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
@@ -48,7 +48,7 @@ def serving(
         yield service
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, service.said
+        assert process.wait(20) == 0, service.log_text
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -59,9 +59,9 @@ def serving(
 def _wait(service: Service) -> None:
     end = time.monotonic() + 20
     while not service.socket.exists():
-        assert service.process.poll() is None, service.said
-        assert time.monotonic() < end, service.said
+        assert service.process.poll() is None, service.log_text
+        assert time.monotonic() < end, service.log_text
         time.sleep(0.02)
-    while "serving" not in service.said:
-        assert time.monotonic() < end, service.said
+    while "serving" not in service.log_text:
+        assert time.monotonic() < end, service.log_text
         time.sleep(0.02)

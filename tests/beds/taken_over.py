@@ -49,15 +49,15 @@ class Attempts:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.found: dict[str, str] = {}
+        self.results: dict[str, str] = {}
 
     def attempt(self, subject: str, how: Callable[[], object]) -> None:
         try:
             how()
         except (OSError, ValueError, MemoryError) as error:
-            self.found[subject] = str(error) or type(error).__name__
+            self.results[subject] = str(error) or type(error).__name__
         else:
-            self.found[subject] = ""
+            self.results[subject] = ""
 
     def files(self) -> None:
         for path in TARGETS["secret"]:
@@ -81,7 +81,7 @@ class Attempts:
         for name, number in CALLS.items():
             libc.syscall(number, *(ctypes.c_long(-1) for _ in range(6)))
             refused = ctypes.get_errno() in (errno.ENOSYS, errno.ENOTTY)
-            self.found[f"call {name}"] = os.strerror(ctypes.get_errno()) if refused else ""
+            self.results[f"call {name}"] = os.strerror(ctypes.get_errno()) if refused else ""
 
     def descriptors(self) -> None:
         """All that it was given, and that the first process of the cell has, but pipes and sockets: success changes nothing."""
@@ -119,7 +119,7 @@ class Attempts:
         os.chown(program, 1, 1)
         program.chmod(0o6755)
         output = subprocess.run([program, "-u"], capture_output=True, text=True, check=False).stdout
-        self.found["a setuid file"] = "" if output.strip() == "1" else f"it is {output.strip()}"
+        self.results["a setuid file"] = "" if output.strip() == "1" else f"it is {output.strip()}"
         program.unlink()
 
     def second_connection(self, shell: list[str]) -> None:
@@ -127,9 +127,9 @@ class Attempts:
         second = subprocess.Popen([*shell, "evil"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=inherited())
         try:
             second.wait(0.3)
-            self.found["a second connection"] = "" if second.returncode == 0 else f"status {second.returncode}"
+            self.results["a second connection"] = "" if second.returncode == 0 else f"status {second.returncode}"
         except subprocess.TimeoutExpired:
-            self.found["a second connection"] = "it waits for ever"
+            self.results["a second connection"] = "it waits for ever"
         second.kill()
 
 
@@ -203,11 +203,11 @@ def main() -> int:
     if TARGETS["cell"]:
         tried.second_connection(shell)
     if gives:
-        could = [name for name, why in tried.found.items() if not why]
-        os.write(2, f"it tried {len(tried.found)} and could do {len(could)}: {could[:4]}\n".encode())
+        could = [name for name, why in tried.results.items() if not why]
+        os.write(2, f"it tried {len(tried.results)} and could do {len(could)}: {could[:4]}\n".encode())
         os.close(to_host)
         return 12
-    (tried.data / "found").write_text(json.dumps(tried.found))
+    (tried.data / "found").write_text(json.dumps(tried.results))
     os.close(to_host)
     remote.wait(5)
     if os.fork() == 0:  # continues after the run

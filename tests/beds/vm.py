@@ -65,12 +65,12 @@ class Vm:
     """One that runs. `said`: the file with what its scripts have printed so far."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
-        self._process, self.said, self._console, self._asked = process, folder / "said", folder / "console", folder / "qmp"
+        self._process, self.output_path, self._console, self._asked = process, folder / "said", folder / "console", folder / "qmp"
         self._begun, self._boot = time.monotonic(), 0.0
 
     def lines(self) -> list[str]:
         """Those that are whole."""
-        return self.said.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+        return self.output_path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
 
     def wait(self, seconds: float, until: Callable[[list[str]], object]) -> list[str]:
         """Returns the machine's output as soon as the condition is true of it. Fails if it needs more than that many seconds of
@@ -81,7 +81,7 @@ class Vm:
         limit, heard, size, lines = self._spent() + seconds, time.monotonic(), -1, list[str]()
         while True:
             off = self._process.poll() is not None
-            if (now := self.said.stat().st_size) != size:
+            if (now := self.output_path.stat().st_size) != size:
                 size, lines, heard = now, self.lines(), time.monotonic()
                 self._boot = self._boot or (heard - self._begun if size else 0.0)
             if until(lines):

@@ -23,12 +23,12 @@ class Laptop(Within):
     def __init__(self, top: Path, sshd: Sshd) -> None:
         super().__init__(top, "--rehearsal")
         self.sshd = sshd
-        self.known = top / "known_hosts"
-        shutil.copy(sshd.known_hosts, self.known)
+        self.known_hosts = top / "known_hosts"
+        shutil.copy(sshd.known_hosts, self.known_hosts)
         shutil.copy(sshd.key, top / "key")
         shutil.copy(f"{sshd.key}.pub", top / "key.pub")
         (self.source / "file").write_text("x")
-        self.tables["ssh"] = {"key": str(top / "key"), "known_hosts": str(self.known)}
+        self.tables["ssh"] = {"key": str(top / "key"), "known_hosts": str(self.known_hosts)}
         self.reached_by()
 
     def reached_by(self, **keys: object) -> None:
@@ -57,7 +57,7 @@ def another_key(laptop: Laptop) -> None:
     """The recorded host key is not the one that the host has."""
     work("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", laptop.top / "other")
     kind, key, *_ = (laptop.top / "other.pub").read_text().split()
-    laptop.known.write_text(f"[127.0.0.1]:{laptop.sshd.port} {kind} {key}\n")
+    laptop.known_hosts.write_text(f"[127.0.0.1]:{laptop.sshd.port} {kind} {key}\n")
 
 
 def test_an_optional_host_that_was_there_is_absent_only_when_it_is_not_there(laptop: Laptop) -> None:
@@ -92,7 +92,7 @@ def test_another_host_key_is_sent_at_once_though_the_host_was_failing_and_the_hi
     checked = laptop.backupd("check", "--connect", "--json", check=False).stdout
     hints = [finding["hint"] for finding in json.loads(checked) if finding["subject"] == "laptop" and finding["level"] == "error"]
     for hint in (text, *hints):
-        assert f"ssh-keygen -R '[127.0.0.1]:{laptop.sshd.port}' -f {laptop.known}" in hint, hint
+        assert f"ssh-keygen -R '[127.0.0.1]:{laptop.sshd.port}' -f {laptop.known_hosts}" in hint, hint
     assert hints
     (remove,) = re.findall(r"`(ssh-keygen -R [^`]*)`", text)
     subprocess.run(remove, shell=True, check=True, capture_output=True)

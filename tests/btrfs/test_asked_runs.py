@@ -90,13 +90,13 @@ def gated(nights: Nights) -> Iterator[Gated]:
     result.open()
 
 
-def told(service: Service) -> dict[str, dict[str, Any]]:
+def jobs_by_host(service: Service) -> dict[str, dict[str, Any]]:
     """The state of each host's job."""
     return {job["host"]: job for job in service.agent().ask("jobs")}
 
 
 def over(service: Service) -> bool:
-    return all(job["state"] in ("done", "failed") for job in told(service).values())
+    return all(job["state"] in ("done", "failed") for job in jobs_by_host(service).values())
 
 
 def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(gated: Gated) -> None:
@@ -113,12 +113,12 @@ def test_of_many_that_are_asked_for_at_once_few_have_a_process_and_all_are_done(
             service.agent("bob").ask("run", host="a5")
         assert refused.value.kind == "locked"
         assert gated.processes("run-job") == gated.processes("run") == 2
-        assert [told(service)[host]["state"] for host in [*alices, *bobs]] == ["running"] * 2 + ["queued"] * 6
+        assert [jobs_by_host(service)[host]["state"] for host in [*alices, *bobs]] == ["running"] * 2 + ["queued"] * 6
         gated.open()
         while not over(service):
             most = max(most, gated.processes("run-job"))
             time.sleep(0.02)
-        assert {job["state"] for job in told(service).values()} == {"done"}
+        assert {job["state"] for job in jobs_by_host(service).values()} == {"done"}
     assert gated.most == 2
     assert most <= 4  # an ended one may still exit while the next starts
     assert sorted(gated.begun) == [*alices, *bobs]
@@ -151,13 +151,13 @@ def test_a_waiting_one_that_cannot_be_begun_any_more_is_told_as_failed_and_the_o
         (gated.nights.state / "jobs/asked" / f"{jobs[2]}.json").unlink()  # as a restart of a machine with systemd does
         gated.open()
         wait_for(lambda: over(service))
-        assert {host: job["state"] for host, job in told(service).items()} == {
+        assert {host: job["state"] for host, job in jobs_by_host(service).items()} == {
             "h0": "done",
             "h1": "done",
             "h2": "failed",
             "h3": "done",
         }
-        assert "restarted" in told(service)["h2"]["error"]
+        assert "restarted" in jobs_by_host(service)["h2"]["error"]
 
 
 # --- beside a night
@@ -175,14 +175,14 @@ def test_a_night_and_what_is_asked_for_meanwhile_have_the_places_of_the_pool_tog
         wait_for(lambda: any("waits for a slot" in line for line in lines_of(service, "a0")))
         gated.open()
         wait_for(lambda: over(service))
-        assert {job["state"] for job in told(service).values()} == {"done"}
+        assert {job["state"] for job in jobs_by_host(service).values()} == {"done"}
     assert night.wait(60) == 0
     assert gated.most == 2
     assert sorted(gated.begun) == sorted([*nightly, *asked_for])
 
 
 def lines_of(service: Service, host: str) -> list[str]:
-    lines: list[str] = service.agent().ask("job", job=told(service)[host]["job"])["lines"]
+    lines: list[str] = service.agent().ask("job", job=jobs_by_host(service)[host]["job"])["lines"]
     return lines
 
 

@@ -53,7 +53,7 @@ def taken_over(nights: Nights, confine: str, **more: Any) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def found(nights: Nights) -> dict[str, str]:
+def attack_results(nights: Nights) -> dict[str, str]:
     return dict(json.loads(Path(nights.working("web"), "found").read_text()))
 
 
@@ -67,7 +67,7 @@ def web(nights: Nights) -> Nights:
 def test_an_rsync_that_a_host_has_taken_over_can_do_nothing(web: Nights) -> None:
     env = taken_over(web, "always")
     web.run("web", status=1, env=env)
-    tried = found(web)
+    tried = attack_results(web)
     assert len(tried) > 70
     assert [name for name, why in tried.items() if not why] == []
     alive = Path(web.working("web"), "alive")
@@ -81,7 +81,7 @@ def test_the_same_program_can_do_nearly_all_of_it_without(web: Nights) -> None:
     """So the test above can fail."""
     env = taken_over(web, "never")
     web.run("web", status=1, env=env)
-    refused = {name for name, why in found(web).items() if why}
+    refused = {name for name, why in attack_results(web).items() if why}
     assert len(refused) < 15, refused
     assert not {f"write to {web.pool}", f"read {web.config}", "open the disk by a node of its own", "call mount"} & refused
 

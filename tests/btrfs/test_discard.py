@@ -49,7 +49,7 @@ def host(pool: Nights) -> str:
     return next(_unused)
 
 
-def there(pool: Nights, host: str) -> bool:
+def has_working(pool: Nights, host: str) -> bool:
     return f"hosts/{host}/.working" in subvolumes(pool)
 
 
@@ -63,7 +63,7 @@ def test_what_is_unfinished_goes_for_good_and_the_final_backup_stays(pool: Night
     answer = json.loads(pool.backupd("discard", host, "--yes", "--json").stdout)
     assert (answer["host"], answer["began"], answer["dry_run"]) == (host, "2026-11-21T03:00:00Z", False)
     assert SIZE <= answer["bytes"] < 2 * SIZE
-    assert not there(pool, host)
+    assert not has_working(pool, host)
     assert rows(pool, f"select name != '' from backup where host = '{host}'") == [(1,)]
     assert len(pool.names(host)) == 1
     assert f"{host} has no unfinished backup" in refused(pool, host, "--yes")
@@ -78,7 +78,7 @@ def test_a_rehearsal_says_what_would_be_lost_and_changes_nothing(pool: Nights, h
 
 def test_without_a_terminal_it_has_to_be_said_that_one_is_sure(pool: Nights, host: str) -> None:
     assert "add --yes if you are sure" in refused(pool, host, status=2)
-    assert there(pool, host)
+    assert has_working(pool, host)
 
 
 def test_while_a_run_works_on_the_host_it_is_refused(pool: Nights, host: str) -> None:
@@ -86,7 +86,7 @@ def test_while_a_run_works_on_the_host_it_is_refused(pool: Nights, host: str) ->
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "the lock is held" in refused(pool, host, "--yes", status=3)
         assert "the lock is held" in refused(pool, host, "--dry-run", status=3)
-    assert there(pool, host)
+    assert has_working(pool, host)
 
 
 def test_a_run_that_was_at_it_while_the_question_waited_keeps_it(pool: Nights, host: str) -> None:
@@ -94,14 +94,14 @@ def test_a_run_that_was_at_it_while_the_question_waited_keeps_it(pool: Nights, h
     later = f"sed -i s/2026-11-21T03:00:00Z/2026-11-21T09:00:00Z/ {record}"
     done = does_at(pool, later, "before", "host lock taken", "discard", host, "--yes", count=2)
     assert (done.returncode, "has just changed" in done.stderr) == (1, True), done.stderr
-    assert there(pool, host)
+    assert has_working(pool, host)
 
 
 def test_what_waited_for_a_commit_is_no_change(pool: Nights, host: str) -> None:
     (pool.backup(host, ".working") / "data" / "late").write_text("not committed")
     done = does_at(pool, f"btrfs filesystem sync {pool.pool}", "before", "host lock taken", "discard", host, "--yes", count=2)
     assert done.returncode == 0, done.stderr
-    assert not there(pool, host)
+    assert not has_working(pool, host)
 
 
 @pytest.mark.parametrize("subject", ["finished", "foreign", "inside"])
@@ -119,12 +119,12 @@ def test_what_is_finished_or_not_ours_is_left_alone(pool: Nights, host: str, sub
         work("btrfs", "subvolume", "create", path / "data" / "mine")
         output = "holds a subvolume that does not belong to btrkeep"
     assert output in refused(pool, host, "--yes")
-    assert there(pool, host)
+    assert has_working(pool, host)
 
 
 def test_a_discard_killed_before_the_row_is_in_the_catalogue_after_the_next_reconciling(pool: Nights, host: str) -> None:
     killed(pool, "after", "subvolume deleted", "discard", host, "--yes")
-    assert not there(pool, host)
+    assert not has_working(pool, host)
     assert rows(pool, f"select count(*) from backup where host = '{host}'") == [(2,)]
     pool.backupd("expire", host)
     assert rows(pool, f"select count(*) from backup where host = '{host}'") == [(1,)]

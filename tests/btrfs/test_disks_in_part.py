@@ -39,7 +39,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     work("umount", disk)
 
 
-def said(nights: Nights, *words: str, env: dict[str, str] | None = None) -> str:
+def output_of(nights: Nights, *words: str, env: dict[str, str] | None = None) -> str:
     """The output of a command with any status: no traceback."""
     done = nights.backupd(*words, check=False, env=env)
     assert "Traceback" not in done.stderr, done.stderr
@@ -72,9 +72,9 @@ def test_a_pool_with_a_missing_device_can_be_written_and_expired_and_every_repor
     assert nights.run("web")["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
     for words in COMMANDS:
-        assert said(nights, *words)
-    assert "missing" in said(nights, "status")
-    assert "missing" in said(nights, "check")
+        assert output_of(nights, *words)
+    assert "missing" in output_of(nights, "status")
+    assert "missing" in output_of(nights, "check")
     assert disagreements(nights) == []
 
 
@@ -131,11 +131,11 @@ def test_a_device_that_goes_away_in_the_middle_of_a_run_costs_nothing_while_the_
         assert nights.differences("web", tree) == []
         counted = work("btrfs", "device", "stats", point).stdout
         assert any(int(line.split()[-1]) for line in counted.splitlines() if "write_io_errs" in line), counted
-        assert "error" in said(nights, "status")
+        assert "error" in output_of(nights, "status")
         nights.ssh("")
         assert nights.run("web")["web"]["outcome"] == "complete"
         for words in COMMANDS:
-            assert said(nights, *words)
+            assert output_of(nights, *words)
         assert disagreements(nights) == []
 
 
@@ -147,7 +147,7 @@ def test_a_full_folder_for_temporary_files_costs_nothing(nights: Nights, tree: P
     assert nights.run("web", env=full)["web"]["outcome"] == "complete"
     assert nights.differences("web", tree) == []
     for words in (*COMMANDS, ("rebuild",), ("restore", "web", str(tree), "--to", str(tmp_path))):
-        assert said(nights, *words, env=full) != ""
+        assert output_of(nights, *words, env=full) != ""
     assert (tmp_path / "srv" / "file").read_bytes() == (tree / "file").read_bytes()
     assert json.loads(nights.backupd("list", "--json", env=full).stdout)[0]["state"] == "complete"
 
@@ -165,8 +165,8 @@ def test_a_state_folder_without_inodes_costs_no_backup(nights: Nights, tree: Pat
     assert done.returncode == 1
     assert nights.differences("web", tree) == []
     for words in COMMANDS:
-        assert said(nights, *words)
-    assert "no free space" in said(nights, "status")
+        assert output_of(nights, *words)
+    assert "no free space" in output_of(nights, "status")
     work("rm", "-r", small / "many")
     nights.run("web")
     assert rows(nights, "select state, count(*) from backup group by state") == [("complete", 3)]

@@ -40,13 +40,13 @@ def facts_of(point: Path) -> DoctorFacts:
     )
 
 
-def found(point: Path) -> dict[str, Finding]:
+def findings_by_check(point: Path) -> dict[str, Finding]:
     return {finding.check: finding for finding in examine(facts_of(point)).findings}
 
 
 def further(point: Path) -> set[str]:
     """Names of the findings, without those of every filesystem here."""
-    return set(found(point)) - ALWAYS
+    return set(findings_by_check(point)) - ALWAYS
 
 
 def superblock(point: Path) -> str:
@@ -74,7 +74,7 @@ def plain() -> Iterator[Path]:
 
 
 def test_a_fresh_filesystem_of_debian_gives_only_what_is_right_to_say(plain: Path) -> None:
-    names = found(plain)
+    names = findings_by_check(plain)
     assert set(names) == ALWAYS
     assert {finding.level for finding in names.values()} == {"note"}, "of access times `check` says a note too"
     options = next(line for line in Path("/proc/mounts").read_text().splitlines() if f" {plain} " in line).split()[3].split(",")
@@ -136,16 +136,16 @@ def test_compression_is_judged_by_what_holds(plain: Path) -> None:
         ("compress=no", "not compressed"),
     ):
         btrfs.remount(plain, option)
-        finding = found(plain).get("compression")
+        finding = findings_by_check(plain).get("compression")
         assert (finding is None) if expected is None else (finding is not None and expected in finding.text), option
 
 
 def test_access_times_are_found_as_proc_mounts_has_them(plain: Path) -> None:
     for option, expected in (("strictatime", "strictatime"), ("noatime", None)):
         btrfs.remount(plain, option)
-        finding = found(plain).get("atime")
+        finding = findings_by_check(plain).get("atime")
         assert (finding is None) if expected is None else (finding is not None and expected in finding.text)
-    assert "relatime" in found(again(plain))["atime"].text
+    assert "relatime" in findings_by_check(again(plain))["atime"].text
 
 
 def test_ssd_is_told_when_the_flag_of_the_device_brought_it_and_not_otherwise(plain: Path) -> None:
@@ -154,7 +154,7 @@ def test_ssd_is_told_when_the_flag_of_the_device_brought_it_and_not_otherwise(pl
 
     def names() -> tuple[bool, bool]:
         line = next(line for line in Path("/proc/mounts").read_text().splitlines() if f" {plain} " in line)
-        return "ssd" in line.split()[3].split(","), "ssd" in found(plain)
+        return "ssd" in line.split()[3].split(","), "ssd" in findings_by_check(plain)
 
     assert names() == (True, True)
     again(plain, before=flag("1"))
@@ -164,14 +164,14 @@ def test_ssd_is_told_when_the_flag_of_the_device_brought_it_and_not_otherwise(pl
     again(plain, options="nossd")
     assert names() == (False, False)
     again(plain, options="ssd_spread")
-    assert found(plain)["ssd"].level == "warning"
+    assert findings_by_check(plain)["ssd"].level == "warning"
     again(plain)
 
 
 def test_a_space_cache_of_version_1_and_none_are_found_until_the_commands_were_run(plain: Path) -> None:
     for option, words in (("space_cache=v1", "version 1"), ("nospace_cache", "no space cache")):
         again(plain, options=f"clear_cache,{option}")
-        finding = found(plain)["space-cache"]
+        finding = findings_by_check(plain)["space-cache"]
         assert words in finding.text
         assert "FREE_SPACE_TREE " not in superblock(plain)
         assert further(plain) == {"space-cache"}
@@ -186,7 +186,7 @@ def test_qgroups_are_found_when_they_are_on(plain: Path) -> None:
     work("btrfs", "quota", "enable", plain)
     work("btrfs", "qgroup", "show", plain)
     assert further(plain) == {"qgroups"}
-    work("sh", "-e", "-c", "\n".join(found(plain)["qgroups"].remedy.lines))
+    work("sh", "-e", "-c", "\n".join(findings_by_check(plain)["qgroups"].remedy.lines))
     assert work("btrfs", "qgroup", "show", plain, check=False).returncode != 0
     assert further(plain) == set()
 
@@ -196,7 +196,7 @@ def test_the_kernels_own_reclaim_is_found_and_switched_off_by_the_line_that_is_s
     if not knob.exists():
         pytest.skip("this kernel has no reclaim of its own (Linux 6.11)")
     knob.write_text("1")
-    finding = found(plain)["reclaim"]
+    finding = findings_by_check(plain)["reclaim"]
     assert "dynamic_reclaim" in finding.text
     work("sh", "-e", "-c", "\n".join(finding.remedy.lines))
     assert knob.read_text().strip() == "0"
@@ -275,7 +275,7 @@ def test_a_mixed_filesystem_is_well(make_btrfs: Make) -> None:
 
 def test_metadata_that_one_fault_loses_is_found(make_btrfs: Make) -> None:
     point = make_btrfs(size="300M", devices=2, mkfs=("-d", "single", "-m", "single"))
-    finding = found(point)["metadata-profile"]
+    finding = findings_by_check(point)["metadata-profile"]
     assert further(point) == {"metadata-profile"}
     work("sh", "-e", "-c", "\n".join(finding.remedy.lines))
     assert "Metadata, RAID1" in work("btrfs", "filesystem", "df", point).stdout
@@ -329,7 +329,7 @@ def test_damage_on_one_mirror_a_missing_device_and_what_a_degraded_mount_wrote_a
     work("losetup", "--detach", loops[1])
     work("mount", "-o", "degraded", loops[0], point)
     shown = re.findall(r"devid +(\d+) .* MISSING", work("btrfs", "filesystem", "show", point).stdout)
-    names = found(point)
+    names = findings_by_check(point)
     assert names["missing-device"].level == "error"
     assert [f"devid {number}" in names["missing-device"].text for number in shown] == [True]
     assert set(names) - ALWAYS <= {"missing-device", "device-errors"}, "degraded itself is not a finding then"
@@ -400,14 +400,14 @@ def test_nosuid_and_nodev_are_proposed_with_a_command_that_takes_the_power_from_
     (nights.source / "zero").chmod(0o666)
     before = manifest(nights.source)
     assert works(nights.source) == (True, True)
-    finding = found(nights.top)["nosuid"]
+    finding = findings_by_check(nights.top)["nosuid"]
     options = options_of(nights.top)
     assert finding.remedy.fixable
     for line in finding.remedy.lines:
         work("sh", "-c", line)
     assert works(nights.source) == (False, False)
     assert options_of(nights.top) == options | {"nosuid", "nodev"}
-    assert "nosuid" not in found(nights.top)
+    assert "nosuid" not in findings_by_check(nights.top)
     nights.night("web1")  # both are still backed up
     assert differences(before, manifest(nights.backup("web1") / "data" / str(nights.source)[1:])) == []
     shutil.rmtree(nights.source)

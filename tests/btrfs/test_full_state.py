@@ -52,7 +52,7 @@ def make_room(site: Nights) -> None:
         ballast.unlink()
 
 
-def said(done: "subprocess.CompletedProcess[str]") -> dict[str, str]:
+def outcomes_of(done: "subprocess.CompletedProcess[str]") -> dict[str, str]:
     assert "Traceback" not in done.stderr, done.stderr
     return {result["host"]: result["outcome"] for result in json.loads(done.stdout or "[]")}
 
@@ -64,7 +64,7 @@ def test_a_full_state_folder_at_the_start_costs_no_backup(site: Nights) -> None:
     site.run()
     fill(site)
     done = site.backupd("run", "--all", "--json", check=False)
-    assert said(done) == COMPLETE, done.stderr
+    assert outcomes_of(done) == COMPLETE, done.stderr
     assert done.returncode == 1
     assert done.stderr.count("there is no free space for the catalogue") + done.stderr.count("cannot be read or written") == 1
     assert len(site.names("a")) == len(site.names("b")) == 2
@@ -90,7 +90,7 @@ def test_a_state_folder_that_is_full_from_the_beginning_costs_no_backup(site: Ni
     site.state.mkdir(exist_ok=True)
     fill(site)
     done = site.backupd("run", "--all", "--json", check=False)
-    assert (said(done), done.returncode) == (COMPLETE, 1), done.stderr
+    assert (outcomes_of(done), done.returncode) == (COMPLETE, 1), done.stderr
     make_room(site)
     site.run("a")
     assert rows(site, "select host, count(*) from backup group by host") == [("a", 2), ("b", 1)]
@@ -102,7 +102,7 @@ def test_a_state_folder_that_becomes_full_in_the_night_costs_no_backup(site: Nig
     (site.source / "file").write_bytes(os.urandom(600_000))
     site.in_the_middle(100_000, FILL.format(state=site.state))
     done = site.backupd("run", "--all", "--json", check=False)
-    assert (said(done), done.returncode) == (COMPLETE, 1), done.stderr
+    assert (outcomes_of(done), done.returncode) == (COMPLETE, 1), done.stderr
     assert len(site.names("a")) == len(site.names("b")) == 2
     make_room(site)
     site.ssh("")
@@ -115,7 +115,7 @@ def test_a_state_folder_that_cannot_be_written_costs_no_backup(site: Nights) -> 
     site.run()
     work("mount", "-o", "remount,ro", site.state.parent)
     done = site.backupd("run", "--all", "--json", check=False)
-    assert (said(done), done.returncode) == (COMPLETE, 1), done.stderr
+    assert (outcomes_of(done), done.returncode) == (COMPLETE, 1), done.stderr
     work("mount", "-o", "remount,rw", site.state.parent)
     site.run("a")
     assert disagreements(site) == []
@@ -125,7 +125,7 @@ def test_what_is_due_is_known_without_the_catalogue(site: Nights) -> None:
     site.run("a")
     fill(site)
     done = site.backupd("run", "--json", check=False)
-    assert said(done) == {"b": "complete"}, done.stderr
+    assert outcomes_of(done) == {"b": "complete"}, done.stderr
     assert done.returncode == 1
 
 
@@ -224,7 +224,7 @@ def test_a_state_folder_without_inodes_costs_no_backup_and_the_message_names_wha
                     (nights.state / f"ballast{number}").touch()
             assert (os.statvfs(disk).f_favail, os.statvfs(disk).f_bavail > 1000) == (0, True)
             done = nights.backupd("run", "web", "--json", check=False)
-            assert (said(done), done.returncode) == ({"web": "complete"}, 1), done.stderr
+            assert (outcomes_of(done), done.returncode) == ({"web": "complete"}, 1), done.stderr
             assert "df -i" in nights.backupd("status", check=False).stderr
             nights.backupd("notify", check=False)
             (message,) = server.json()

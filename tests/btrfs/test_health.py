@@ -137,12 +137,12 @@ def test_a_services_own_mount_is_not_taken_for_the_machines(make_btrfs: Make) ->
         script = SANDBOX.format(point=nights.top, words=command)
         return json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
 
-    def found(answer: Any) -> set[str]:
+    def finding_names(answer: Any) -> set[str]:
         return {finding["name"] for finding in answer["findings"]}
 
     outside = json.loads(nights.backupd("doctor", "--json", check=False).stdout)
     answer = inside("doctor")
-    assert {"atime", "nosuid"} <= found(answer) == found(outside)
+    assert {"atime", "nosuid"} <= finding_names(answer) == finding_names(outside)
     assert answer["not_looked_at"] == outside["not_looked_at"]
     options = work("findmnt", "-no", "OPTIONS", nights.top).stdout.strip().split(",")
     assert set(inside("sample")["options"]) == set(options)
@@ -157,15 +157,15 @@ def test_a_key_that_a_service_is_not_shown_is_neither_missing_nor_well(nights: N
     nights.settings("ssh", key=str(home / ".ssh" / "id"), known_hosts=str(home / ".ssh" / "known_hosts"))
     nights.host("web", "/etc", address="web.invalid")
 
-    def said(before: str) -> tuple[set[str], set[str]]:
+    def failed_and_unchecked(before: str) -> tuple[set[str], set[str]]:
         doctor = shlex.join(map(str, (sys.executable, "-m", "backupd", "--config", nights.config, "doctor", "--json")))
         script = f"mount --make-rprivate / && mount -t tmpfs tmpfs /run/lock && {before} && {doctor}"
         answer = json.loads(work(*with_own_mounts("sh", "-c", script), cwd=TOP, check=False).stdout)
         ill, blind = ({row["name"] for row in answer[key]} for key in ("findings", "not_looked_at"))
         return ill & {"ssh-key", "known-hosts"}, blind & {"ssh-key", "known-hosts"}
 
-    assert said("true") == ({"ssh-key", "known-hosts"}, set())
-    assert said(hide.format(home)) == (set(), {"ssh-key", "known-hosts"})
+    assert failed_and_unchecked("true") == ({"ssh-key", "known-hosts"}, set())
+    assert failed_and_unchecked(hide.format(home)) == (set(), {"ssh-key", "known-hosts"})
 
 
 SEEN = "import sys; from pathlib import Path; from btrkeep.pool import mounts; print(mounts.machine_mount(Path(sys.argv[1])))"

@@ -73,7 +73,7 @@ class History:
         self.now = datetime(2026, 3, 1, 22, tzinfo=UTC)
         self.ahead = dict.fromkeys(_LINKS, timedelta())
         """How far each server's clock is wrong."""
-        self.told = list[str]()
+        self.history = list[str]()
         self.own = {("first", "web1"): "web1", ("third", "db1"): "db1"}
         """By server and host: the machine that it backs up."""
         for (server, host), machine in self.own.items():
@@ -91,14 +91,14 @@ class History:
         """Runs it by the server's clock, and checks all pools afterwards."""
         now = self.now + self.ahead[server]
         done = self.servers[server].backupd(*words, "--now", now.strftime("%Y-%m-%dT%H:%M:%SZ"), check=False)
-        self.told.append(f"{now:%m-%dT%H:%M} {server}: {' '.join(words)}: {done.returncode}")
+        self.history.append(f"{now:%m-%dT%H:%M} {server}: {' '.join(words)}: {done.returncode}")
         assert done.returncode in status, f"{self}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, f"{self}\n{done.stderr}"
         self.look()
         return json.loads(done.stdout) if "--json" in words and done.stdout else None
 
     def __str__(self) -> str:
-        return "\n".join(self.told)
+        return "\n".join(self.history)
 
     def step(self) -> None:
         deeds = (self.night, self.night, self.fetch, self.fetch, self.fetch, self.promote, self.demote, self.rename, self.delete)
@@ -110,10 +110,10 @@ class History:
             return
         (server, host), machine = self.chance.choice(sorted(self.own.items()))
         self.machines[machine].tree.day()
-        before = {backup.content for backup in self.found(server)}
+        before = {backup.content for backup in self.backups_of(server)}
         (done,) = self.command(server, "run", "--json", host, status=(0, 1))
         if done["outcome"] in ("complete", "suspect"):
-            new = [backup for backup in self.found(server) if backup.content not in before]
+            new = [backup for backup in self.backups_of(server) if backup.content not in before]
             assert [backup.host for backup in new] == [host], f"{self}\n{new}\n{done}"
             assert self.truth[new[0].content][0] == machine
 
@@ -121,7 +121,7 @@ class History:
         self.now += timedelta(minutes=self.chance.choice((5, 90)))
         server = self.chance.choice([name for name in _LINKS if _LINKS[name]])
         source = self.chance.choice(_LINKS[server])
-        here, by_name = ({backup.content: backup for backup in self.found(each)} for each in (server, source))
+        here, by_name = ({backup.content: backup for backup in self.backups_of(each)} for each in (server, source))
         common = {by_name[content].host for content in here.keys() & by_name.keys()}
         for row in self.command(server, "replicate", source, "--json", status=(0, 1, 3, 4)) or ():
             whole = {fetch["host"] for fetch in row.get("fetched", ()) if fetch["parent"] is None}
@@ -162,7 +162,7 @@ class History:
 
     def delete(self) -> None:
         server, host = self._host()
-        names = [backup for backup in self.found(server) if backup.host == host]
+        names = [backup for backup in self.backups_of(server) if backup.host == host]
         if names and self.chance.random() < 0.5:
             single = self.chance.choice(names)
             words = ("delete", f"{host}@{single.name}", "--now-without-grace", "--json", *self.chance.choice(((), ("--force",))))
@@ -171,13 +171,13 @@ class History:
 
     def hold(self) -> None:
         server, host = self._host()
-        names = [backup for backup in self.found(server) if backup.host == host]
+        names = [backup for backup in self.backups_of(server) if backup.host == host]
         if names:
             single = self.chance.choice(names)
             verb = self.chance.choice(("hold", "hold", "release"))
             self.held.discard((server, single.content))
             self.command(server, verb, host, single.name, status=(0, 1, 2))
-            if verb == "hold" and self.told[-1].endswith(": 0"):
+            if verb == "hold" and self.history[-1].endswith(": 0"):
                 self.held.add((server, single.content))
 
     def expire(self) -> None:
@@ -192,24 +192,24 @@ class History:
 
     def _host(self) -> tuple[str, str]:
         server = self.chance.choice(list(_LINKS))
-        return server, self.chance.choice(sorted({backup.host for backup in self.found(server)}) or [_NONE])
+        return server, self.chance.choice(sorted({backup.host for backup in self.backups_of(server)}) or [_NONE])
 
     # --- what is there
 
-    def found(self, server: str) -> list[Found]:
+    def backups_of(self, server: str) -> list[Found]:
         pool = self.servers[server].pool
         lines = work("btrfs", "subvolume", "list", "-u", "-R", pool).stdout.splitlines()
         return [backup for line in lines if (backup := _found(pool, line))]
 
     def machine(self, server: str, host: str) -> str:
         """Whose backups lie in that host's folder: of one machine alone."""
-        (output,) = {self.truth[backup.content][0] for backup in self.found(server) if backup.host == host}
+        (output,) = {self.truth[backup.content][0] for backup in self.backups_of(server) if backup.host == host}
         return output
 
     def look(self) -> None:
         """Every backup in every pool is what its machine had; no folder has those of two machines, and nothing is half there."""
         for server, nights in self.servers.items():
-            backups = self.found(server)
+            backups = self.backups_of(server)
             for found_backup in backups:
                 if found_backup.content not in self.truth:
                     self._keep(server, found_backup)
@@ -251,13 +251,13 @@ class History:
             mark, host = json.loads(path.read_text()).get("replica"), path.parent.name
             if not mark or mark["name"] != source or host in failed:
                 continue
-            backups = [backup for backup in self.found(source) if backup.host == host and backup.name < latest]
+            backups = [backup for backup in self.backups_of(source) if backup.host == host and backup.name < latest]
             wanted = max(
                 (backup for backup in backups if (server, backup.content) not in self.deleted),
                 key=lambda backup: backup.name,
                 default=None,
             )
-            here = max((backup.name for backup in self.found(server) if backup.host == host), default="")
+            here = max((backup.name for backup in self.backups_of(server) if backup.host == host), default="")
             why = f"{self}\n{server}: {wanted} did not come from {source}, and no reason was told"
             assert wanted is None or wanted.name <= here, why
 

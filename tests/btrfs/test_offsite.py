@@ -70,7 +70,7 @@ class Offsite:
         """Plain restic, used with only the repository and its password."""
         return work("restic", "--repo", self.repository, "--password-file", self.password, "--no-cache", *words).stdout
 
-    def there(self) -> list[tuple[str, str, list[str]]]:
+    def listed_by_restic(self) -> list[tuple[str, str, list[str]]]:
         """Host, time and paths of what plain restic lists."""
         answer = json.loads(self.restic("snapshots", "--json")) or []
         return [(row["hostname"], row["time"], row["paths"]) for row in answer]
@@ -108,7 +108,7 @@ def test_plain_restic_gets_back_what_the_host_had_with_time_and_host(far: Offsit
     far.offsite("init", "far")
     answer = far.run()
     assert [(sent_backup["host"], sent_backup["backup"]) for sent_backup in answer["sent"]] == [("web1", name)]
-    assert far.there() == [("web1", f"{name[:13]}:{name[13:15]}:{name[15:]}", ["/btrkeep"])]
+    assert far.listed_by_restic() == [("web1", f"{name[:13]}:{name[13:15]}:{name[15:]}", ["/btrkeep"])]
     back = far.away / "back"
     far.restic("restore", "latest", "--host", "web1", "--target", back)
     shown = back / "btrkeep/data" / str(far.night.source).lstrip("/")
@@ -214,7 +214,7 @@ def test_killed_in_the_middle_it_goes_on_and_nothing_counts_that_is_not_whole(fa
         time.sleep(0.02)
     program.send_signal(signal.SIGKILL)
     program.wait()
-    assert far.there() == []
+    assert far.listed_by_restic() == []
     assert far.copies("2026-03-02T22:00:00Z")["state"] == "never"
     far.settings(bandwidth=None)
     assert len(far.run()["sent"]) == 1
@@ -277,15 +277,15 @@ def test_its_own_retention_removes_there_and_none_removes_nothing(far: Offsite) 
     for day in (1, 2, 3):
         far.backup(f"2026-03-0{day}T22:00:00Z")
         far.run("--now", f"2026-03-0{day}T23:00:00Z")
-    assert len(far.there()) == 3
+    assert len(far.listed_by_restic()) == 3
     far.night.tables["offsite.far.retention"] = {"daily": 1, "weekly": 0, "monthly": 0, "yearly": 0, "min_keep": 1}
     far.night.write()
     plan = far.offsite("run", "--dry-run", "--now", "2026-03-05T00:00:00Z").stdout
     names = far.night.names("web1")
     assert f"web1@{names[0]}: would be removed there" in plan
-    assert len(far.there()) == 3
+    assert len(far.listed_by_restic()) == 3
     assert far.run("--now", "2026-03-05T00:00:00Z")["removed"] == 2
-    assert [when.replace(":", "") for _, when, _ in far.there()] == names[-1:]
+    assert [when.replace(":", "") for _, when, _ in far.listed_by_restic()] == names[-1:]
     assert far.night.names("web1") == names
 
 
@@ -360,7 +360,7 @@ def test_a_server_that_lets_nothing_be_deleted_takes_it_and_gives_it_back(far: O
             far.backup(f"2026-03-0{day}T22:00:00Z")
             far.run("--now", f"2026-03-0{day}T23:00:00Z")
         far.offsite("check", "--sample", "100%")
-    assert len(far.there()) == 2
+    assert len(far.listed_by_restic()) == 2
 
 
 def test_the_age_is_that_of_the_newest_backup_there_and_a_server_that_is_down_is_not_made_anew(far: Offsite) -> None:
@@ -403,7 +403,7 @@ def test_a_retention_with_a_key_that_cannot_delete_is_told(far: Offsite) -> None
         process = far.offsite("run", "--now", "2026-03-05T00:00:00Z", status=1)
         assert KEY not in process.stderr + process.stdout
         assert "cannot delete" in process.stderr
-    assert len(far.there()) == 2
+    assert len(far.listed_by_restic()) == 2
 
 
 def test_when_the_pool_or_the_backup_is_gone_restore_gives_the_line_that_gets_it_back(far: Offsite) -> None:

@@ -59,7 +59,7 @@ def test_a_snapshot_that_is_not_whole_never_counts_whatever_comes_next(far: Offs
     pid.write_text(str(program.pid))
     program.communicate()
     over.unlink(missing_ok=True)
-    assert len(far.there()) == 1
+    assert len(far.listed_by_restic()) == 1
     listed = json.loads(far.offsite("list", "--json").stdout)
     assert [row["whole"] for row in listed] == [False]
     assert "would be sent" in far.offsite("run", "--dry-run").stdout
@@ -99,7 +99,7 @@ def test_a_rebuild_in_the_middle_loses_nothing_that_was_sent(far: Offsite, is_lo
     assert ("Traceback" in err, program.returncode) == (False, 0), out + err
     assert [row["whole"] for row in json.loads(far.offsite("list", "--json").stdout)] == [True]
     assert far.run("--now", "2026-03-01T23:30:00Z")["sent"] == []
-    assert len(far.there()) == 1
+    assert len(far.listed_by_restic()) == 1
     copies = far.copies("2026-03-02T00:00:00Z")
     assert (copies["state"], copies["running"], copies["behind"]) == ("ok", None, [])
 
@@ -124,7 +124,7 @@ def test_a_signal_while_backups_are_removed_there_ends_it_in_one_line(far: Offsi
     _, err = program.communicate()
     assert "Traceback" not in err
     assert program.returncode == 143
-    assert len(far.there()) == 3
+    assert len(far.listed_by_restic()) == 3
 
 
 REFUSED = """blob not removed, server response: 403 Forbidden (403)
@@ -149,7 +149,7 @@ def test_what_the_storage_does_not_let_remove_does_not_make_the_copy_old(far: Of
     failed = far.copies("2026-03-04T01:00:00Z")
     assert (failed["state"], failed["age"]) == ("failing", 3 * 3600)
     assert failed["error"].endswith("403 Forbidden (403)")
-    assert len(far.there()) == 3
+    assert len(far.listed_by_restic()) == 3
 
 
 def test_numbers_that_make_no_sense_are_refused(far: Offsite) -> None:
@@ -283,11 +283,11 @@ def test_a_backup_that_restic_cannot_read_is_not_sent_for_ever(far: Offsite) -> 
     for hour in range(5):
         answer = far.run("--now", f"2026-03-02T0{hour}:00:00Z", status=1)
         assert [failure["host"] for failure in answer["failed"]] == ["web1"]
-    assert len(far.there()) == 3
+    assert len(far.listed_by_restic()) == 3
     assert far.copies("2026-03-02T22:00:00Z")["state"] == "failing"
     assert "would be sent" not in far.offsite("run", "--dry-run").stdout.replace("0 backups of 1 host would be sent", "")
     far.run("far", "web1", "--now", "2026-03-02T06:00:00Z", status=1)
-    assert len(far.there()) == 4
+    assert len(far.listed_by_restic()) == 4
     (source / "b").write_bytes(os.urandom(2_000_000))
     far.backup("2026-03-02T22:00:00Z")
     assert len(far.run("--now", "2026-03-03T12:00:00Z")["sent"]) == 1
@@ -317,6 +317,6 @@ def test_what_is_mounted_in_a_backup_is_not_sent_in_place_of_what_it_hides(far: 
         assert "a mount in web1@" in far.offsite("run", status=1).stderr
     finally:
         work("umount", place)
-    assert far.there() == []
+    assert far.listed_by_restic() == []
     far.offsite("run")
-    assert len(far.there()) == 1
+    assert len(far.listed_by_restic()) == 1

@@ -44,7 +44,7 @@ def far(make_btrfs: Callable[..., Path]) -> Iterator[Offsite]:
 
 def left(far: Offsite) -> list[tuple[str, str]]:
     """The name and the day of each snapshot that plain restic lists."""
-    return sorted((host, time[:10]) for host, time, _ in far.there())
+    return sorted((host, time[:10]) for host, time, _ in far.listed_by_restic())
 
 
 def another_machine(far: Offsite, days: tuple[int, ...]) -> None:

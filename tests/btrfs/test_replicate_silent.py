@@ -300,11 +300,11 @@ def test_a_restic_that_stops_is_given_up(far: Offsite) -> None:
     done = far.night.backupd("offsite", "run", "--json", check=False, env=instead(far, stops))
     assert (done.returncode, "no progress for 3" in " ".join((done.stdout + done.stderr).split())) == (1, True), done
     assert time.monotonic() - begun < 60
-    assert far.there() == []
+    assert far.listed_by_restic() == []
     far.night.tables["offsite.far"].pop("stall")
     far.night.write()
     far.run()
-    assert len(far.there()) == 1
+    assert len(far.listed_by_restic()) == 1
     assert json.loads(far.offsite("list", "--json").stdout)[0]["whole"]
 
 

@@ -89,5 +89,5 @@ def test_what_goes_to_a_repository_waits_for_the_night(make_btrfs: Callable[...,
     site.backup("2026-03-01T22:00:00Z")
     site.offsite("init", "far")
     words = ("offsite", "run", "--now", "2026-03-20T12:00:00Z")
-    while_held(site.night.pool / ".btrkeep/locks", "night", site.night, words, lambda: site.there() == [])
-    assert [host for host, _, _ in site.there()] == ["web1"]
+    while_held(site.night.pool / ".btrkeep/locks", "night", site.night, words, lambda: site.listed_by_restic() == [])
+    assert [host for host, _, _ in site.listed_by_restic()] == ["web1"]

@@ -43,7 +43,7 @@ def unreadable(two: TwoPools, name: str) -> list[str]:
     return bad
 
 
-def known(two: TwoPools) -> dict[str, list[str]]:
+def damaged_by_copy(two: TwoPools) -> dict[str, list[str]]:
     """The files that are known to be damaged, by copy."""
     by_name: dict[str, list[str]] = {}
     for name, path in rows(two.second, "select name, path from damage order by path"):
@@ -70,16 +70,16 @@ def test_a_copy_inherits_the_damage_of_its_parent_and_both_are_fetched_again(mak
     two.night(at(2), "b")
     two.fetch(now=at(2, 23))
     first, second = two.names(two.second.pool)
-    assert known(two) == {first: [path], second: [path]}
+    assert damaged_by_copy(two) == {first: [path], second: [path]}
     assert (unreadable(two, first), unreadable(two, second)) == ([path], [path])
     two.second.backupd("rebuild", "--now", at(3, 1))
-    assert known(two) == {first: [path], second: [path]}
+    assert damaged_by_copy(two) == {first: [path], second: [path]}
     again = two.fetch("office", "--damaged", now=at(3, 2))[0]
     assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in again["fetched"]] == [
         (first, None),
         (second, first),
     ]
-    assert (known(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
+    assert (damaged_by_copy(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
 
 
 def test_damage_stays_known_until_the_copy_that_came_again_was_read(make_btrfs: Callable[..., Path]) -> None:
@@ -99,9 +99,9 @@ def test_damage_stays_known_until_the_copy_that_came_again_was_read(make_btrfs: 
     result = two.fetch("office", "--damaged", status=1, now=at(3, 2))[0]
     assert [(fetched_backup["backup"], fetched_backup["parent"]) for fetched_backup in result["fetched"]] == [(first, second)]
     assert "--damaged` again" in result["failed"][0]["error"]
-    assert known(two) == {first: [path], second: [path]}
+    assert damaged_by_copy(two) == {first: [path], second: [path]}
     two.fetch("office", "--damaged", now=at(3, 3))
-    assert (known(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
+    assert (damaged_by_copy(two), unreadable(two, first), unreadable(two, second)) == ({}, [], [])
 
 
 def test_another_copy_without_damage_is_the_parent(make_btrfs: Callable[..., Path]) -> None:
@@ -117,7 +117,7 @@ def test_another_copy_without_damage_is_the_parent(make_btrfs: Callable[..., Pat
     (fetched,) = two.fetch(now=at(3, 23))[0]["fetched"]
     first, second, third = two.names(two.second.pool)
     assert fetched["parent"] == first
-    assert (list(known(two)), unreadable(two, third)) == ([second], [])
+    assert (list(damaged_by_copy(two)), unreadable(two, third)) == ([second], [])
 
 
 def test_only_what_shares_the_damaged_part_inherits_it(make_btrfs: Callable[..., Path]) -> None:
@@ -181,7 +181,7 @@ def test_a_parent_with_unreadable_metadata_is_skipped_although_the_damage_was_un
         (fourth, third),
     ]
     assert [two.differences(name) for name in (first, third, fourth)] == ["", "", ""]
-    assert known(two) == {second: ["/"]}
+    assert damaged_by_copy(two) == {second: ["/"]}
     fill("day 5")
     two.night(at(5), "5")
     assert [fetched_backup["parent"] for fetched_backup in two.fetch(now=at(5, 23))[0]["fetched"]] == [fourth]

@@ -310,7 +310,7 @@ def test_a_gibibyte_goes_through_in_little_memory(pool: Nights, service: Service
 def test_work_ends_when_the_client_disconnects(pool: Nights, service: Service) -> None:
     with service.agent("leaver").stream("download", host="web1", backup="latest", path=f"{base(pool)}/sparse") as stream:
         next(iter(stream))
-    line = eventually(lambda: re.search(r"for leaver.*the client disconnected after \S+ s and (\d+) bytes", service.said))
+    line = eventually(lambda: re.search(r"for leaver.*the client disconnected after \S+ s and (\d+) bytes", service.log_text))
     assert int(line[1]) < GIB // 4
 
 

@@ -42,7 +42,7 @@ def finished(service: Service, job: str) -> dict[str, object]:
         if answer["state"] in ("done", "failed"):
             return dict(answer)
         time.sleep(0.05)
-    raise AssertionError((answer, service.said))
+    raise AssertionError((answer, service.log_text))
 
 
 def restored(service: Service, words: dict[str, object]) -> dict[str, object]:

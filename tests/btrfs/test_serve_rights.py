@@ -103,16 +103,16 @@ def test_each_does_what_his_role_and_hosts_give_and_the_pool_is_as_before_where_
     assert kind(service, "olga", "hold", host="db1", **hold) == "missing"
     assert kind(service, "olga", "hold", host="web1", **hold) == "ok"
     assert b"kept (token:olga)" in notes.read_bytes()
-    assert "for token:olga (session " in service.said
+    assert "for token:olga (session " in service.log_text
 
 
 def test_what_is_not_his_looks_like_what_is_not_there(service: Service) -> None:
-    def said(host: str) -> tuple[str, str, str]:
+    def refusal_of(host: str) -> tuple[str, str, str]:
         with pytest.raises(RequestRefused) as refused:
             RootServiceClient(service.socket, "", 20, "btrkeep_carol").ask("browse", host=host, backup="latest", path="/")
         return refused.value.message, refused.value.hint, refused.value.kind
 
-    assert said("db1") == said("no-such-host")
+    assert refusal_of("db1") == refusal_of("no-such-host")
 
 
 def test_jobs_of_other_hosts_are_not_told_and_what_commands_print_is_for_who_sees_all(service: Service, pool: Nights) -> None:

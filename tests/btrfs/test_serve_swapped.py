@@ -127,7 +127,7 @@ def test_no_request_is_led_out_by_what_changes_under_it(nights: Nights, subject:
                 assert time.monotonic() < deadline, asked.counts
         assert opens.count() == 0
         assert service.process.poll() is None
-        assert "Traceback" not in service.said
+        assert "Traceback" not in service.log_text
     assert asked.counts.keys() <= {"own", "answered", "missing", "usage", "failed"}
 
 
@@ -165,4 +165,4 @@ def _restored(service: Service, words: dict[str, object]) -> str:
         if (state := service.agent().ask("job", job=job)["state"]) in ("done", "failed"):
             return str(state)
         time.sleep(0.05)
-    raise AssertionError(service.said)
+    raise AssertionError(service.log_text)

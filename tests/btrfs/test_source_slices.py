@@ -36,7 +36,7 @@ def compared(nights: Nights, *words: str, status: int = 0) -> dict[str, Any]:
     return dict(answer)
 
 
-def known(nights: Nights) -> dict[str, Any]:
+def comparisons(nights: Nights) -> dict[str, Any]:
     return dict(json.loads((nights.pool / "hosts/web/compared.json").read_text()))
 
 
@@ -88,10 +88,10 @@ def test_time_ends_what_is_being_compared_and_the_next_one_goes_on_from_there(ni
     assert time.monotonic() - begun < 30
     assert (answer["is_whole"], answer["alike"], answer["passed_over"]) == (False, 250, 0)
     order = sorted(os.fsencode(path) for path in tree.iterdir())
-    assert known(nights)["next"] == {"1": {"slice": 0, "after": os.fsdecode(order[249])}}
+    assert comparisons(nights)["next"] == {"1": {"slice": 0, "after": os.fsdecode(order[249])}}
     answer = compared(nights, "--time", "50s")
     assert (answer["is_whole"], answer["alike"]) == (True, FILES - 250)
-    assert known(nights)["next"] == {"1": {"slice": 1, "after": None}}
+    assert comparisons(nights)["next"] == {"1": {"slice": 1, "after": None}}
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_shares_of_other_sizes_keep_each_its_own_place(nights: Nights, tree: Pat
     nights.run("web")
     for words in (("--sample", "50%"), (), ("--sample", "50%"), ("--sample", "50%")):
         compared(nights, *words)
-    assert {slices: row["slice"] for slices, row in known(nights)["next"].items()} == {"1": 1, "2": 3}
+    assert {slices: row["slice"] for slices, row in comparisons(nights)["next"].items()} == {"1": 1, "2": 3}
 
 
 @pytest.mark.slow
@@ -126,24 +126,24 @@ def test_what_was_compared_with_the_host_is_known_of_the_backup_and_makes_it_not
     compared(nights)
     day = f"{datetime.now(UTC):%Y-%m-%d}"
 
-    def told() -> dict[str, Any]:
+    def verified_fields() -> dict[str, Any]:
         (answer,) = nights.json("list", "web")
         return dict(answer["verified"])
 
     for words in (("list", "web"), ("retention", "explain", "web")):
         shown = nights.backupd(*words).stdout.splitlines()
         assert [line.count(f"source {day}") for line in shown if name in line] == [1], words
-    assert (told()["state"], told()["by"], told()["read"]) == ("in part", "source", 0)
-    source = told()["source"]
+    assert (verified_fields()["state"], verified_fields()["by"], verified_fields()["read"]) == ("in part", "source", 0)
+    source = verified_fields()["source"]
     assert (source["files"], source["alike"], source["changed"], source["differing"]) == (2, 2, 0, 0)
-    assert known(nights)["backups"][name] == source | {"differs": []}
+    assert comparisons(nights)["backups"][name] == source | {"differs": []}
     later = ("--now", (datetime.now(UTC) + timedelta(days=70)).strftime("%Y-%m-%dT%H:%M:%SZ"))
     assert nights.json("status", *later)["verification"]["unverified"] == ["web"]
     (nights.state / "catalogue.sqlite").unlink()
     nights.backupd("rebuild")
-    assert told()["source"] == source
+    assert verified_fields()["source"] == source
     nights.backupd("verify", "web")
-    assert (told()["state"], told()["by"], told()["source"]) == ("whole", "verify", source)
+    assert (verified_fields()["state"], verified_fields()["by"], verified_fields()["source"]) == ("whole", "verify", source)
 
 
 def test_a_rebuild_knows_nothing_of_backups_that_are_gone(nights: Nights) -> None:

@@ -81,7 +81,7 @@ def test_a_folder_for_restores_that_does_not_answer_keeps_the_root_service_from_
         hanging(folder, dead=True),
         serving(backed_up.config, "--restore-to", folder, "--restore-below", folder, program=IMPATIENT) as service,
     ):
-        assert f"{folder} does not answer" in service.said
+        assert f"{folder} does not answer" in service.log_text
         assert not service.agent().ask("hello")["folder"]
 
 

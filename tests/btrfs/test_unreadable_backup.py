@@ -39,28 +39,28 @@ def with_one_unreadable(make_btrfs: Callable[..., Path]) -> tuple[Nights, str, s
 def test_the_good_backups_of_its_host_can_be_worked_with(make_btrfs: Callable[..., Path]) -> None:
     nights, first, second, third = with_one_unreadable(make_btrfs)
 
-    def said(*words: str, status: int = 0) -> str:
+    def output_of(*words: str, status: int = 0) -> str:
         done = nights.backupd(*words, check=False)
         assert (done.returncode, "Traceback" in done.stderr) == (status, False), (words, done.stdout, done.stderr)
         return done.stdout + done.stderr
 
     for _ in range(2):  # the second time after a rebuild: nothing identifies the unreadable one
-        assert "is held" in said("hold", "web", "latest", "--why", "court")
-        said("release", "web", third)
-        assert "not suspect" in said("accept", "web", third, status=1)
-        said("delete", f"web@{first}", "--why", "a test")
-        assert "is held" in said("unexpire", "web", first)
-        said("release", "web", first)
+        assert "is held" in output_of("hold", "web", "latest", "--why", "court")
+        output_of("release", "web", third)
+        assert "not suspect" in output_of("accept", "web", third, status=1)
+        output_of("delete", f"web@{first}", "--why", "a test")
+        assert "is held" in output_of("unexpire", "web", first)
+        output_of("release", "web", first)
         for command in ("hold", "release"):
-            assert f"web {second} itself cannot be read" in said(command, "web", second)
+            assert f"web {second} itself cannot be read" in output_of(command, "web", second)
         for command in ("accept", "unexpire"):
             done = nights.backupd(command, "web", second, check=False)
             assert (done.returncode, f"web {second}" in done.stderr, "Traceback" in done.stderr) == (1, True, False), done
-        said("usage", "web", "--method", "extents")
-        assert second in said("rebuild", status=1)
-        assert second in said("retention", "explain", "web", status=1)
-    said("delete", f"web@{first}", "--why", "a test", "--now-without-grace")
-    assert f"web {second} cannot be read, so it is kept" in said("expire")
+        output_of("usage", "web", "--method", "extents")
+        assert second in output_of("rebuild", status=1)
+        assert second in output_of("retention", "explain", "web", status=1)
+    output_of("delete", f"web@{first}", "--why", "a test", "--now-without-grace")
+    assert f"web {second} cannot be read, so it is kept" in output_of("expire")
     work("btrfs", "subvolume", "sync", nights.top)
     assert nights.names("web") == [second, third]
     assert nights.run("web")["web"]["outcome"] == "complete"

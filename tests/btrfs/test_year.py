@@ -127,7 +127,7 @@ class Pool(Nights):
             by_name[label(begun)] = self.backup(host, name)
         return by_name
 
-    def there(self) -> Backups:
+    def in_pool(self) -> Backups:
         """Every backup of the pool, by the folders and files in it."""
         hosts = sorted(path.name for path in (self.pool / "hosts").iterdir())
         return {f"{host} {name}": _what(path) for host in hosts for name, path in self.labels(host).items()}
@@ -306,11 +306,11 @@ def test_a_year_of_nights_leaves_exactly_what_the_golden_list_names(make_btrfs: 
     with preloaded() as forked:
         pool = Pool(make_btrfs(size="6G"), forked)
         for when, morning in live(pool, nights, golden):
-            compare(pool.there(), backups_in(golden[when]), when)
+            compare(pool.in_pool(), backups_in(golden[when]), when)
             compare(explained(pool, morning), reasons_in(golden[when]), f"reasons, {when}")
         pool.at(AFTERWARDS, "expire")
         wanted = golden["there after the end"]
-        compare(pool.there(), backups_in(wanted), "the end")
+        compare(pool.in_pool(), backups_in(wanted), "the end")
         compare(explained(pool, AFTERWARDS), reasons_in(wanted), "reasons, the end")
         assert subvolumes(pool).keys() == {str(path.relative_to(pool.pool)) for path in (pool.pool / "hosts").glob("*/2*Z")}
         assert queued(pool) == []
@@ -331,7 +331,7 @@ def see_nothing_to_do(pool: Pool) -> None:
     """The catalogue equals the pool, even after a rebuild, and then nothing is left to expire."""
     assert disagreements(pool) == []
     query = "select host || ' ' || substr(name, 1, 15), state from backup order by 1"
-    assert dict(rows(pool, query)) == pool.there()
+    assert dict(rows(pool, query)) == pool.in_pool()
     actual_rows = rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2")
     pool.at(AFTERWARDS, "rebuild")
     assert rows(pool, "select host, name, state, subvolume_id, base, held_until, held_why from backup order by 1, 2") == actual_rows

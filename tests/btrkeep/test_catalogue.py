@@ -228,14 +228,14 @@ def test_a_rebuild_replaces_every_backup_and_keeps_the_history(catalogue: Catalo
 def test_a_rebuild_that_fails_changes_nothing_and_reads_without_a_lock(catalogue: Catalogue, sql: sqlite3.Connection) -> None:
     catalogue.put_backup(BACKUP)
 
-    def found() -> Iterator[Backup]:
+    def rows_that_end() -> Iterator[Backup]:
         yield replace(BACKUP, host="new")
         sql.execute("PRAGMA busy_timeout = 0")
         sql.execute("INSERT INTO host VALUES ('written meanwhile')")
         raise OSError("the pool went away")
 
     with pytest.raises(OSError, match="went away"):
-        catalogue.replace_backups("other", found())
+        catalogue.replace_backups("other", rows_that_end())
     with pytest.raises(IntegrityError):
         catalogue.replace_backups("other", [BACKUP, BACKUP])
     assert (one_row(sql, "backup")["host"], catalogue.pool_id()) == ("web1", None)

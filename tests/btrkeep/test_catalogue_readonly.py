@@ -166,12 +166,12 @@ def test_a_reader_that_stays_open_goes_from_the_file_to_the_journal_and_back(sta
 
 
 def test_a_long_list_that_is_being_read_stays_as_it_was(state: Path) -> None:
-    def some(number: int) -> list[tuple[str, str]]:
+    def made_facts(number: int) -> list[tuple[str, str]]:
         return [(f"fact{index}", str(number)) for index in range(50)]
 
     for opens_before in (False, True):
         with Catalogue.open(state) as writer:
-            for name, value in some(1):
+            for name, value in made_facts(1):
                 writer.set_fact(name, value)
             if not opens_before:
                 writer.close()
@@ -180,7 +180,7 @@ def test_a_long_list_that_is_being_read_stays_as_it_was(state: Path) -> None:
                 rows = reader._reader.stream("SELECT value FROM about WHERE name LIKE 'fact%' ORDER BY name")
                 first = next(rows)
                 with Catalogue.open(state) as other:
-                    for name, value in some(2):
+                    for name, value in made_facts(2):
                         other.set_fact(name, value)
                 assert {row[0] for row in [first, *rows]} == {"1"}
 

@@ -394,9 +394,9 @@ class Beside:
     """A program beside a group, and the reported exit statuses."""
 
     def __init__(self, group: Group, *command: str) -> None:
-        self.told: list[int] = []
+        self.statuses: list[int] = []
         with Path(os.devnull).open("r+b") as null:
-            group.start_beside(command, [null.fileno()] * 3, self.told.append)
+            group.start_beside(command, [null.fileno()] * 3, self.statuses.append)
 
 
 @pytest.mark.slow
@@ -415,7 +415,7 @@ def test_the_status_of_a_program_beside_is_its_own_however_late_it_is_asked_for(
         block()
         await group.wait()
         await asyncio.sleep(0)
-        return beside.told
+        return beside.statuses
 
     assert asyncio.run(busy()) == [7]
 
@@ -428,14 +428,14 @@ def test_a_program_beside_that_cannot_be_watched_does_not_go_on(monkeypatch: pyt
     def no_more(pid: int) -> int:
         raise OSError(24, "Too many open files")
 
-    async def one() -> list[int]:
+    async def exit_statuses() -> list[int]:
         group, _ = start("sleep", "0.2")
         monkeypatch.setattr(os, "pidfd_open", no_more)
         beside = Beside(group, str(script))
         await group.wait()
-        return beside.told
+        return beside.statuses
 
-    assert asyncio.run(one()) == [126]
+    assert asyncio.run(exit_statuses()) == [126]
     wait_for(lambda: str(script) not in work("ps", "-eo", "args").stdout)  # a shell that had forked: its child too
 
 

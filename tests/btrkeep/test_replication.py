@@ -33,7 +33,7 @@ def name(day: int) -> str:
     return f"2026-03-{day:02}T220000Z"
 
 
-def there(*days: int) -> list[RemoteBackup]:
+def remote(*days: int) -> list[RemoteBackup]:
     return [RemoteBackup(name(day), f"uuid-{day}", "complete") for day in days]
 
 
@@ -52,50 +52,53 @@ def planned(
 
 
 def test_each_is_a_difference_to_the_one_before_it_that_both_have_by_then() -> None:
-    assert planned(there(1, 2, 3, 4), here(1, 3)) == [(name(2), name(1)), (name(4), name(3))]
-    assert planned(there(1, 2, 3), here(1)) == [(name(2), name(1)), (name(3), name(2))]
-    assert planned(there(1, 2), LocalHost()) == [(name(1), None), (name(2), name(1))]
+    assert planned(remote(1, 2, 3, 4), here(1, 3)) == [(name(2), name(1)), (name(4), name(3))]
+    assert planned(remote(1, 2, 3), here(1)) == [(name(2), name(1)), (name(3), name(2))]
+    assert planned(remote(1, 2), LocalHost()) == [(name(1), None), (name(2), name(1))]
 
 
 def test_one_that_is_older_than_all_that_both_have_is_a_difference_to_the_next() -> None:
-    assert planned(there(1, 5), here(5)) == [(name(1), name(5))]
+    assert planned(remote(1, 5), here(5)) == [(name(1), name(5))]
 
 
 def test_what_is_gone_there_is_no_base() -> None:
-    assert planned(there(2), here(1)) == [(name(2), None)]
+    assert planned(remote(2), here(1)) == [(name(2), None)]
 
 
 def test_only_what_the_own_retention_keeps_comes() -> None:
-    assert planned(there(*range(1, 11)), LocalHost(), Retention(daily=2, min_keep=1)) == [(name(9), None), (name(10), name(9))]
+    assert planned(remote(*range(1, 11)), LocalHost(), Retention(daily=2, min_keep=1)) == [
+        (name(9), None),
+        (name(10), name(9)),
+    ]
 
 
 def test_a_backup_deleted_here_is_not_fetched_again() -> None:
-    assert planned(there(1, 2), here(2, refused=(1,))) == []
+    assert planned(remote(1, 2), here(2, refused=(1,))) == []
 
 
 def test_what_is_invented_for_days_that_are_over_takes_the_place_of_nothing_here() -> None:
     invented = [RemoteBackup(f"2026-03-{day:02}T000001Z", f"evil-{day}", "complete") for day in range(1, 5)]
     policy = Retention(daily=3, min_keep=1)
-    assert planned([*there(1, 2, 3, 4), *invented], here(1, 2, 3, 4), policy) == []
-    assert planned([*there(1, 2, 3, 4, 5), *invented], here(1, 2, 3, 4), policy) == [(name(5), name(4))]
+    assert planned([*remote(1, 2, 3, 4), *invented], here(1, 2, 3, 4), policy) == []
+    assert planned([*remote(1, 2, 3, 4, 5), *invented], here(1, 2, 3, 4), policy) == [(name(5), name(4))]
 
 
 def test_an_older_backup_that_takes_no_place_comes_with_a_newer_one_that_does() -> None:
     policy = Retention(daily=2, monthly=2, min_keep=1)
-    assert planned(there(8, 17, 18, 19), here(17, 18), policy) == [(name(8), name(17)), (name(19), name(18))]
+    assert planned(remote(8, 17, 18, 19), here(17, 18), policy) == [(name(8), name(17)), (name(19), name(18))]
 
 
 def test_what_is_stamped_in_the_future_waits() -> None:
-    assert planned(there(1, 21), here(1)) == []
+    assert planned(remote(1, 21), here(1)) == []
 
 
 def test_what_has_no_name_of_a_backup_is_not_fetched() -> None:
-    assert planned([*there(1, 2), RemoteBackup("strange", "uuid-x", "complete")], here(1)) == [(name(2), name(1))]
+    assert planned([*remote(1, 2), RemoteBackup("strange", "uuid-x", "complete")], here(1)) == [(name(2), name(1))]
 
 
 def with_parents(near: LocalHost, *, damaged: bool = False) -> list[tuple[str, str | None]]:
     host_fetches = plan_fetches(
-        "web1", there(1, 2, 3, 4), near, MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW, damaged=damaged
+        "web1", remote(1, 2, 3, 4), near, MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW, damaged=damaged
     )
     return [(fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in host_fetches.fetches]
 
@@ -127,39 +130,48 @@ def test_what_comes_again_is_no_difference_to_what_is_damaged() -> None:
 
 def test_after_a_parent_was_passed_over_the_next_nearest_one_is_taken() -> None:
     host_fetches = plan_fetches(
-        "web1", there(1, 2, 3, 4), replace(here(1, 2), damaged={name(1)}), MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW
+        "web1",
+        remote(1, 2, 3, 4),
+        replace(here(1, 2), damaged={name(1)}),
+        MARK,
+        ReplicaSettings("office"),
+        ZoneInfo("UTC"),
+        NOW,
     )
-    left = host_fetches.parents.without(there(2)[0])
+    left = host_fetches.parents.without(remote(2)[0])
     assert [
         (fetch.backup.name, fetch.parent.name if fetch.parent else None) for fetch in planned_again(host_fetches.fetches, left)
     ] == [
         (name(3), name(1)),
         (name(4), name(3)),
     ]
-    assert planned_again(host_fetches.fetches, left.without(there(1)[0]))[0].parent is None
+    assert planned_again(host_fetches.fetches, left.without(remote(1)[0]))[0].parent is None
 
 
 def test_planned_once_more_each_backup_still_comes_once_and_a_damaged_one_again() -> None:
-    first, second = there(1, 2)
+    first, second = remote(1, 2)
     fetches = (Fetch(first, None, again=True), Fetch(second, first))
     assert planned_again(fetches, Parents()) == fetches
-    assert planned_again(fetches, Parents(whole=tuple(there(9)))) == (Fetch(first, there(9)[0], again=True), Fetch(second, first))
+    assert planned_again(fetches, Parents(whole=tuple(remote(9)))) == (
+        Fetch(first, remote(9)[0], again=True),
+        Fetch(second, first),
+    )
 
 
 def test_the_newest_alone() -> None:
-    assert planned(there(1, 2, 3), LocalHost(), newest_only=True) == [(name(3), None)]
-    assert planned(there(1, 2, 3), here(1), newest_only=True) == [(name(3), name(1))]
-    assert planned(there(1, 2, 3), here(3), newest_only=True) == []
-    assert planned(there(1, 2, 3), here(1, 3), newest_only=True) == []  # the newest that both have is newer
+    assert planned(remote(1, 2, 3), LocalHost(), newest_only=True) == [(name(3), None)]
+    assert planned(remote(1, 2, 3), here(1), newest_only=True) == [(name(3), name(1))]
+    assert planned(remote(1, 2, 3), here(3), newest_only=True) == []
+    assert planned(remote(1, 2, 3), here(1, 3), newest_only=True) == []  # the newest that both have is newer
 
 
 @pytest.mark.parametrize(
     ("near", "far", "obstacle"),
     [
-        (here(1, mark=None), there(2), Obstacle.BACKED_UP_HERE),
-        (here(1, mark=None), there(1), Obstacle.BOTH_BACK_UP),
-        (here(1, mark=ReplicaMark("pool-2", "office")), there(1), Obstacle.OF_ANOTHER_POOL),
-        (here(1, forgotten=True), there(2), Obstacle.FORGOTTEN_HERE),
+        (here(1, mark=None), remote(2), Obstacle.BACKED_UP_HERE),
+        (here(1, mark=None), remote(1), Obstacle.BOTH_BACK_UP),
+        (here(1, mark=ReplicaMark("pool-2", "office")), remote(1), Obstacle.OF_ANOTHER_POOL),
+        (here(1, forgotten=True), remote(2), Obstacle.FORGOTTEN_HERE),
         (here(1), [RemoteBackup(name(1), "uuid-x", "complete")], Obstacle.OTHER_BACKUP),
     ],
 )
@@ -171,17 +183,17 @@ def test_what_stands_in_the_way(near: LocalHost, far: list[RemoteBackup], obstac
 @pytest.mark.parametrize(
     ("far", "near", "is_copy_there", "obstacle"),
     [
-        (there(1, 2), here(1), False, None),
-        (there(1, 2), here(1, 9), False, None),
+        (remote(1, 2), here(1), False, None),
+        (remote(1, 2), here(1, 9), False, None),
         ([], here(1), False, (Obstacle.NOT_THERE, "")),
-        (there(1), here(1), True, (Obstacle.NOBODY_BACKS_UP, "")),
+        (remote(1), here(1), True, (Obstacle.NOBODY_BACKS_UP, "")),
         (
-            [*there(1), RemoteBackup(name(2), "x", "complete"), RemoteBackup(name(3), "y", "complete")],
+            [*remote(1), RemoteBackup(name(2), "x", "complete"), RemoteBackup(name(3), "y", "complete")],
             here(1, 2, 3),
             False,
             (Obstacle.OTHER_BACKUP, name(2)),
         ),
-        (there(2), here(1), False, (Obstacle.NOTHING_COMMON, "")),
+        (remote(2), here(1), False, (Obstacle.NOTHING_COMMON, "")),
     ],
 )
 def test_a_host_becomes_a_copy_only_of_a_pool_that_backs_it_up_and_has_a_common_backup(
@@ -206,12 +218,12 @@ def test_only_a_host_that_was_renamed_there_has_a_former_name_here() -> None:
 
 
 def test_the_newest_that_both_have_is_named() -> None:
-    host_fetches = plan_fetches("web1", there(1, 2, 3), here(1, 2), MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW)
+    host_fetches = plan_fetches("web1", remote(1, 2, 3), here(1, 2), MARK, ReplicaSettings("office"), ZoneInfo("UTC"), NOW)
     assert host_fetches.common == name(2)
 
 
 def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_has_now() -> None:
-    own, other = there(1, 2, 3), [RemoteBackup(name(day), f"other-{day}", "complete") for day in (4, 5)]
+    own, other = remote(1, 2, 3), [RemoteBackup(name(day), f"other-{day}", "complete") for day in (4, 5)]
     near = {"web1": here(1, 2)}
     assert misplaced({"web1": ((), own)}, near, "pool-1") == ({}, {})
     assert misplaced({"old": (("web1",), own), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {"old": "web1"})
@@ -221,7 +233,7 @@ def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_h
     third = [RemoteBackup(name(6), "third", "complete")]
     assert misplaced({"a": (("web1",), other), "b": (("web1",), own), "web1": ((), third)}, near, "pool-1")[0] == {"web1": "b"}
     # no backup is on both servers, and it was not fetched under the new name: in doubt, neither is
-    assert misplaced({"old": (("web1",), there(9)), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {})
+    assert misplaced({"old": (("web1",), remote(9)), "web1": ((), other)}, near, "pool-1") == ({"web1": "old"}, {})
 
 
 @pytest.mark.parametrize(
@@ -236,12 +248,12 @@ def test_copies_are_known_by_what_they_are_and_not_by_a_name_that_another_host_h
 def test_a_host_that_is_no_copy_of_the_other_pools_is_not_renamed_after_it(
     near: dict[str, LocalHost], was: tuple[str, ...]
 ) -> None:
-    assert misplaced({"new": (was, there(1))}, near, "pool-1")[0] == {}
-    assert misplaced({"new": (("old",), there(1))}, {"old": here(1)}, "pool-1")[0] == {"old": "new"}
+    assert misplaced({"new": (was, remote(1))}, near, "pool-1")[0] == {}
+    assert misplaced({"new": (("old",), remote(1))}, {"old": here(1)}, "pool-1")[0] == {"old": "new"}
 
 
 def test_hosts_that_have_changed_names_are_renamed_one_after_the_other() -> None:
-    far_backups, two = there(1), [RemoteBackup(name(2), "two", "complete")]
+    far_backups, two = remote(1), [RemoteBackup(name(2), "two", "complete")]
     far = {"b": (("a", "aside"), far_backups), "a": (("b",), two)}
     a, b = here(1), LocalHost([LocalBackup(name(2), "two", "complete")], MARK, is_known=True)
     assert misplaced(far, {"a": a, "b": b}, "pool-1")[0] == {"a": "b", "b": "a"}
@@ -251,4 +263,4 @@ def test_hosts_that_have_changed_names_are_renamed_one_after_the_other() -> None
 
 
 def test_a_host_that_this_pool_has_under_another_name_is_found() -> None:
-    assert misplaced({"web1": ((), there(1, 2))}, {"mine": here(1), "web1": here(2)}, "pool-1") == ({}, {"web1": "mine"})
+    assert misplaced({"web1": ((), remote(1, 2))}, {"mine": here(1), "web1": here(2)}, "pool-1") == ({}, {"web1": "mine"})

@@ -33,7 +33,7 @@ def scanned(path: Path, buffer_size: int = BUFFER_SIZE) -> list[LinkedInode]:
         return list(linked_inodes(fd, buffer_size))
 
 
-def found(path: Path) -> Counter[tuple[int, int, bytes]]:
+def names_by_find(path: Path) -> Counter[tuple[int, int, bytes]]:
     """(inode, links, path) of every name of a linked file, says find."""
     done = work("find", path, "-links", "+1", "!", "-type", "d", "-printf", "%i %n %P\\0")
     rows = (row.split(b" ", 2) for row in os.fsencode(done.stdout).split(b"\0")[:-1])
@@ -61,7 +61,7 @@ def fill(top: Path, folders: int = 40, files: int = 25) -> None:
 @pytest.mark.parametrize("buffer_size", [SMALLEST_BUFFER, SMALLEST_BUFFER + 1001, 65536, BUFFER_SIZE])
 def test_every_linked_inode_is_found_with_all_its_names_wherever_a_buffer_ends(shared_btrfs: Path, buffer_size: int) -> None:
     fill(shared_btrfs)
-    assert named(shared_btrfs, scanned(shared_btrfs, buffer_size)) == found(shared_btrfs) != Counter()
+    assert named(shared_btrfs, scanned(shared_btrfs, buffer_size)) == names_by_find(shared_btrfs) != Counter()
 
 
 def test_linked_symlinks_fifos_sockets_and_devices_are_found_and_folders_are_not(shared_btrfs: Path) -> None:
@@ -72,8 +72,8 @@ def test_linked_symlinks_fifos_sockets_and_devices_are_found_and_folders_are_not
     os.mknod(shared_btrfs / "socket", 0o140600)
     for name in ("symlink", "fifo", "device", "socket"):
         os.link(shared_btrfs / name, shared_btrfs / "folder" / name, follow_symlinks=False)
-    assert named(shared_btrfs, scanned(shared_btrfs)) == found(shared_btrfs)
-    assert len(found(shared_btrfs)) == 8
+    assert named(shared_btrfs, scanned(shared_btrfs)) == names_by_find(shared_btrfs)
+    assert len(names_by_find(shared_btrfs)) == 8
 
 
 def test_names_with_newlines_and_bytes_that_are_no_utf8_come_as_they_are(shared_btrfs: Path) -> None:
@@ -92,7 +92,7 @@ def test_an_inode_with_thousands_of_names_in_one_folder_has_them_all(shared_btrf
     for number in range(3000):
         folder = shared_btrfs / "other" if number % 2 else shared_btrfs
         (folder / f"{number:04}{'n' * 100}").hardlink_to(shared_btrfs / "one")
-    assert named(shared_btrfs, scanned(shared_btrfs, SMALLEST_BUFFER)) == found(shared_btrfs)
+    assert named(shared_btrfs, scanned(shared_btrfs, SMALLEST_BUFFER)) == names_by_find(shared_btrfs)
     dumped = work("btrfs", "inspect-internal", "dump-tree", "-t", subvolume_id(shared_btrfs), device(shared_btrfs)).stdout
     assert "INODE_EXTREF" in dumped  # otherwise this test proves nothing
 
@@ -107,13 +107,13 @@ def test_a_folder_deeper_than_a_path_can_be_long_has_its_path(shared_btrfs: Path
     os.close(os.open("one", os.O_CREAT, dir_fd=fd))
     os.link("one", "two", src_dir_fd=fd, dst_dir_fd=fd)
     os.close(fd)
-    assert named(shared_btrfs, scanned(shared_btrfs)) == found(shared_btrfs)
+    assert named(shared_btrfs, scanned(shared_btrfs)) == names_by_find(shared_btrfs)
 
 
 def test_a_file_whose_content_looks_like_items_of_the_tree_changes_nothing(shared_btrfs: Path) -> None:
     """Inline data is in the tree. Here it holds headers and INODE_ITEMs with many links: of numbers far away, and of real ones."""
     fill(shared_btrfs, folders=3)
-    expected = found(shared_btrfs)
+    expected = names_by_find(shared_btrfs)
     for number, objectid in enumerate([257, 300, 2**40, 2**64 - 300]):
         item = HEADER.pack(7, objectid, 0, 1, 160) + INODE.pack(7, 7, 9, 9, 0, 5, 0, 0, 0o100644)
         for shift in range(8):
@@ -133,7 +133,7 @@ def test_a_deleted_file_that_is_still_open_is_not_linked(shared_btrfs: Path) -> 
 
 def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_passed_over(shared_btrfs: Path) -> None:
     fill(shared_btrfs / "old", folders=200)
-    before = found(shared_btrfs)
+    before = names_by_find(shared_btrfs)
     snapshot = shared_btrfs / "snapshot"
     work("btrfs", "filesystem", "sync", shared_btrfs)
     work("btrfs", "-q", "subvolume", "snapshot", shared_btrfs, snapshot)
@@ -143,7 +143,7 @@ def test_since_a_generation_what_was_linked_later_is_found_and_most_of_the_rest_
     work("btrfs", "filesystem", "sync", snapshot)
     with opened(snapshot) as fd:
         by_name = {each.ino: each for each in linked_inodes(fd, since=created(snapshot))}
-    linked = {ino for ino, _, _ in found(snapshot) - before}  # read afterwards: reading a folder changes its access time
+    linked = {ino for ino, _, _ in names_by_find(snapshot) - before}  # read afterwards: reading a folder changes its access time
     assert len(linked) == 2 * 3 + 4
     assert linked <= by_name.keys()
     assert len(by_name) < len(before) / 8
@@ -166,7 +166,7 @@ def test_names_of_an_inode_that_is_passed_over_are_not_taken_for_another_s(share
     work("btrfs", "filesystem", "sync", snapshot)
     with opened(snapshot) as fd:
         later = list(linked_inodes(fd, since=created(snapshot)))
-        truth = {(ino, name) for ino, _, name in found(snapshot)}
+        truth = {(ino, name) for ino, _, name in names_by_find(snapshot)}
         numbers = {(each.ino, name) for each in later for _, name in each.names}
     assert numbers <= truth
     assert {ino for ino, _ in truth} == {each.ino for each in later}

@@ -32,7 +32,7 @@ class Drew:
     """A picture, u8[h, w, 3], and the output; for the peer also the exception that ended it."""
 
     image: NDArray[Any] | None
-    said: str
+    output: str
     failed: str = ""
 
 

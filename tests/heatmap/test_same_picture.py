@@ -69,7 +69,7 @@ def see_the_same(read: Read, folder: Path, python: str = DEBIANS_PYTHON) -> list
     for words, drew in zip(asked, theirs, strict=True):
         mine = ours(words, folder / "ours.png")
         assert drew.failed == "", words
-        assert mine.said == drew.said
+        assert mine.output == drew.output
         assert drew.image is not None
         assert mine.image is not None
         assert mine.image.shape == drew.image.shape

@@ -55,7 +55,7 @@ WANTS = "/etc/systemd/system/timers.target.wants"
 NEWER = "sed -i 's/__version__ = .*/__version__ = \"9.9\"/' btrkeep/__init__.py"
 
 
-def told(*steps: str) -> dict[str, Done]:
+def results_of(*steps: str) -> dict[str, Done]:
     """Runs the steps on this machine apart from it, where nothing is installed; by their text."""
     done = run_here([SET_UP, *steps], {"PYTHON": "/python"})
     assert done[0].status == 0, str(done[0])
@@ -98,7 +98,7 @@ def test_shellcheck_finds_nothing() -> None:
 
 
 def test_a_dry_run_says_what_an_installation_then_does_and_changes_nothing() -> None:
-    done = told(
+    done = results_of(
         LOOK,
         "./install.sh --no-packages --dry-run",
         LOOK,
@@ -120,7 +120,7 @@ def test_a_dry_run_says_what_an_installation_then_does_and_changes_nothing() -> 
 
 
 def test_again_it_changes_nothing_and_an_upgrade_replaces_what_there_was() -> None:
-    done = told(
+    done = results_of(
         "./install.sh --no-packages; echo '# mine' >>/etc/btrkeep/main.toml",
         LOOK,
         "./install.sh --no-packages",
@@ -138,7 +138,7 @@ def test_again_it_changes_nothing_and_an_upgrade_replaces_what_there_was() -> No
 
 def test_an_upgrade_that_cannot_be_built_or_does_not_run_leaves_the_old_version_at_work() -> None:
     look = f"{LOOK} | grep -v ^/etc; backupd x"
-    done = told(
+    done = results_of(
         "./install.sh --no-packages",
         look,
         f"{NEWER}; touch /no-network; ./install.sh --no-packages",
@@ -161,7 +161,7 @@ def test_a_version_at_work_stays_until_it_is_done_and_nothing_is_removed_under_i
     at_work = (
         'old=$(readlink -f /opt/btrkeep/current); (exec -a "$old/bin/python" sleep 100) </dev/null >/dev/null 2>&1 & echo $! >/pid'
     )
-    done = told(
+    done = results_of(
         "./install.sh --no-packages",
         at_work,
         f"{NEWER}; ./install.sh --no-packages; ls /opt/btrkeep/versions",
@@ -178,7 +178,7 @@ def test_a_version_at_work_stays_until_it_is_done_and_nothing_is_removed_under_i
 def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
     of_others = "-path '/opt/*/*' ! -path '/opt/btrkeep/*'"
     look = f"find /opt /usr/local /etc /var/lib /var/cache /run -xdev {of_others} -prune -o -print | sort"
-    done = told(
+    done = results_of(
         look,
         "./install.sh --no-packages && mkdir -p /var/lib/btrkeep/main && touch /var/lib/btrkeep/main/catalogue.sqlite",
         f"touch /etc/btrkeep/id_ed25519; mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@main.timer; "
@@ -207,7 +207,7 @@ def test_uninstalled_nothing_of_it_is_left_but_data_and_configuration() -> None:
 
 def test_installed_again_it_names_the_pools_that_are_configured_and_off() -> None:
     hosts = 'printf \'[pool]\\npath = "/srv"\\n[host.here]\\npaths = ["/etc"]\\n\' >/etc/btrkeep/other.toml'
-    done = told(
+    done = results_of(
         "./install.sh --no-packages",
         f"{hosts}; ./install.sh --uninstall; ./install.sh --no-packages",
         f"mkdir -p {WANTS}; ln -s /x {WANTS}/btrkeep-backup@other.timer; ./install.sh --no-packages",
@@ -221,7 +221,7 @@ def test_installed_again_it_names_the_pools_that_are_configured_and_off() -> Non
 
 
 def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalled() -> None:
-    done = told(
+    done = results_of(
         "./install.sh --no-packages",
         "mkdir -p /opt/btrkeep/pool/hosts /opt/btrkeep/state; touch /opt/btrkeep/pool/hosts/backup /opt/btrkeep/state/catalogue",
         "./install.sh --uninstall",
@@ -235,7 +235,7 @@ def test_a_pool_and_a_catalogue_in_the_folder_of_the_programs_are_not_uninstalle
 def test_packages_are_asked_of_apt_and_other_distributions_get_a_clear_line() -> None:
     asks = "mkdir -p /fake; printf '#!/bin/sh\\necho \"$*\" >>/asked\\n[ -e /apt-works ]\\n' >/fake/apt-get; chmod +x /fake/apt-get"
     none = "printf '#!/bin/sh\\n' >/fake/dpkg-query; chmod +x /fake/dpkg-query"
-    done = told(
+    done = results_of(
         f"{asks}; {none}",
         "PATH=/fake:$PATH ./install.sh",
         "cat /asked; ls /opt/btrkeep",
@@ -257,7 +257,7 @@ def test_without_a_network_it_lists_what_is_missing_and_changes_nothing() -> Non
     """A folder with a file for each pin is accepted; pip checks the content of the files, in test_trees.py."""
     pinned = [pin for lock in ("build", "install", "documentation") for pin, _ in pins(lock) if pin.name != "numpy"]
     files = [f"{pin.name.replace('-', '_')}-{next(iter(pin.specifier)).version}-py3.whl" for pin in pinned]
-    done = told(
+    done = results_of(
         LOOK,
         "./install.sh --offline",
         "./install.sh --offline --wheels /nowhere",
@@ -278,7 +278,7 @@ def test_without_a_network_it_lists_what_is_missing_and_changes_nothing() -> Non
 
 def test_timers_are_enabled_only_when_asked_and_only_for_a_pool_that_is_configured() -> None:
     wants = f"ls {WANTS} | grep btrkeep || true"
-    done = told(
+    done = results_of(
         "./install.sh --no-packages --enable main",
         "./install.sh --no-packages",
         wants,
@@ -301,7 +301,7 @@ def test_the_dashboard_is_told_where_the_state_folder_is_and_what_is_configured_
         """"select json_extract(value, '$.web.listen') from about where name = 'published'" """
     )
     write = """mkdir -p /etc/btrkeep; printf '[pool]\\npath = "/srv/backup"\\nstate = "/srv/state"\\n[web]\\nlisten = "%s"\\n' """
-    done = told(
+    done = results_of(
         f"{write} 127.0.0.1:9000 >/etc/btrkeep/main.toml",
         "./install.sh --no-packages; ! ls -A /srv/state",
         "./install.sh --no-packages --web main",
@@ -322,7 +322,7 @@ def test_an_upgrade_migrates_the_catalogue_and_keeps_a_copy_of_the_old_one() -> 
     copy = f"{folder}/catalogue.sqlite.before-{following:04}"
     add = f"echo 'ALTER TABLE run ADD COLUMN note TEXT;' >btrkeep/catalogue/schema/{following:04}.sql"
     count = f"sed -i 's/^SCHEMA_VERSION = .*/SCHEMA_VERSION = {following}/' btrkeep/catalogue/tables.py"
-    done = told(
+    done = results_of(
         f"mkdir -p {folder}; PYTHONPATH=/source {shlex.quote(sys.executable)} -c {shlex.quote(make)}",
         version.format(f"{folder}/catalogue.sqlite"),
         "./install.sh --no-packages",
@@ -346,7 +346,7 @@ def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> Non
     asks = f"{shlex.quote(sys.executable)} -P -c 'from btrkeep.config import page; print(page(\"monitoring\"))'"
     named = f"mkdir -p /elsewhere; cp -R btrkeep /elsewhere/; cd /; PYTHONPATH=/elsewhere {asks}"
     manual = "man -M /usr/local/share/man -w 5 btrkeep.toml"
-    done = told(
+    done = results_of(
         "./install.sh --no-packages",
         named,
         f"cat $({named}); {manual}",
@@ -367,7 +367,7 @@ def test_the_documentation_is_where_messages_say_and_goes_with_the_rest() -> Non
 def test_on_a_bare_machine_a_dry_run_says_all_without_a_complaint_about_what_would_be_installed() -> None:
     none = "printf '#!/bin/sh\\n' >/fake/dpkg-query; chmod +x /fake/dpkg-query"
     dry = "unset PYTHON; PATH=/fake:$PATH ./install.sh --dry-run"
-    done = told(
+    done = results_of(
         f"mkdir -p /fake; {none}; rm -f $(type -ap python3); ! python3 -V",
         LOOK,
         dry,

@@ -175,10 +175,10 @@ def test_the_dashboards_user_is_answered_and_others_are_not(served: Booted) -> N
 
 
 def test_the_hardened_root_service_sees_what_root_sees(served: Booted) -> None:
-    def found(name: str) -> set[str]:
+    def finding_names(name: str) -> set[str]:
         return {finding["name"] for finding in json.loads(served.read(name))["findings"]}
 
-    assert found("doctor-inside") == found("doctor-outside")
+    assert finding_names("doctor-inside") == finding_names("doctor-outside")
     blind = {row["name"] for row in json.loads(served.read("doctor-inside"))["not_looked_at"]}
     assert blind == {"clock"}, "its sandbox keeps it from asking the kernel, and that is no clock that is well"
     assert "policy" in json.loads(served.read("planned"))

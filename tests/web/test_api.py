@@ -25,9 +25,9 @@ def document(web: Dashboard) -> dict[str, Any]:
     return dict(json.loads(web.ask("GET", f"{ROOT}/openapi.json").body))
 
 
-def told(web: Dashboard, path: str, who: str = OPERATOR) -> Any:
+def api_answer(web: Dashboard, path: str, who: str = OPERATOR) -> Any:
     answer = web.get(f"{ROOT}{path}", who)
-    assert answer.status == 200, (path, answer.status, answer.text, web.said[-2000:])
+    assert answer.status == 200, (path, answer.status, answer.text, web.log_text[-2000:])
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.body.isascii()
     return json.loads(answer.body)
@@ -71,7 +71,7 @@ SIMPLE = sorted(
 
 @pytest.mark.parametrize("path", SIMPLE)
 def test_what_is_answered_is_what_the_document_says(site: Dashboard, path: str) -> None:
-    see_schema(site, path, told(site, path))
+    see_schema(site, path, api_answer(site, path))
 
 
 def see_schema(web: Dashboard, path: str, answer: Any, method: str = "get") -> None:
@@ -106,7 +106,7 @@ def test_each_field_of_an_answer_has_its_unit_and_the_meaning_of_null_in_the_doc
 
 
 def test_hosts_are_those_of_the_catalogue(site: Dashboard) -> None:
-    first, second = told(site, "/hosts"), told(site, "/hosts?page=2")
+    first, second = api_answer(site, "/hosts"), api_answer(site, "/hosts?page=2")
     assert site.made
     assert [row["host"] for row in (*first["rows"], *second["rows"])] == sorted((*site.made.hosts, *site.made.fetched))
     for row in first["rows"][:20]:
@@ -120,7 +120,7 @@ def test_hosts_are_those_of_the_catalogue(site: Dashboard) -> None:
 
 
 def test_a_search_finds_what_a_filter_leaves_and_sorts_it(site: Dashboard) -> None:
-    answer = told(site, "/hosts?q=web+example&sort=-size&state=ok")
+    answer = api_answer(site, "/hosts?q=web+example&sort=-size&state=ok")
     sizes = [row["size"] for row in answer["rows"]]
     assert len(sizes) > 5
     assert sizes == sorted(sizes, reverse=True)
@@ -163,8 +163,8 @@ def test_a_customer_sees_his_hosts_and_no_trace_of_others(site: Dashboard) -> No
         answer = site.get(f"{ROOT}{path}", CUSTOMER)
         assert answer.status in (200, 403), (path, answer.text)
         assert not [name for name in others if f"{name}00" in answer.text], path
-    assert told(site, "/hosts", CUSTOMER)["total"] == 24
-    assert told(site, "/runs?limit=500", CUSTOMER)["runs"]
+    assert api_answer(site, "/hosts", CUSTOMER)["total"] == 24
+    assert api_answer(site, "/runs?limit=500", CUSTOMER)["runs"]
     assert site.get(f"{ROOT}/hosts/mail0002.example.org", CUSTOMER).status == 404
     assert site.get(f"{ROOT}/hosts/web0000.example.org", CUSTOMER).status == 200
     [[number]] = rows(site, "SELECT id FROM run WHERE host = 'mail0002.example.org' LIMIT 1")
@@ -173,7 +173,7 @@ def test_a_customer_sees_his_hosts_and_no_trace_of_others(site: Dashboard) -> No
 
 
 def test_a_viewer_changes_nothing(shop: Dashboard) -> None:
-    [backup] = [backup["name"] for backup in told(shop, "/hosts/shop/backups")["backups"]][:1]
+    [backup] = [backup["name"] for backup in api_answer(shop, "/hosts/shop/backups")["backups"]][:1]
     for path in (f"/hosts/shop/backups/{backup}/hold", f"/hosts/shop/backups/{backup}/release", "/hosts/shop/run"):
         assert post(shop, path, {"why": "x"} if path.endswith("hold") else None, VIEWER).status == 403
 
@@ -185,7 +185,7 @@ def post(web: Dashboard, path: str, body: Any = None, who: str = OPERATOR) -> An
 
 
 def test_a_session_reads_and_writes_only_with_its_csrf_token(shop: Dashboard) -> None:
-    name = told(shop, "/hosts/shop/backups")["backups"][0]["name"]
+    name = api_answer(shop, "/hosts/shop/backups")["backups"][0]["name"]
     path, words = f"{ROOT}/hosts/shop/backups/{name}/hold", {"Cookie": shop.cookie, "Content_Type": "application/json"}
     assert shop.ask("GET", f"{ROOT}/hosts", Cookie=shop.cookie).status == 200
     refused = shop.ask("POST", path, "{}", **words)
@@ -235,7 +235,7 @@ def test_a_body_that_does_not_fit_is_refused(shop: Dashboard, body: str, kind: s
 def test_a_folder_is_listed_as_find_does(shop: Dashboard) -> None:
     assert shop.nights
     folder = os_bytes(shop.nights.source) + b"/names"
-    listing = told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}&sort=size")
+    listing = api_answer(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}&sort=size")
     real = os_bytes(shop.nights.data("shop", shop.nights.source / "names"))
     process = subprocess.run(["find", real, "-mindepth", "1", "-printf", "%f\\0%s\\0%i\\0"], capture_output=True, check=True)
     parts = process.stdout.split(b"\0")[:-1]
@@ -247,7 +247,7 @@ def test_a_folder_is_listed_as_find_does(shop: Dashboard) -> None:
     assert {unquote_to_bytes(entry["name_encoded"]) for entry in odd} == {name for name in names if not is_utf8(name)} != set()
     for entry in odd:
         assert (
-            told(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}/{entry['name_encoded']}")["entry"]["inode"]
+            api_answer(shop, f"/hosts/shop/files?path={quote_from_bytes(folder)}/{entry['name_encoded']}")["entry"]["inode"]
             == entry["inode"]
         )
     see_schema(shop, "/hosts/{host}/files", listing)
@@ -291,10 +291,10 @@ def test_versions_and_differences_of_a_file(shop: Dashboard) -> None:
     assert shop.nights
     first, *_, last = shop.nights.names("shop")
     path = f"{shop.nights.source}/prices.txt"
-    history = told(shop, f"/hosts/shop/versions?path={path}")
+    history = api_answer(shop, f"/hosts/shop/versions?path={path}")
     assert [version["first"] for version in history["versions"]] == shop.nights.names("shop")
     see_schema(shop, "/hosts/{host}/versions", history)
-    compared = told(shop, f"/hosts/shop/compare?path={path}&before={first}&after={last}")
+    compared = api_answer(shop, f"/hosts/shop/compare?path={path}&before={first}&after={last}")
     see_schema(shop, "/hosts/{host}/compare", compared)
     assert [line["text"] for line in compared["text"] if line["what"] == "added"] == ["black tea 4.80"]
 
@@ -307,24 +307,24 @@ def test_a_run_that_was_asked_for_is_followed_to_its_end(shop: Dashboard) -> Non
     ended_task = ended(shop, job)
     assert (ended_task["state"], ended_task["exit"], ended_task["host"]) == ("done", 0, "lab")
     see_schema(shop, "/tasks/{task}", ended_task)
-    listed = told(shop, "/tasks", CUSTOMER)["tasks"]
+    listed = api_answer(shop, "/tasks", CUSTOMER)["tasks"]
     assert job in [task["job"] for task in listed]
-    see_schema(shop, "/tasks", told(shop, "/tasks"))
-    every = [task["job"] for task in told(shop, "/tasks")["tasks"]]
-    page, pages = told(shop, "/tasks?limit=1"), list[str]()
+    see_schema(shop, "/tasks", api_answer(shop, "/tasks"))
+    every = [task["job"] for task in api_answer(shop, "/tasks")["tasks"]]
+    page, pages = api_answer(shop, "/tasks?limit=1"), list[str]()
     while True:
         pages += [task["job"] for task in page["tasks"]]
         if page["next"] is None:
             break
         assert page["next"] == pages[-1]
-        page = told(shop, f"/tasks?limit=1&before={page['next']}")
+        page = api_answer(shop, f"/tasks?limit=1&before={page['next']}")
     assert pages == every
 
 
 def ended(web: Dashboard, job: str) -> Any:
     """The task, when it is over."""
     end = time.monotonic() + 30
-    while (task := told(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
+    while (task := api_answer(web, f"/tasks/{job}"))["state"] in ("queued", "running"):
         assert time.monotonic() < end
         time.sleep(0.2)
     return task

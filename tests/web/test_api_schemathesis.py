@@ -38,4 +38,4 @@ def test_the_api_keeps_what_its_document_says(shop: Dashboard, tmp_path: Path) -
         cwd=tmp_path,
     )
     assert "Tested: " in done.stdout, done.stdout
-    assert "Traceback" not in shop.said, shop.said
+    assert "Traceback" not in shop.log_text, shop.log_text

@@ -96,7 +96,7 @@ def test_a_download_that_the_client_cancels_leaves_nothing_behind(web: Dashboard
         assert line.recv(1000).startswith(b"HTTP/1.1 200")
         wait_until(lambda: of_downloads(pids[0]) and held(pids[0]) != before[0])  # otherwise this test would prove nothing
     wait_until(lambda: all(map(is_no_more, map(held, pids), before)) and not any(map(of_downloads, pids)))
-    assert "Traceback" not in web.said + web.service.said
+    assert "Traceback" not in web.log_text + web.service.log_text
 
 
 def is_no_more(now: tuple[int, int, int], before: tuple[int, int, int]) -> bool:

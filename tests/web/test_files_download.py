@@ -163,7 +163,7 @@ def test_a_client_that_goes_away_ends_the_work(olga: Visitor, service: FakeServi
     while (answer := olga.get(address)).status == 429 and time.monotonic() < end:
         time.sleep(0.05)
     assert answer.body == b"after"
-    assert "Traceback" not in olga.web.said
+    assert "Traceback" not in olga.web.log_text
 
 
 @pytest.mark.parametrize("how", ["it says so", "it is killed"])
@@ -180,8 +180,8 @@ def test_what_breaks_midway_is_no_whole_file_for_any_client(
     assert len(exception_info.value.partial) <= 2 * len(PIECE)
     came = raw(olga.web, request(olga, address))
     assert not came.endswith(b"0\r\n\r\n")
-    assert "failed midway: " + ("the disk is broken" if end else "the root service ended") in olga.web.said
-    assert "Traceback" not in olga.web.said
+    assert "failed midway: " + ("the disk is broken" if end else "the root service ended") in olga.web.log_text
+    assert "Traceback" not in olga.web.log_text
 
 
 def test_an_archive_over_a_protocol_without_ends_is_refused(olga: Visitor, service: FakeService, address: str) -> None:

@@ -292,13 +292,13 @@ class Server:
             self.port = free.getsockname()[1]
         places = {"--state": settings.state, "--data": settings.data, "--socket": settings.socket, "--login": settings.logins}
         words = ("--pool", "demo", *(word for pair in places.items() for word in pair))
-        self.said = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
+        self.error_output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the server
         self.logins = subprocess.Popen(
-            [*program, *map(str, words), "logins"], stderr=self.said, env={**os.environ, **readable().environment}, cwd="/"
+            [*program, *map(str, words), "logins"], stderr=self.error_output, env={**os.environ, **readable().environment}, cwd="/"
         )
         self.process = subprocess.Popen(
             [*program, *map(str, words), "--listen", f"127.0.0.1:{self.port}"],
-            stderr=self.said,
+            stderr=self.error_output,
             env={**os.environ, **readable().environment},
             cwd="/",
         )
@@ -334,9 +334,9 @@ class Server:
         return data
 
     def log(self) -> str:
-        self.said.flush()
-        self.said.seek(0)
-        return self.said.read()
+        self.error_output.flush()
+        self.error_output.seek(0)
+        return self.error_output.read()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

@@ -58,7 +58,7 @@ def source(pool: Nights) -> Iterator[RequestContext]:
     request_context.close()
 
 
-def told(pool: Nights, *words: str) -> Any:
+def pool_json(pool: Nights, *words: str) -> Any:
     return pool.json(*words, "--now", format_time(NOW))
 
 
@@ -70,7 +70,7 @@ def page_of(source: RequestContext, host: str) -> HostPage:
 
 def test_hosts_are_as_status_says(pool: Nights, source: RequestContext) -> None:
     rows = {row.host: row for row in host_list(source, EVERYBODY, Query()).rows}
-    for host in told(pool, "status")["hosts"]:
+    for host in pool_json(pool, "status")["hosts"]:
         row = rows.pop(host["host"])
         assert row.state == host["state"]
         assert row.last_complete is not None
@@ -85,7 +85,7 @@ def test_hosts_are_as_status_says(pool: Nights, source: RequestContext) -> None:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: str) -> None:
-    answer = told(pool, "list", host)
+    answer = pool_json(pool, "list", host)
     shown = list(reversed(page_of(source, host).backups))
     assert [(row.name, row.state, format_time(row.started), row.duration) for row in shown] == [
         (row["name"], row["state"], row["started"], row["duration"]) for row in answer
@@ -101,7 +101,7 @@ def test_backups_are_as_list_says(pool: Nights, source: RequestContext, host: st
 def test_each_backup_is_kept_for_the_reasons_of_retention_explain(pool: Nights, source: RequestContext, host: str) -> None:
     page = page_of(source, host)
     shown = {backup.name: backup for backup in page.backups}
-    answer = told(pool, "retention", "explain", host)
+    answer = pool_json(pool, "retention", "explain", host)
     assert [row["name"] for row in answer] == sorted(filter(None, shown))
     for decision in answer:
         row = shown[decision["name"]]
@@ -123,7 +123,7 @@ def test_the_calendar_has_the_letters_of_the_strip_on_a_terminal(pool: Nights, s
 
 
 def test_runs_are_as_log_says(pool: Nights, source: RequestContext) -> None:
-    (answer,) = told(pool, "log", "web1")
+    (answer,) = pool_json(pool, "log", "web1")
     (shown,) = page_of(source, "web1").runs
     assert (shown.outcome, shown.exit_code, shown.meaning, shown.error, shown.attempts, shown.literal_bytes) == tuple(
         answer[key] for key in ("outcome", "exit_code", "meaning", "error", "attempts", "literal_bytes")
@@ -139,7 +139,7 @@ def test_a_host_that_was_given_up_is_in_doubt_until_the_pool_is_asked(pool: Nigh
     try:
         source = RequestContext(Settings("main", pool.state, pool.state, pool.state), Caches())
         assert page_of(source, "gone").in_doubt
-        asked = host_page(source, EVERYBODY, "gone", told(pool, "retention", "explain", "gone"))
+        asked = host_page(source, EVERYBODY, "gone", pool_json(pool, "retention", "explain", "gone"))
         source.close()
         assert asked
         assert not asked.in_doubt

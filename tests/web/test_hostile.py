@@ -104,11 +104,11 @@ def test_another_name_in_the_host_header_is_refused(site: Dashboard, host: str) 
 
 @pytest.mark.parametrize("path", ["/login", "/healthz", "/api/v1/hosts", "/static/app.js", "/nothing"])
 def test_a_name_that_none_can_be_is_refused_too_and_fills_no_journal(site: Dashboard, path: str) -> None:
-    before = site.said
+    before = site.log_text
     for name in ("evil" * 16, f"evil.{'x' * 5000}"):
         answer = site.ask("GET", path, Host=name)
         assert (answer.status, "has another name" in answer.text, "evil" in answer.text) == (400, True, False)
-    assert "Traceback" not in site.said.removeprefix(before)
+    assert "Traceback" not in site.log_text.removeprefix(before)
 
 
 def test_what_a_client_says_of_a_proxy_is_not_believed(site: Dashboard) -> None:
@@ -199,7 +199,11 @@ def test_no_parameter_makes_a_page_fail(site: Dashboard, data: st.DataObject) ->
     query = "&".join(f"{name}={raw(value)}" for name, value in values.items())
     answer = with_cookie(site, f"{path}?{query}")
     # 502 and 503: there is no root service here, and the page must say so.
-    assert answer.status < 500 or (answer.status in (502, 503) and "root service" in answer.text), (path, query, site.said[-1500:])
+    assert answer.status < 500 or (answer.status in (502, 503) and "root service" in answer.text), (
+        path,
+        query,
+        site.log_text[-1500:],
+    )
 
 
 _RULES: dict[str, list[tuple[str, str]]] = {}
@@ -266,4 +270,4 @@ def test_passwords_and_tokens_are_nowhere_in_the_log(site: Dashboard) -> None:
     site.log_in()
     site.ask("GET", "/login?name=x&password=hunter2hunter2")
     for secret in (PASSWORD, *site.tokens.values()):
-        assert secret not in site.said
+        assert secret not in site.log_text

@@ -139,13 +139,13 @@ def together(count: int, ask: Callable[[], object]) -> list[object]:
     """The results of that many parallel threads; an OperatorError as its message."""
     rows: list[object] = []
 
-    def one() -> None:
+    def try_once() -> None:
         try:
             rows.append(ask())
         except OperatorError as error:
             rows.append(error.message)
 
-    threads = [threading.Thread(target=one) for _ in range(count)]
+    threads = [threading.Thread(target=try_once) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -36,7 +36,7 @@ def facts(last: datetime | None) -> HostFacts:
     return HostFacts(last, last, 1, 1, 1, "complete", None, (), 1, last, "complete", None)
 
 
-def known(
+def hosts_with(
     hosts: Sequence[HostConfig], runs: Sequence[HostRuns], now: datetime = MORNING, alive: frozenset[int] = frozenset()
 ) -> NightFacts:
     """All hosts had their last complete backup two nights ago, except for the given runs."""
@@ -65,7 +65,7 @@ def test_a_night_is_told_in_one_sentence() -> None:
     runs = [tried(name, "20 22:10", "20 22:20") for name in names if name != "web7"]
     runs += [tried("web1", "20 22:00", "20 22:01"), tried("web313", "21 03:00", "21 03:41")]
     runs += [tried("web7", "20 23:00", "20 23:01", "failed"), tried("db1", "20 23:00", "20 23:01", "failed")]
-    night = only(nights_of(known(named(*names, "db1"), runs)))
+    night = only(nights_of(hosts_with(named(*names, "db1"), runs)))
     assert night.sentence == "312 of 314 hosts complete between 22:00 and 03:41; 2 failed: db1, web7"
     assert (night.day, night.going_on, night.complete, night.expected) == ("2026-11-20", False, 312, 314)
     assert night.new_bytes == 1000 * len(runs)
@@ -77,13 +77,13 @@ def test_the_best_run_of_a_host_counts() -> None:
         tried("a", "21 02:00", "21 02:05"),
         tried("a", "21 04:00", "21 04:01", "failed"),
     ]
-    assert only(nights_of(known(named("a"), runs))).sentence == "1 of 1 host complete between 22:00 and 04:01"
+    assert only(nights_of(hosts_with(named("a"), runs))).sentence == "1 of 1 host complete between 22:00 and 04:01"
 
 
 def test_a_host_that_was_not_tried_is_missed_in_the_morning_and_pending_in_the_night() -> None:
     hosts, runs = named("a", "b"), [tried("a", "20 22:00", "20 22:10")]
-    assert only(nights_of(known(hosts, runs))).sentence == "1 of 2 hosts complete between 22:00 and 22:10; 1 not tried: b"
-    tonight = nights_of(known(hosts, runs, at("20 22:30")))[0]
+    assert only(nights_of(hosts_with(hosts, runs))).sentence == "1 of 2 hosts complete between 22:00 and 22:10; 1 not tried: b"
+    tonight = nights_of(hosts_with(hosts, runs, at("20 22:30")))[0]
     assert tonight.going_on
     assert tonight.sentence == "1 of 2 hosts complete so far, since 22:00; 1 to come"
 
@@ -95,27 +95,27 @@ def test_what_runs_is_told_beside_the_night_before() -> None:
         tried("b", "19 22:00", "19 22:20", "partial"),
         tried("a", "20 22:00", None, None, id=7),
     ]
-    tonight, before = nights_of(known(hosts, runs, at("20 22:05"), frozenset({7})))
+    tonight, before = nights_of(hosts_with(hosts, runs, at("20 22:05"), frozenset({7})))
     assert tonight.sentence == "0 of 2 hosts complete so far, since 22:00; 1 running; 1 to come"
     assert before.sentence == "1 of 2 hosts complete between 22:00 and 22:20; 1 partial: b"
     assert (before.going_on, before.day) == (False, "2026-11-19")
 
 
 def test_a_run_whose_process_is_gone_is_partial() -> None:
-    night = only(nights_of(known(named("a"), [tried("a", "20 22:00", None, None, id=7)])))
+    night = only(nights_of(hosts_with(named("a"), [tried("a", "20 22:00", None, None, id=7)])))
     assert [(part.outcome, part.names) for part in night.parts] == [("partial", ("a",))]
 
 
 def test_without_windows_a_night_is_not_cut_at_midnight() -> None:
     hosts = named("a", "b", window=None)
     runs = [tried("a", "20 23:50", "21 00:10"), tried("b", "21 00:10", "21 00:20")]
-    assert only(nights_of(known(hosts, runs))).sentence == "2 of 2 hosts complete between 23:50 and 00:20"
+    assert only(nights_of(hosts_with(hosts, runs))).sentence == "2 of 2 hosts complete between 23:50 and 00:20"
 
 
 def test_without_windows_no_host_is_pending_once_nothing_has_run_for_a_while() -> None:
     hosts, runs = named("a", "b", window=None), [tried("a", "20 22:00", "20 22:10")]
-    assert nights_of(known(hosts, runs, at("20 22:20")))[0].going_on
-    night = only(nights_of(known(hosts, runs, at("20 23:20"))))
+    assert nights_of(hosts_with(hosts, runs, at("20 22:20")))[0].going_on
+    night = only(nights_of(hosts_with(hosts, runs, at("20 23:20"))))
     assert [part.names for part in night.parts if part.outcome != "complete"] == [("b",)]
 
 
@@ -123,7 +123,7 @@ def test_one_host_that_was_run_by_hand_in_the_afternoon_begins_no_night_and_is_t
     hosts = named("a", "b", "c", window=None)
     night = [tried(name, "20 22:00", "20 22:10") for name in "abc"]
     by_hand = tried("a", "21 15:00", "21 15:05", night=False)
-    today, before = nights_of(known(hosts, [*night, by_hand], at("21 16:00")))
+    today, before = nights_of(hosts_with(hosts, [*night, by_hand], at("21 16:00")))
     assert (before.day, before.by_hand, before.complete) == ("2026-11-20", False, 3)
     assert (today.by_hand, today.sentence) == (True, "1 of 1 host complete between 15:00 and 15:05")
 
@@ -131,7 +131,7 @@ def test_one_host_that_was_run_by_hand_in_the_afternoon_begins_no_night_and_is_t
 def test_on_the_first_day_there_is_what_was_run_by_hand_and_no_night_before_the_installation() -> None:
     hosts = named("a", "b", "c")
     runs = [tried("a", "21 10:30", "21 10:40", night=False), tried("b", "21 10:50", "21 10:55", "failed", night=False)]
-    here = replace(known(hosts, runs, at("21 12:00")), facts={}, began=dict.fromkeys("abc", at("21 10:00")))
+    here = replace(hosts_with(hosts, runs, at("21 12:00")), facts={}, began=dict.fromkeys("abc", at("21 10:00")))
     today = only(nights_of(here))
     assert (today.by_hand, today.sentence) == (True, "1 of 2 hosts complete between 10:30 and 10:55; 1 failed: b")
     assert nights_of(replace(here, runs=())) == ()
@@ -151,7 +151,7 @@ def test_on_the_first_day_there_is_what_was_run_by_hand_and_no_night_before_the_
 def test_a_host_is_missed_only_in_nights_in_which_it_was_there_before_the_window_closed() -> None:
     hosts, runs = named("a", "b"), [tried("a", "20 22:00", "20 22:10")]
     for began, expected in (("21 05:59", 2), ("21 06:00", 1), ("21 07:00", 1)):
-        here = replace(known(hosts, runs), began={"b": at(began)})
+        here = replace(hosts_with(hosts, runs), began={"b": at(began)})
         here = replace(here, facts={"a": here.facts["a"]})
         assert only(nights_of(here)).expected == expected, began
 
@@ -159,7 +159,7 @@ def test_a_host_is_missed_only_in_nights_in_which_it_was_there_before_the_window
 def test_a_night_unknown_to_the_catalogue_misses_no_host_and_is_shown_by_its_backups() -> None:
     unknown = [(at("1 00:00"), at("21 07:00"))]
     made = {name: replace(facts(at("20 22:30")), last_complete_finished=at("20 23:00")) for name in "ab"}
-    here = replace(known(named("a", "b", "c"), []), facts=made, unknown=unknown)
+    here = replace(hosts_with(named("a", "b", "c"), []), facts=made, unknown=unknown)
     assert nights_of(here) == ()
     night = only(nights_of(replace(here, runs=runs_of_backups(made, [], unknown))))
     assert night.sentence == "2 of 2 hosts complete between 22:30 and 23:00"
@@ -168,10 +168,10 @@ def test_a_night_unknown_to_the_catalogue_misses_no_host_and_is_shown_by_its_bac
 
 
 def test_a_night_says_which_24_hours_it_is() -> None:
-    assert only(nights_of(known(named("a"), [tried("a", "20 22:00", "20 22:10")]))).about.startswith(
+    assert only(nights_of(hosts_with(named("a"), [tried("a", "20 22:00", "20 22:10")]))).about.startswith(
         "A night is the 24 hours from 22:00"
     )
-    assert "from noon to noon" in only(nights_of(known(named("a", window=None), [tried("a", "20 22:00", "20 22:10")]))).about
+    assert "from noon to noon" in only(nights_of(hosts_with(named("a", window=None), [tried("a", "20 22:00", "20 22:10")]))).about
 
 
 @pytest.mark.parametrize(
@@ -184,21 +184,21 @@ def test_a_night_says_which_24_hours_it_is() -> None:
     ],
 )
 def test_only_who_was_due_is_missed(host: HostConfig, expected: int) -> None:
-    night = only(nights_of(known([*named("a"), host], [tried("a", "20 22:00", "20 22:10")])))
+    night = only(nights_of(hosts_with([*named("a"), host], [tried("a", "20 22:00", "20 22:10")])))
     assert night.expected == expected
 
 
 def test_of_hosts_that_all_failed_some_are_named_and_the_others_counted() -> None:
     names = [f"h{number:03}" for number in range(200)]
-    night = only(nights_of(known(named(*names), [tried(name, "20 22:00", "20 22:01", "failed") for name in names])))
+    night = only(nights_of(hosts_with(named(*names), [tried(name, "20 22:00", "20 22:01", "failed") for name in names])))
     assert night.sentence.endswith("200 failed: h000, h001, h002, h003, h004 and 195 more")
 
 
 def test_a_pool_where_nothing_was_ever_tried_has_no_night() -> None:
     hosts = named("a", window=None)
-    night = only(nights_of(known(hosts, [])))
+    night = only(nights_of(hosts_with(hosts, [])))
     assert night.sentence == "0 of 1 host complete: no run was attempted; 1 not tried: a"
-    assert nights_of(known([], [])) == ()
+    assert nights_of(hosts_with([], [])) == ()
 
 
 @pytest.mark.parametrize(("now", "hours"), [("2026-03-29T12:00", 23), ("2026-10-25T12:00", 25), ("2026-11-21T12:00", 24)])

@@ -293,7 +293,7 @@ def test_what_is_withheld_has_a_reference_that_the_journal_has_with_the_whole_of
         answer = json.loads(site.post("/api/v1/hosts/lab/run").body)
     match = re.search(r"administrator for ([0-9a-f]{8})", answer["hint"])
     assert match, answer
-    (line,) = (line for line in site.web.said.splitlines() if match[1] in line)
+    (line,) = (line for line in site.web.log_text.splitlines() if match[1] in line)
     assert SECRET in line
 
 

@@ -60,15 +60,15 @@ class Kept:
     host: Host
     name: str
     policy: dict[str, Any]
-    there: list[Backup] = field(default_factory=list)
+    in_pool: list[Backup] = field(default_factory=list)
     configured: bool = True
     forgotten: bool = False
 
     def good(self) -> list[Backup]:
-        return [backup for backup in self.there if backup.state == "complete"]
+        return [backup for backup in self.in_pool if backup.state == "complete"]
 
     def find(self, name: str) -> Backup:
-        return next(backup for backup in self.there if backup.label == name)
+        return next(backup for backup in self.in_pool if backup.label == name)
 
 
 def local_days() -> dict[datetime, tuple[str, ...]]:
@@ -96,11 +96,11 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
     def keep(backup: Backup, why: str) -> None:
         by_name.setdefault(backup.label, []).append(why)
 
-    for backup in kept.there:
+    for backup in kept.in_pool:
         if backup.hold and (not backup.hold[0] or now < datetime.fromisoformat(backup.hold[0])):
             keep(backup, "held" + (" until" if backup.hold[0] else ""))
     if not any(kept.policy[rule] for rule in RULES):
-        for backup in kept.there:
+        for backup in kept.in_pool:
             keep(backup, "no retention policy")
         return by_name
     good = kept.good()
@@ -111,7 +111,7 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
     for number, backup in enumerate(good[::-1][: kept.policy["min_keep"]], 1):
         keep(backup, f"min_keep {number} of {kept.policy['min_keep']}")
     bad: dict[tuple[str, int], list[Backup]] = {}
-    for backup in kept.there:
+    for backup in kept.in_pool:
         newer = [other for other in good if other.label > backup.label]
         if backup.state != "complete" and len(newer) < 2 and backup.label not in by_name:
             bad.setdefault((backup.state, len(newer)), []).append(backup)
@@ -120,7 +120,7 @@ def reasons(kept: Kept, now: datetime) -> dict[str, list[str]]:
             keep(backup, f"{state}: {why}")
         for number, backup in enumerate(backups[::-1][: kept.policy["min_keep"]], 1):
             keep(backup, f"{state}: newest {number} of {kept.policy['min_keep']}")
-    for suspect in kept.there:
+    for suspect in kept.in_pool:
         before = [other for other in good if other.label < suspect.label]
         if suspect.state == "suspect" and suspect.label in by_name and before:
             keep(before[-1], f"last complete before the suspect {suspect.label}")
@@ -152,7 +152,7 @@ def back_up(kept: Kept, night: date, moment: datetime) -> bool:
         return kept.host.optional
     shrunk = subject == SMALL and bool(kept.good()) and not kept.good()[-1].small
     state = "failed" if subject == HALF else "suspect" if shrunk else "complete"
-    kept.there.append(Backup(label(moment), moment, state, subject == SMALL))
+    kept.in_pool.append(Backup(label(moment), moment, state, subject == SMALL))
     return state == "complete"
 
 
@@ -161,17 +161,17 @@ def expire(pool: Mapping[str, Kept], now: datetime, words: tuple[str, ...]) -> b
     well = True
     for kept in pool.values():
         why = {} if kept.forgotten else reasons(kept, now)
-        going = [backup for backup in kept.there if backup.label not in why]
+        going = [backup for backup in kept.in_pool if backup.label not in why]
         new = [backup for backup in going if not backup.marked]
-        too_many = len(new) > ENOUGH_GOES and 10 * len(new) > ENOUGH_TENTHS * len(kept.there)
+        too_many = len(new) > ENOUGH_GOES and 10 * len(new) > ENOUGH_TENTHS * len(kept.in_pool)
         if too_many and not kept.forgotten and kept.name not in words:
             well = False
             continue
-        for backup in kept.there:
+        for backup in kept.in_pool:
             backup.marked = (backup.marked or now) if backup in going else None
         if "--limit" not in words:
             grace = hours(kept.policy["grace"])
-            kept.there = [backup for backup in kept.there if not backup.marked or backup.marked + grace > now]
+            kept.in_pool = [backup for backup in kept.in_pool if not backup.marked or backup.marked + grace > now]
     return well
 
 
@@ -238,7 +238,7 @@ def live(nights: Sequence[date]) -> Year:
 def lines(pool: Mapping[str, Kept], now: datetime) -> Iterator[str]:
     for kept in sorted(pool.values(), key=lambda kept: kept.name):
         why = {} if kept.forgotten else reasons(kept, now)
-        for backup in kept.there:
+        for backup in kept.in_pool:
             subject = f"{backup.state}, expired" if backup.marked else backup.state
             yield f"{kept.name} {backup.label}  {subject}: {', '.join(sorted(why.get(backup.label, ['goes'])))}"
 
