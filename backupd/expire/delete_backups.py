@@ -37,10 +37,10 @@ _BROKEN = (errno.EROFS, errno.EIO, errno.ENOSPC)
 
 
 class Deleter:
-    """Deletes the backups of a plan, by host name, the oldest first; at most `limit`, None for all.
+    """Deletes the backups of a plan, by host name; at most `limit`, None for all.
 
-    Without a limit the newest backup of a host is deleted first: its base still exists then, so less of its metadata has to be
-    read.
+    With a limit the oldest backup of a host is deleted first. Without a limit the newest is: its base still exists then, so less of
+    its metadata has to be read.
     """
 
     def __init__(self, context: ExpiryContext, queue: CleanerQueue, plan: Plan, limit: int | None) -> None:
@@ -189,7 +189,8 @@ class Deleter:
 
 
 _READERS = 4
-"""The number of backups that are read at the same time: one alone waits for each of its leaves, and the disks are idle."""
+"""The number of backups that are read at the same time: a single reader waits for each block of metadata, and most disks are idle.
+"""
 
 
 class MetadataReader:
@@ -239,7 +240,7 @@ def _is_readable(path: Path, since: int, pulse: Callable[[], None]) -> bool:
 def _shared_before(own: FinalBackup, other: FinalBackup) -> int:
     """Returns the generation before which all metadata of `own` belongs to the other subvolume too; 0 if none is known.
 
-    The other subvolume must not have been changed since, as `backupd dedupe` changes it.
+    The other subvolume must be unchanged since then; `backupd dedupe`, for example, changes it.
     """
     since = 0
     if other.subvolume.uuid == own.subvolume.parent_uuid:

@@ -138,8 +138,8 @@ class ExpiryRunner:
         return summary
 
     def _steps(self, held: ExitStack) -> None:
-        """The steps in order; `held` gets the resources that they need until the end. Backups requested by name do not depend on
-        the clock.
+        """Runs the steps in order; `held` gets the resources that they need until the end. Backups requested by name do not depend
+        on the clock.
         """
         context, past = self.context, None
         if not self.scope.asked:

@@ -41,7 +41,9 @@ def policy_of(config: Config, host: str, notes: Notes) -> Retention:
 
 
 def read_hosts(pool: Pool, catalogue: Catalogue, config: Config, hosts: Container[str] | None = None) -> Iterator[HostBackups]:
-    """Yields every host of the pool, or these, by name. If the row of a backup is sufficient, only the backup's name is read."""
+    """Yields every host of the pool, or only `hosts`, by name. If the row of a backup is sufficient, only the backup's name is
+    read.
+    """
     common = common_backups(pool, with_initial_copies=True)
     rows: dict[str, dict[str, BackupState]] = {}
     for row in catalogue.states():
@@ -87,7 +89,7 @@ def _facts(
 
 
 def _names(folder: Path, rows: Mapping[str, object]) -> list[str]:
-    """Returns the names that may be backups. Those with a row are not parsed, which saves a tenth of the time of a large plan."""
+    """Returns the names that may be backups. Names with a row are not parsed, which saves a tenth of the time of a large plan."""
     names = (entry.name for entry in os.scandir(folder))
     return [name for name in names if name != WORKING and (name in rows or parse_backup_name(name))]
 

@@ -1,8 +1,8 @@
 """The allocator's mount option while expired backups are deleted: recorded first, switched, and always restored.
 
-The option belongs to the filesystem: if it has another value than the one set by the expiry, another program set it, and it stays.
-The previous value is in POOL/.btrkeep/mount-option.json before anything is switched, so that the next start, or `backupd expire
---restore-mount-option` in a service's ExecStopPost, restores it after a kill.
+The option belongs to the filesystem: if it has another value than the one set by the expiry, another program set it, and it is not
+changed. The previous value is in POOL/.btrkeep/mount-option.json before anything is switched, so that the next start, or `backupd
+expire --restore-mount-option` in a service's ExecStopPost, restores it after a kill.
 """
 
 import json

@@ -212,7 +212,9 @@ def _tar_member(walk_entry: WalkEntry, name: bytes, links: LinkTable, out: "_Gat
 
 
 def _open_seen(walk_entry: WalkEntry) -> int:
-    """Opens a regular file of the walk. A backup is read-only, so it is still one; if it was replaced, no symlink is followed."""
+    """Opens a regular file of the walk. A backup is read-only, so the file is still regular; if it was replaced, no symlink is
+    followed.
+    """
     try:
         return os.open(walk_entry.name, FILE, dir_fd=walk_entry.folder)
     except OSError as error:

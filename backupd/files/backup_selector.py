@@ -44,7 +44,7 @@ class Restorable:
 
 
 def parse_which(text: str) -> tuple[str, str]:
-    """HOST and the selected backup: "web1@2026-11-20T220003Z" is (web1, that name), "web1" is (web1, NEWEST)."""
+    """Parses HOST[@BACKUP]: "web1@2026-11-20T220003Z" is (web1, that name), "web1" is (web1, NEWEST)."""
     host, _, which = text.partition("@")
     return host, which
 

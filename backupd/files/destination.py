@@ -197,7 +197,7 @@ class Destination:
         """Returns a descriptor of a folder below the destination, valid until the next call. Raises OSError: ENOENT, and ENOTDIR
         for a symlink in the path.
 
-        The folders in its path remain open for the next one, except in very deep places: there each thirty-second.
+        The folders in its path remain open for the next call; in very deep places only each thirty-second of them.
         """
         if self._last:
             last, fd = self._last
@@ -294,7 +294,8 @@ class Destination:
             return True
 
     def sync(self) -> None:
-        """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if one lost data.
+        """Syncs what was written, also to filesystems that are mounted below. Raises OSError with the folder if a filesystem lost
+        data.
 
         Entries that are examined afterwards are found by name again, and not through folders that were open before.
         """

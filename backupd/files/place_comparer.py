@@ -1,6 +1,6 @@
-"""Compares a destination with the backup: each name before it is restored, also for a preview that counts, and all afterwards.
-Contents are read on both sides, if possible from the disk and not from memory. Files that share their data on disk, such as
-reflinks, are equal and are not read.
+"""Compares a destination with the backup: each name before it is restored, or counted by a preview, and all names after the
+restore. Contents are read on both sides, if possible from the disk and not from memory. Files that share their data on disk, such
+as reflinks, are equal and are not read.
 """
 
 import os
@@ -161,7 +161,7 @@ def _together(runs: Iterable[Run]) -> Iterator[list[Run]]:
 
 
 def _thread() -> "ThreadPoolExecutor | None":
-    """Returns None if the limit of processes is reached: then one side is read after the other."""
+    """Returns a thread that reads one side; None if the limit of processes is reached: then one side is read after the other."""
     from btrkeep.process.threads import NoThread, running_threads  # slow to import
 
     try:
@@ -207,8 +207,8 @@ def _data_runs_there(fd: int, size: int, position: int) -> Iterator[Run]:
 class PlaceComparer:
     """Compares names of a backup with the destination, decides the action for each, and remembers hard links.
 
-    With `content`, files without other differences are compared by content. `proven`: hashes of the places of files that were read
-    and are equal, of the first million of them: the others are read again.
+    With `content`, files without other differences are compared by content. `proven`: hashes of the places of the first million
+    files that were read and are equal: all other files are read again after the restore.
     """
 
     def __init__(self, to: Destination, overwrite: str | None, content: FileComparer | None = None) -> None:

@@ -301,7 +301,9 @@ class RestoreResult:
     """Privileges that were not restored because they were not requested."""
 
     def add_undeleted(self, to: str, place: Names, undeleted: Iterable[tuple[bytes, str]]) -> None:
-        """Adds temporary names that could not be deleted in the folder at a place below `to`. The next restore tries that again."""
+        """Adds temporary names that could not be deleted in the folder at a place below `to`. The next restore tries again to
+        delete them.
+        """
         for name, why in undeleted:
             self.problems.add(place_path(to, (*place, name)), f"could not delete this temporary file of the restore: {why}")
 

@@ -54,7 +54,7 @@ class Version:
     last_seen: datetime
     """When `last` began."""
     best: str
-    """The backup to restore it from: the newest complete one that has it, otherwise the newest."""
+    """The backup from which to restore it: the newest complete backup that has it, otherwise the newest."""
     states: tuple[str, ...]
     """The states of these backups, each once."""
     changed: tuple[str, ...]
@@ -140,7 +140,9 @@ def key_of(entry: Entry) -> tuple[object, ...]:
 
 
 def changed_fields(before: Entry, after: Entry) -> tuple[str, ...]:
-    """Returns in what two entries of one path differ: kind (and then nothing else), size, mtime, mode, owner, target, device."""
+    """Returns the fields in which two entries of one path differ: kind (and then nothing else), size, mtime, mode, owner, target,
+    device.
+    """
     if before.kind != after.kind:
         return ("kind",)
     pairs = {

@@ -1,7 +1,7 @@
 """Walks the files of a backup: yields each with its open folder, and each folder again after its content.
 
-A grouped walk yields the plain files of a folder together, and on request its symlinks: these are most of a backup, and it is
-faster. Batches of names are for threads that read them.
+A grouped walk yields the plain files of a folder together, and on request its symlinks, which is faster: these are most of a
+backup. Batches of names are for threads that read them.
 """
 
 import os

@@ -37,7 +37,7 @@ Undeleted = dict[bytes, str]
 
 
 class Writer:
-    """Makes names below one destination. `reflinked` and `copied` count bytes; `lost` gets what could not be kept of a name.
+    """Makes names below one destination. `reflinked` and `copied` count bytes; `lost` gets the attributes that could not be kept.
     `undeleted` gets temporary names that could not be deleted, with the reasons.
 
     With `clones` data is shared with the backup if possible; without, it is read and written.
@@ -197,7 +197,7 @@ class Writer:
             raise
 
     def _attempt(self, attribute: str, act: Callable[[], None]) -> None:
-        """Records what this filesystem cannot store; the rest of the name is restored."""
+        """Records an attribute that this filesystem cannot store; the rest of the name is restored."""
         try:
             act()
         except OSError as error:

@@ -108,7 +108,7 @@ class FetchQueue:
         return fetch
 
     def may_refuse(self) -> bool:
-        """Counts a backup that the other pool refuses. Returns False for one too many: then the host ends here."""
+        """Counts a backup that the other pool refuses. Returns False if too many were refused: then fetching the host ends."""
         self._refused += 1
         return self._refused <= _MOST_REFUSED
 
@@ -238,7 +238,7 @@ class HostCopies:
         self.watched.finish(finish)
 
     def _take_some(self, left: FetchQueue, receiving: Receiving, came: dict[str, tuple[Fetch, int, float]]) -> None:
-        """Receives the streams of the first of `left`; adds them to `came`: by name, with bytes and seconds."""
+        """Receives the streams of the first fetches in `left`; adds them to `came`: by name, with bytes and seconds."""
         since, size = time.monotonic(), 0
         while left and (not came or self.watched.can_continue()):
             fetch, begun = left.take(), time.monotonic()

@@ -149,7 +149,7 @@ def _put_in_place(pool: Pool, expected: ExpectedBackup, path: Path, final: Path,
 
 
 def _is_copy_of(final: Path, subvolume: Subvolume, expected: ExpectedBackup) -> bool:
-    """Returns True if it is the copy to be replaced. An altered copy may have lost its mark, and be writable."""
+    """Returns True if the subvolume is the copy to be replaced. An altered copy may have lost its mark, and be writable."""
     if subvolume.read_only and subvolume.received_uuid == expected.uuid:
         return True
     if not read_notes(final.parent).is_altered(expected.name):

@@ -1,9 +1,9 @@
 """Receives backups: runs `btrfs receive` in a cell, and checks the result before that gets its name.
 
-An incomplete backup is in `.receiving` in the host's folder, and everything there is deleted when a replication starts: it may be
-interrupted at any moment, because nothing else ever has that name. It gets the backup's name (naming.py) when four conditions are
-met: the stream has ended without an error; the subvolume has the mark of its original, which `btrfs receive` sets last; its own
-record has the same origin; and all of it is on the disk. Then a read-only snapshot of it gets the name.
+An incomplete backup is in `.receiving` in the host's folder. Nothing else ever has that name, so a replication may be interrupted
+at any moment: the next one deletes everything there. It gets the backup's name (naming.py) when four conditions are met: the stream
+has ended without an error; the subvolume has the mark of its original, which `btrfs receive` sets last; its own record has the same
+origin; and all of it is on the disk. Then a read-only snapshot of it gets the name.
 
 The cell has programs and libraries, read-only, no process but its own, only system calls that it needs (no socket, no mount), and
 below /pool only the folder of this host, in which nothing can be written or renamed except in `.receiving`: a stream may contain
@@ -235,7 +235,7 @@ class Receiving:
     def publish(self, is_stopped: Callable[[], bool]) -> Iterator[tuple[ExpectedBackup, Subvolume, Record]]:
         """Ends the cell, and renames each received backup if it is complete; yields the result. All of them are on the disk.
 
-        If it `is_stopped`, the program has a few seconds left to end. Raises NotReceived at the first incomplete one, OSError.
+        If it `is_stopped`, the program has a few seconds left to end. Raises NotReceived at the first incomplete backup, OSError.
         """
         fault = None if self._is_cut else self._fault(_until(is_stopped, self._patience))
         self._running.close()  # no process in the cell can change anything after this

@@ -24,7 +24,7 @@ _LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
 _LONGEST_KEPT = 1 << 16  # of a command that is changed: it has at most two paths of 4096 bytes
 
 _ASLEEP = "the stream was damaged in transit, or the other server was stopped or suspended: the next replication sends it again"
-"""The kernel restarts a `btrfs send` that was stopped, after the data that it had written."""
+"""When a stopped `btrfs send` continues, the kernel starts the stream again, after the data that it had already written."""
 
 
 class BadStream(OperatorError):
@@ -101,7 +101,8 @@ class StreamGuard:
         self._begun = True
 
     def _changed(self, number: int, payload: bytes, checksum: int) -> bytes:
-        """Returns the first command with our name, and with the parent as it is found here. Raises BadStream.
+        """Returns the first command with the name of the subvolume here, and with the UUID by which the parent is found here.
+        Raises BadStream.
 
         A wrong checksum stays wrong.
         """

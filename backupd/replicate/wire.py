@@ -251,7 +251,7 @@ class RemoteHost:
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
     """The other pool's announcement of a stream. `notes`: its notes about the backup; `bytes`: the maximum length of the stream;
-    `total`: of all files of the backup. None: unknown.
+    `total`: bytes of all files of the backup. None: unknown.
     """
 
     notes: dict[str, dict[str, Any]]

@@ -75,8 +75,8 @@ def prepare(folder: Path, name: str, rate: int) -> Bucket:
 
 
 def brought_to(record: bytes, rate: int, *, boot: bytes, now: int) -> bytes:
-    """Returns a bucket's `record` with `rate`: a current one keeps its debt (in bytes); one of another boot or an invalid one
-    starts again without debt.
+    """Returns a bucket's `record` with `rate`: a current record keeps its debt (in bytes); an invalid record, or one of another
+    boot, starts again without debt.
     """
     magic, its_boot, its_rate, arrival = throttle.RECORD.unpack(record) if len(record) == throttle.RECORD.size else _FRESH
     if magic != throttle.MAGIC or its_boot != boot or arrival > now + throttle.ABSURD:
@@ -129,7 +129,7 @@ def shell_words(command: Sequence[str]) -> str:
 
 @lru_cache(16)
 def _joined(command: tuple[str, ...]) -> str:
-    """Cached, because all source paths of a host have the same remote shell: a dry run needs it 12,000 times."""
+    """Joins the words. Cached, because all source paths of a host have the same remote shell: a dry run needs it 12,000 times."""
     return " ".join(_quoted(word) for word in command)
 
 

@@ -163,8 +163,8 @@ _RSYNC_VERSION = re.compile(rb"rsync\s+version v?((\d{1,3})(?:\.\d{1,3}){1,2})",
 
 
 async def unfit_rsync(host: HostConfig, ssh: SshSettings, control: Path | None) -> str:
-    """Asks the host for the version of its rsync. Returns in words which one it is if it is not rsync 3, else "". Raises
-    OperatorError: the key permits only transfers.
+    """Asks the host for the version of its rsync. Returns the version in words if it is not rsync 3, else "". Raises OperatorError:
+    the key permits only transfers.
     """
     return unfit_rsync_words(await output_of(host, ssh, control, (host.rsync_path or "rsync", "--version")))
 

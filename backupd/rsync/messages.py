@@ -113,10 +113,10 @@ def unescape(name: bytes) -> bytes:
 
 SAMPLES = 5
 MOST_UNLISTED = 10_000
-"""Maximum number of unlisted paths that are recorded for one transfer, and their bytes."""
+"""Maximum number of unlisted paths that are recorded for one transfer; the next constant is the maximum of their bytes."""
 MOST_UNLISTED_BYTES = 4 << 20
 LONGEST_PATH = 2 * 4096
-"""Maximum bytes: those of the source path, and of a path below it in rsync's form (PATH_MAX each)."""
+"""Maximum bytes of the source path plus a path below it, in rsync's form (PATH_MAX each)."""
 LAST_LINES = 20
 _LONGEST_LINE = 1000  # characters kept; the end matters as much as the start, because it has the errno
 _SERVER_ERRNOS = {

@@ -82,7 +82,7 @@ async def left_empty(
     """Returns the folders of a source path that `one_file_system` leaves empty, absolute: mount points and nested subvolumes.
 
     `chosen`: see mounts_command. The host may lie, so there are at most MOST_MOUNTS of limited length. Raises OperatorError if the
-    folders could not be found out, if the run was stopped, or if the host made no progress for its `stall`.
+    folders could not be listed, if the run was stopped, or if the host made no progress for its `stall`.
     """
     lines = _MountLines()
 

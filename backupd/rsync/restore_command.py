@@ -24,7 +24,7 @@ _ALWAYS = (
     "--info=progress2,stats2",
 )
 ITEMS = ("--out-format=%i|%l|%n",)
-"""Prints a line for each name, which has to be parsed here."""
+"""Makes rsync print a line for each name, for `parse_item`."""
 NO_ATTRIBUTES = ("--no-acls", "--no-xattrs")
 """Neither sets nor removes ACLs and attributes: rsync reads them for each name, which takes a fifth of its time."""
 LOOK, ONLY_NEW = ("--dry-run",), ("--ignore-existing",)

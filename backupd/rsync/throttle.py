@@ -229,8 +229,8 @@ def leave(status: int) -> "NoReturn":
     """Ends with a status that rsync will see. rsync asks for it once, without waiting, as soon as the output has ended; and the
     kernel closes a process's files before its status is available.
 
-    For this reason rsync sometimes reports 12 instead of ssh's 255. So another process keeps the output open until this one has
-    ended.
+    Therefore another process keeps the output open until this one has ended; otherwise rsync sometimes reports 12 instead of ssh's
+    255.
     """
     own = os.getpid()
     if status and os.fork() == 0:

@@ -161,8 +161,8 @@ def finalise(
 
 
 def _forget_former_notes(folder: Path, name: str) -> None:
-    """Removes the notes that a backup of that name was expired, accepted or altered. That backup was deleted by hand, or by an
-    expiry that was killed; the new one, of a repeated import, would be deleted because of them. A hold remains, which is harmless.
+    """Removes the notes that a backup of that name was expired, accepted or altered. That backup was deleted by hand, or by a
+    killed expiry; because of these notes, the new backup of a repeated import would be deleted. A hold remains, which is harmless.
     Raises UnreadableRecord.
     """
     notes = read_notes(folder)
@@ -186,7 +186,7 @@ def _with_shared(path: Path, record: Record, shared: SharedData) -> Record:
 
 
 def _without_unsynced_files(prepared: WorkSubvolume, record: Record) -> Record:
-    """Returns the record of a backup without unsynced files. A failed one keeps them, to be restored: it is never a base."""
+    """Returns the record of a backup without unsynced files. A failed backup keeps them, to be restored: it is never a base."""
     if not record.doubted or record.state == FAILED:
         return record
     dropped = drop_unsynced(prepared.path)

@@ -99,7 +99,7 @@ def _of_the_night(host: HostConfig, facts: HostFacts | None, zone: ZoneInfo, now
 
 
 def _unless_tried(entry: PlannedHost, facts: HostFacts | None, now: datetime) -> PlannedHost:
-    """Returns the host as a waiting one if its last attempt was a short time ago and made no complete backup. A host whose run was
+    """Returns the host as waiting if its last attempt was a short time ago and made no complete backup. A host whose run was
     stopped by a signal, by its window or by a crash continues at once.
     """
     if not entry.runs or facts is None or facts.last_run_outcome not in _TRIED or facts.last_run_started is None:

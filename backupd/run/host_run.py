@@ -203,8 +203,7 @@ class HostRun:
     async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
         """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
 
-        `checked`: as in WorkRequest; a second try, after rsync or another step, such as splitting hard links or making holes, met
-        damaged metadata of the base.
+        `checked`: as in WorkRequest; True for a second attempt, after the first one met damaged metadata of the base.
         """
         prepared, first = await self._prepare(running, disk, checked)
         again = False

@@ -211,8 +211,8 @@ def _fitting(path: Path, subvolume: Subvolume, host: HostConfig, base: FinalBack
 def _wait_until_dropped(folder: Path, subvolume_id: int) -> None:
     """Waits for the kernel, `_UNTIL_DROPPED` at most. Raises OSError.
 
-    Wakes the kernel's cleaner again and again: a subvolume with an open file is only queued when that is closed, and the cleaner
-    would then sleep until the next commit, up to 30 s.
+    Wakes the kernel's cleaner again and again: a subvolume with an open file is only queued when the file is closed, and the
+    cleaner would then sleep until the next commit, up to 30 s.
     """
     until = time.monotonic() + _UNTIL_DROPPED
     while time.monotonic() < until:

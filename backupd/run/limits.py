@@ -170,8 +170,8 @@ class LimitWatch:
 
 
 def _may_exceed(limit: int, last: _Reading | None, written: int) -> bool:
-    """Returns True if the bytes written since the last reading may exceed the limit. A commit delays every writer, so there is none
-    for less than 1 %.
+    """Returns True if the bytes written since the last reading may exceed the limit. A commit delays every writer, so there is no
+    commit for less than 1 % of the limit.
     """
     return last is None or written - last.written > max(limit - last.new, limit // 100)
 

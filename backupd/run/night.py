@@ -261,8 +261,8 @@ class NightRunner:
                 await slots.wait(slots_of(self.context.config, run.host), run.cancellation, lambda: False, lambda _: None)
 
     async def _has_slot(self, run: HostRun, slots: HeldSlots) -> bool:
-        """Returns True if the host may start now. In a waiting run it waits; in any other run it starts although too many are
-        running, and that is reported.
+        """Returns True if the host may start now. In a run with `wait_for_slot` it waits; in any other run it starts although too
+        many are running, with a notice.
         """
         wanted, name, notice = slots_of(self.context.config, run.host), run.host.name, self.context.sinks.notice
         if not self.wait_for_slot:

@@ -182,8 +182,8 @@ async def _with_signals(night: NightRunner) -> tuple[list[HostResult], int]:
 
 
 def _leave(night: NightRunner, number: int) -> None:
-    """Ends the process immediately, after a second signal, also in the middle of a step, because the process may be killed at any
-    moment.
+    """Ends the process immediately, after a second signal, also in the middle of a step, because every step may be interrupted by a
+    kill.
     """
     night.context.sinks(NightEnded())
     sys.stdout.flush()

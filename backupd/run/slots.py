@@ -137,7 +137,7 @@ _FILES_BESIDE = 24  # the catalogue's files, and files open for a moment
 def possible_at_once(wanted: int, each: Needs) -> int:
     """Returns how many hosts may run at the same time, at most `wanted`; 0 if no thread can be started.
 
-    Raises the limit of open files as needed and allowed; if the limit is too low, the result is one host, not none.
+    Raises the limit of open files as needed and allowed; if the limit is too low, the result is still one host.
     """
     return min(_by_files(wanted, each.files), _by_tasks(wanted, each.tasks))
 

@@ -224,9 +224,8 @@ class HostTransfer:
 
     def _on_output(self, data: bytes) -> bool:
         """Returns True if the output is to be parsed. Stops a host whose output is too long, because a sender can make rsync print
-        anything. rsync prints about 80 bytes for each file that it writes, and a line for each unreadable one.
-
-        That much more is allowed for each file that the backup can have, a number known from the filesystem.
+        anything. rsync prints about 80 bytes for each file that it writes, and a line for each unreadable file. So much more output
+        is allowed for each file that the backup can have, a number known from the filesystem.
         """
         self._output_bytes += len(data) + _LINE * data.count(b"\n")
         if self._output_bytes > self._output_limit:

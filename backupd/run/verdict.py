@@ -60,7 +60,8 @@ def shrank_by_size(result: PathResult, base: Mapping[str, int] | None) -> bool:
     """Returns True if the path is suspect only because rsync's sizes shrank: holes count in these, so the bytes on the disk are
     needed.
 
-    They prove nothing if names of the base were neither listed nor deleted, because these files are still on the disk.
+    The bytes on the disk prove nothing if names of the base were neither listed nor deleted, because their files are still on the
+    disk.
     """
     if base is None or result.cause is None or result.cause.code is not CauseCode.FEWER_BYTES:
         return False

@@ -61,7 +61,9 @@ def pool_of(ctx: click.Context) -> tuple[Pool, ZoneInfo]:
 
 
 def host_and_backup(text: str, at: date | None, command: str) -> tuple[str, str]:
-    """Returns the host and the selected backup: HOST[@BACKUP] of a command that has --at. Raises UsageError for both."""
+    """Returns the host and the selected backup: HOST[@BACKUP] of a command that has --at. Raises UsageError if @BACKUP and --at are
+    both given.
+    """
     name, which = parse_which(text)
     if at and which not in (NEWEST, LATEST):
         raise UsageError(f"--at and @{which} exclude each other", f"leave one of them out: `backupd {command} {name} --at {at}`")

@@ -239,7 +239,8 @@ def _restore_words(host: str, which: str, paths: Sequence[str]) -> str:
 def restic_line(offsite: OffsiteSettings, pool_id: str | None, host: str, which: str, paths: Sequence[str], target: str) -> str:
     """Returns the shell line that restores paths of a host from a repository.
 
-    A backup that was named in full is selected by its tag; otherwise the newest one there. Secrets are named by their files.
+    A backup that was named in full is selected by its tag; otherwise the newest backup in the repository. Secrets are given as
+    names of files.
     """
     backup = f"backup:{which}" if which and parse_backup_name(which) else ""
     words = ["restore", "latest", *_whose(pool_id, host, backup)]

@@ -33,7 +33,7 @@ def result_line(result: HostResult) -> str:
 
 
 def summary_line(results: Sequence[HostResult], hosts: int, seconds: float, problem: bool) -> str:
-    """Returns the whole run in one line. `hosts`: how many were to be backed up, more than there are results if it ended early.
+    """Returns the whole run in one line. `hosts`: number of hosts to back up; if the run ended early, there are fewer results.
     `problem`: another error is reported, or hosts wait for their windows, so that "nothing was due" would be wrong.
     """
     if not hosts:

@@ -170,7 +170,7 @@ def _idle_config(ctx: click.Context, *, catch_up: bool) -> Config | None:
 
 
 def _tell(end: RunEnd, sinks: ProgressSinks[NightEvent], *, as_json: bool) -> int:
-    """Reports the result of a run. Returns the exit status. Raises PoolUnusable if that ended it."""
+    """Reports the result of a run. Returns the exit status. Raises PoolUnusable if an unusable pool ended the run."""
     print_answer([result_fields(result) for result in end.results], (), as_json=as_json)
     if end.unusable:
         raise end.unusable

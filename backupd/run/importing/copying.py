@@ -43,8 +43,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileMatch(Enum):
-    """Which files of the backup are kept for a file of the tree: none, one with the same size and time, or one with the same
-    content.
+    """Which files of the backup are kept for a file of the tree: no file, a file with the same size and time, or a file with the
+    same content.
     """
 
     NONE = "none"
@@ -88,8 +88,8 @@ def copy_tree(
     processes: CopyProcesses | None = None,
 ) -> CopiedNames:
     """Makes the content of the open folder `target` the same as that of `source`, except for further names of hard links, and for
-    names that exist only in the target. No name may be a folder in one and another type in the other. `delta`: files are changed in
-    place.
+    names that exist only in the target. No name may be a folder in one tree and another type in the other. `delta`: files are
+    changed in place.
 
     Raises OSError, whose filename is the path in the tree. If `goes_on` returns False, it ends early.
     """

@@ -167,7 +167,7 @@ def _require_same(tree: OldTree, fd: int) -> None:
 
 
 def known_backups(pool: Pool, host: str, unread: list[str]) -> dict[str, Record]:
-    """Returns the backups of the host, by name. Adds those that the disk cannot read to `unread`."""
+    """Returns the backups of the host, by name. Adds the names of backups that the disk cannot read to `unread`."""
     return {backup.record.name: backup.record for backup in final_backups(pool, host, unread) if backup.record.name}
 
 

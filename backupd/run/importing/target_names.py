@@ -96,7 +96,7 @@ def _replace_special(place: CopyPlace, status: os.stat_result, leads_to: bytes |
 
 
 def correct_attributes(old: int, new: int, status: os.stat_result, has: os.stat_result) -> None:
-    """Does the same as `keep_attributes`, but only if something differs: writing to an inode costs a separate metadata block in the
+    """Like `keep_attributes`, but writes only if something differs: writing to an inode costs a separate metadata block in the
     backup.
     """
     if not _has_attributes(old, new, status, has):

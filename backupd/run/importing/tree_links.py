@@ -66,8 +66,9 @@ class TreeLinks:
 
 
 def scan_links(tree: Path, before: Path | None, goes_on: Callable[[], bool], digests: FolderDigests | None = None) -> TreeLinks:
-    """Compares the trees; without `before`, or if that is on another filesystem, everything is new. `digests`: of the previous
-    tree, made when that was read; without them, all of it is read again. Raises OSError, and UnprovenTree like `walk_tree`.
+    """Compares the trees; without `before`, or if that is on another filesystem, everything is new. `digests`: those of the
+    previous tree, from the time when it was read; without them, it is read again completely. Raises OSError, and UnprovenTree like
+    `walk_tree`.
 
     Memory: eight bytes for each name, 16 for each folder, and the names of changes and of hard links. `goes_on` is called in each
     folder; if it returns False, the results so far are returned.
@@ -145,7 +146,7 @@ class _Comparison:
 
 
 def _counted_again(tree: int, tree_links: TreeLinks) -> int:
-    """Bytes that were counted for several names of one file, or for a further name of a file of the previous tree."""
+    """Returns the bytes that were counted for several names of one file, or for a further name of a file of the previous tree."""
     total = 0
     for names in tree_links.groups:
         mine = [name for name in names if name in tree_links.changed] if tree_links.is_compared else names

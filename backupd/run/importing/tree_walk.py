@@ -193,8 +193,8 @@ def filesystem_of(folder: int) -> str:
 
 
 def walk_again(tree: int, seen: FolderDigests, goes_on: Callable[[], bool]) -> Generator[WalkedFolder, None, None]:
-    """Does the same as `walk_tree` for a tree that was read before. Raises OSError for a folder that differs from `seen`: a
-    name was added, removed or became another file, so the results about the tree are no longer correct.
+    """Like `walk_tree`, for a tree that was read before. Raises OSError for a folder that differs from `seen`: a name was added,
+    removed or became another file, so the results about the tree are no longer correct.
     """
     with closing(walk_tree(tree, goes_on)) as walked:
         for folder in walked:
