@@ -94,11 +94,11 @@ class Relocation:
 
     @property
     def relocated(self) -> int:
-        """Returns how many block groups were relocated, 1 or 0; only after the end."""
+        """Returns the number of relocated block groups, 1 or 0; valid once the balance has ended."""
         return 0 if self._balance.exception() else self._balance.result()
 
     def error(self) -> OSError | None:
-        """Returns the error of the ioctl, None if it succeeded; only after the end. Raises an error that is a bug."""
+        """Returns the error of the ioctl, None if it succeeded; valid once the balance has ended. Raises an error that is a bug."""
         error = self._balance.exception()
         if error is None or isinstance(error, OSError):
             return error

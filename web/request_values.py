@@ -93,7 +93,7 @@ def choice(name: str, words: Collection[str]) -> str | None:
 
 
 def moment(name: str, now: datetime) -> datetime | None:
-    """Returns a time from RFC 3339, or from a day, which starts in UTC; aborts with 400 if it is invalid."""
+    """Parses a time (RFC 3339), or a day, for which its midnight in UTC counts; aborts with 400 if it is invalid."""
     text = request.args.get(name, "").strip()
     if not text:
         return None

@@ -136,7 +136,7 @@ def test_an_archive_with_an_unreadable_file_is_incomplete_for_every_reader(
     with pytest.raises(http.client.IncompleteRead) as caught:
         web.ask("GET", address(source, "bad", kind), Cookie=web.cookie)
     require_broken(caught.value.partial, kind, tmp_path)
-    assert "failed midway: the server could not read the backup: Input/output error" in web.said
+    assert "failed midway: the server could not read the backup: Input/output error" in web.log_text
 
 
 def test_the_tar_of_the_command_line_with_such_a_file_is_incomplete_for_every_reader(

@@ -291,8 +291,7 @@ def _checksum(facts: DoctorFacts) -> Iterator[Finding]:
         "note",
         f"checksums are {fs.checksum}, calculated by {fs.checksum_driver} without processor instructions for it",
         "data is checksummed when written and each time it is read; scrub and backups of large files wait for it",
-        "another algorithm needs a new filesystem (mkfs.btrfs); a processor with these instructions, or the kernel module that "
-        "uses them, does not",
+        "another checksum algorithm needs a new filesystem (mkfs.btrfs); to load the faster kernel module does not",
         (f"grep -A1 'name *: {fs.checksum}' /proc/crypto   # does this kernel have a faster driver?",),
     )
 
