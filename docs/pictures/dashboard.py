@@ -1,4 +1,6 @@
-"""Makes dashboard-*.png beside itself: every page of the dashboard, `python docs/pictures/dashboard.py` from the top folder.
+"""Makes the dashboard-*.png that the documentation shows, beside itself: `python docs/pictures/dashboard.py` from the top folder.
+
+With FOLDER it makes those of every page there.
 
 The site is the made-up one of bench/make_site.py, the files are those of a small real pool (so this takes root and a btrfs). A real
 browser looks at both: in light, in dark, and as a telephone. The pictures are reduced to few colours, for there are many of them.
@@ -6,6 +8,7 @@ browser looks at both: in light, in dark, and as a telephone. The pictures are r
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,10 +35,15 @@ COLOURS = 64
 LOOKS = {"": LAPTOP, "-dark": LAPTOP, "-phone": PHONE}
 IN_DARK = ("overview", "hosts", "host", "heatmap", "files", "copies")
 """Pages whose dark looks are kept too."""
+SHOWN = {
+    name
+    for page in (TOP / "README.rst", *(TOP / "docs").glob("*.rst"))
+    for name in re.findall(r"pictures/(dashboard-[\w-]+\.png)", page.read_text(encoding="utf-8"))
+}
 
 
 def main(folder: Path) -> None:
-    """All of them."""
+    """Makes those of every page, or those that are shown if the folder is this one."""
     os.environ[session.MARK] = session.own_name()
     try:
         with chromium() as browser:
@@ -63,7 +71,10 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path) 
         with visit(browser, web.url, viewport=size, color_scheme=scheme, reduced_motion="reduce") as (page, _):
             enter(page, web.url, web.cookie)
             for name, path in pages.items():
+                path_of_picture = folder / f"dashboard-{name}{look}.png"
                 if look == "-dark" and name not in IN_DARK:
+                    continue
+                if folder == Path(__file__).parent and path_of_picture.name not in SHOWN:
                     continue
                 page.context.clear_cookies() if name == "login" else enter(page, web.url, web.cookie)
                 page.goto(path, wait_until="networkidle")
@@ -72,7 +83,7 @@ def draw(browser: Browser, web: Dashboard, pages: dict[str, str], folder: Path) 
                     page.wait_for_load_state("networkidle")
                 if name == "jobs":  # the made-up site has no root service that could list them
                     page.evaluate("document.querySelector('section[aria-labelledby=asked]')?.remove()")
-                _keep(page.screenshot(), folder / f"dashboard-{name}{look}.png")
+                _keep(page.screenshot(), path_of_picture)
 
 
 def _keep(data: bytes, path: Path) -> None:
