@@ -11,12 +11,16 @@ A server asks with SSH_ORIGINAL_COMMAND:
     which the snapshots are in the places of the filesystems. Without a session, `rsync --server --sender ...` reads the live files.
 `btrkeep-source end SESSION` removes the snapshots; so do the next `begin` of this server, and a timer.
 `btrkeep-source check [--] [PATH...]` reports what `begin` would do.
+`btrkeep-source send-begin [--have ID]... -- PATH...` runs the dumps and takes a read-only snapshot of each subvolume, for a stream.
+    It stays for the next one. Of those of this server only the first one of the --have is kept beside it: the parent.
+`btrkeep-source send [--plain] [--parent ID] ID PATH` writes the stream of such a snapshot (`btrfs send`). --plain: uncompressed.
 
 The environment and all words of a request are hostile. No shell sees them, except the dumps' own commands, which the administrator
 writes.
 """
 
 import argparse
+import array
 import calendar
 import configparser
 import contextlib
@@ -36,6 +40,7 @@ import struct
 import subprocess
 import sys
 import time
+import uuid
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 FORMAT = 1
@@ -56,6 +61,7 @@ LONGEST = 120  # seconds for a command of LVM or ZFS, and to wait for a lock
 # linux/btrfs.h
 SUBVOL_GETFLAGS, SNAP_CREATE_V2, SNAP_DESTROY = 0x80089419, 0x50009417, 0x5000940F
 GET_SUBVOL_ROOTREF, INO_LOOKUP_USER = 0xD000943D, 0xD000943E
+GET_SUBVOL_INFO, SEND = 0x81F8943C, 0x40489426
 SUBVOL_RDONLY, SUBVOLUME_TOP = 2, 256
 # sys/mount.h, sched.h, sys/prctl.h, linux/capability.h
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1, 32, 4096, 16384, 1 << 18, 1 << 21
@@ -1318,6 +1324,198 @@ def _place(full: str, root: str, path: str, folders: List[Tuple[str, os.stat_res
     bind(full + path, root, path, recursive=True, read_only=read_only)
 
 
+# --- streams --------------------------------------------------------------------------------------------------------------------
+# A server with `engine = "send"` gets what changed in a subvolume since a snapshot that it also has. These snapshots are in the
+# hidden folder at the top of their subvolume, as SERVER=TIME-HEX. They stay there for the next stream: at most two of each server.
+KEPT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,49})=(\d{8}T\d{6}Z)-[0-9a-f]{6}")
+IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}")
+OLDEST_KEPT = 30 * 86400  # seconds: of a path that is no longer backed up
+MOST_NAMED = 100  # nested subvolumes in an answer
+SEND_VERSION, SEND_COMPRESSED = 8, 16  # linux/btrfs.h
+SEND_ARGUMENTS = struct.Struct("=qQQQQI28x")  # descriptor, number of clone sources, their address, parent's tree, flags, version
+F_SETPIPE_SZ = 1031  # linux/fcntl.h
+
+
+class SubvolumeInfo(NamedTuple):
+    """What the kernel reports of a subvolume."""
+
+    tree: int
+    uuid: str
+    parent: str
+    """The UUID of the subvolume of which it is a snapshot."""
+    identity: str
+    """UUID:CTRANSID, as in a stream of it: the UUID is that of the original if the subvolume was received."""
+
+
+def subvolume_info(fd: int) -> SubvolumeInfo:
+    answer = bytearray(504)
+    fcntl.ioctl(fd, GET_SUBVOL_INFO, answer)
+    (tree,) = struct.unpack_from("=Q", answer)
+    own, parent, received, ctransid = struct.unpack_from("=16s16s16sQ", answer, 296)
+    identity = "{}:{}".format(uuid.UUID(bytes=received if any(received) else own), ctransid)
+    return SubvolumeInfo(tree, str(uuid.UUID(bytes=own)), str(uuid.UUID(bytes=parent)), identity)
+
+
+def stream_version() -> int:
+    """Returns the newest version of the stream that this kernel sends and servers know; before Linux 6.0 there was only one."""
+    try:
+        with open("/sys/fs/btrfs/features/send_stream_version") as file:
+            return min(2, int(file.read()))
+    except (OSError, ValueError):
+        return 1
+
+
+def is_whole_subvolume(fd: int) -> bool:
+    """Whether a folder is the top of a subvolume of btrfs that can have snapshots in it."""
+    if os.fstat(fd).st_ino != SUBVOLUME_TOP:
+        return False
+    try:
+        return not is_read_only_subvolume(fd)
+    except OSError:
+        return False
+
+
+def kept_snapshots(top: int, server: str) -> Dict[str, SubvolumeInfo]:
+    """Returns the snapshots of a subvolume that are kept for a server, by name, the newest first."""
+    try:
+        folder = hidden_folder(top)
+    except FileNotFoundError:
+        return {}
+    kept, of = {}, subvolume_info(top).uuid
+    try:
+        for name in sorted(os.listdir(folder), reverse=True):
+            match = KEPT.fullmatch(name)
+            if not match or match.group(1) != server:
+                continue
+            with contextlib.suppress(OSError), open_kept(folder, name) as fd:  # else root has put something there by hand
+                info = subvolume_info(fd)
+                if os.fstat(fd).st_ino == SUBVOLUME_TOP and info.parent == of and is_read_only_subvolume(fd):
+                    kept[name] = info
+    finally:
+        os.close(folder)
+    return kept
+
+
+@contextlib.contextmanager
+def open_kept(folder: int, name: str) -> Iterator[int]:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def keep_snapshot(path: str, server: str, have: Sequence[str]) -> Dict[str, Any]:
+    """Takes the snapshot of a subvolume for a stream, and removes those that are no parent; returns the answer about the path.
+
+    `have`: the identities that the server has, the best first.
+    """
+    with opened(path) as top:
+        nested = [name for name in nested_subvolumes(top) if not set(NEVER) & set(name.split("/"))]
+        kept = kept_snapshots(top, server)
+        names = {info.identity: name for name, info in kept.items()}
+        parent = next((each for each in have if each in names), None)
+        others = [name for name in kept if parent is None or name != names[parent]]
+        for name in others:
+            with contextlib.suppress(OSError):  # a stream of it is still being read
+                remove_btrfs({"folder": path, "name": name})
+        if len(set(kept_snapshots(top, server)) & set(others)) > 0:
+            raise RefusedRequest(f"another stream of {path} is still being sent to {server}; wait for its end")
+        name = "{}={}-{}".format(server, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), secrets.token_hex(3))
+        take_btrfs({"folder": path, "of": path, "name": name})
+        info = kept_snapshots(top, server)[name]
+    answer = {"path": as_text(path), "id": info.identity, "parent": parent, "taken": moment()}
+    return dict(answer, left_out=[as_text(name) for name in sorted(nested)[:MOST_NAMED]], left_out_count=len(nested))
+
+
+def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], paths: Sequence[str]) -> None:
+    """Removes kept snapshots, of that server or of all, of paths that were not backed up for long."""
+    for mount in mounts:
+        if mount.kind != "btrfs" or mount.read_only or mount.point in paths:
+            continue
+        with contextlib.suppress(OSError):
+            for name in snapshots_in(mount.point):
+                match = KEPT.fullmatch(name)
+                if match and server in (None, match.group(1)) and time.time() - _time_in(match.group(2)) > OLDEST_KEPT:
+                    remove_btrfs({"folder": mount.point, "name": name})
+
+
+def _time_in(text: str) -> float:
+    try:
+        return calendar.timegm(time.strptime(text, "%Y%m%dT%H%M%SZ"))
+    except ValueError:  # such as 20261399T250000Z, which this program never writes
+        return float("inf")
+
+
+def write_stream(path: str, server: str, identity: str, parent: Optional[str], plain: bool) -> None:
+    """Writes the stream of a kept snapshot to standard output. The kernel writes command by command, so a pipe gathers them."""
+    with opened(path) as top:
+        kept = {info.identity: (name, info) for name, info in kept_snapshots(top, server).items()}
+        for each in filter(None, (identity, parent)):
+            if each not in kept:
+                raise RefusedRequest(f"the snapshot {each} of {path} is gone; begin again")
+        folder = hidden_folder(top)
+        with open_kept(folder, kept[identity][0]) as source:
+            os.close(folder)
+            version = 1 if plain else stream_version()
+            trees = array.array("Q", [kept[parent][1].tree] if parent else [])
+            reading, writing = os.pipe()
+            with contextlib.suppress(OSError):  # a limit of the user
+                fcntl.fcntl(writing, F_SETPIPE_SZ, 1 << 20)
+            child = os.fork()
+            if not child:
+                os.close(reading)  # else the kernel would not notice that nobody reads
+                os._exit(_send(source, writing, trees, version))
+            os.close(writing)
+    try:
+        _pass_on(reading)
+    finally:
+        os.close(reading)  # the kernel ends with EPIPE
+        _, status = os.waitpid(child, 0)
+    if status:
+        error = os.strerror(status >> 8) if status >> 8 else "signal %d" % (status & 127)
+        raise RefusedRequest(f"{path} cannot be sent ({error}); see the kernel's messages (dmesg)")
+
+
+def _send(source: int, out: int, trees: "array.array[int]", version: int) -> int:
+    """Lets the kernel write a stream; returns 0 or the number of the error."""
+    flags = SEND_VERSION | SEND_COMPRESSED if version > 1 else 0
+    tree = trees[0] if trees else 0
+    try:
+        fcntl.ioctl(source, SEND, SEND_ARGUMENTS.pack(out, len(trees), trees.buffer_info()[0], tree, flags, version))
+        return 0
+    except OSError as error:
+        return min(error.errno or 255, 255)
+
+
+def _pass_on(reading: int) -> None:
+    while True:
+        data = os.read(reading, 1 << 20)
+        if not data:
+            return
+        is_short = len(data) < 1 << 16
+        while data:
+            data = data[os.write(1, data) :]
+        if is_short:
+            time.sleep(0.001)  # more commands come together then
+
+
+def stream_words(words: Sequence[str]) -> Tuple[List[str], bool, List[str]]:
+    """Returns the identities after --have or --parent, whether there is --plain, and the other words."""
+    identities, is_plain, rest = [], False, list(words)
+    while rest and rest[0].startswith("--"):
+        option = rest.pop(0)
+        if option == "--":
+            break
+        if option == "--plain":
+            is_plain = True
+        elif option in ("--have", "--parent") and rest and IDENTITY.fullmatch(rest[0]):
+            identities.append(rest.pop(0))
+        else:
+            raise RefusedRequest(f"{one_line(option)} is not an option of this request")
+    return identities, is_plain, rest
+
+
 # --- requests -------------------------------------------------------------------------------------------------------------------
 class Host:
     """What a request works with: the server that asks, and this host's configuration and sessions."""
@@ -1406,6 +1604,44 @@ class Host:
                 answers.append(dict(answer, error=error, required=dump.required))
         return answers
 
+    def send_begin(self, words: Sequence[str]) -> Dict[str, Any]:
+        """Takes the snapshots for streams."""
+        have, _, rest = stream_words(words)
+        paths = self.paths(rest)
+        if not paths:
+            raise RefusedRequest("send-begin needs the paths of the backup")
+        self._require_streams(paths)
+        dumps = self._dumps(paths)
+        self.sessions.prepare()
+        with self.sessions.locked():
+            remove_old_kept(read_mounts(), self.server, paths)
+            answers = [keep_snapshot(path, self.server, have) for path in paths]
+        return {"format": FORMAT, "stream": stream_version(), "paths": answers, "dumps": dumps}
+
+    def send(self, words: Sequence[str]) -> None:
+        """Writes a stream, and ends this program."""
+        parents, is_plain, rest = stream_words(words)
+        if len(rest) != 2 or not IDENTITY.fullmatch(rest[0]) or len(parents) > 1:
+            raise RefusedRequest("send needs the identity of a snapshot and its path")
+        (path,) = self.paths(rest[1:])
+        self._require_streams([path])
+        write_stream(path, self.server, rest[0], parents[0] if parents else None, is_plain)
+        sys.exit(0)
+
+    def _require_streams(self, paths: Sequence[str]) -> None:
+        if os.geteuid():
+            raise RefusedRequest("only root can send a subvolume; use sudo")
+        if "btrfs" not in self.config.methods:
+            raise RefusedRequest(f"streams are not allowed; add btrfs to methods in [snapshots] of {self.config_path}")
+        for path in paths:
+            try:
+                with opened(path) as fd:
+                    is_possible = is_whole_subvolume(fd)
+            except OSError as error:
+                raise RefusedRequest(f"{one_line(path)} cannot be sent: {reason_of(error)}") from error
+            if not is_possible:
+                raise RefusedRequest(f"{one_line(path)} is not a writable subvolume of btrfs; back it up with rsync")
+
     def end(self, words: Sequence[str]) -> Dict[str, Any]:
         session = self._own_session(words[:1])
         if os.geteuid() or not os.path.isdir(self.state):
@@ -1446,7 +1682,9 @@ class Host:
         with self.sessions.locked():
             before = len(self.sessions.names())
             problems = self.sessions.tidy(None)
-            self.sessions.remove_orphans(None, [mount for mount in read_mounts() if not is_remote(mount)])
+            mounts = [mount for mount in read_mounts() if not is_remote(mount)]
+            self.sessions.remove_orphans(None, mounts)
+            remove_old_kept(mounts, None, ())
             removed = before - len(self.sessions.names())
         if problems:
             raise RefusedRequest("; ".join(problems))
@@ -1550,10 +1788,13 @@ def become(argv: List[str]) -> None:
 def answer_request(host: Host, words: Sequence[str]) -> Dict[str, Any]:
     """Does what a server asks for; returns the answer, unless it becomes rsync."""
     actions: Dict[str, Callable[..., Dict[str, Any]]] = {"begin": host.begin, "end": host.end, "check": host.check}
+    actions["send-begin"] = host.send_begin
     if words[:1] == ["rsync"]:
         host.read(words[1:], None)
     if words[:2] == ["btrkeep-source", "rsync"] and len(words) > 2:
         host.read(words[3:], words[2])
+    if words[:2] == ["btrkeep-source", "send"]:
+        host.send(words[2:])
     if words[:1] == ["btrkeep-source"] and words[1:2] and words[1] in actions:
         return actions[words[1]](words[2:])
     raise RefusedRequest(
