@@ -200,7 +200,7 @@ def filters(host: HostConfig, path: str) -> tuple[str, ...]:
         *(f"--filter=+ {as_pattern(name)}" for name in wanted),
         *(f"--filter=- {pattern}" for pattern in host.self_excluded),
         *(f"--filter=- {pattern}" for pattern in host.exclude),
-        *((f"--filter=- {SNAPSHOT_FOLDER}/",) if host.snapshots != "off" else ()),
+        *((f"--filter=- {SNAPSHOT_FOLDER}/",) if host.address else ()),
     )
 
 

@@ -43,7 +43,8 @@ _MOST_PATHS, _MOST_FILESYSTEMS = 10_000, 4000
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _CHECK_SECONDS = 60.0
 _NOT_CONNECTED, _NOT_FOUND = 255, 127
-_INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What parsing an invalid answer raises."""
 
 
 class NoSnapshots(OperatorError):
@@ -92,7 +93,7 @@ async def begin_session(
     host: HostConfig, ssh: SshSettings, control: Path | None, cancellation: RunCancellation, seconds: float
 ) -> SnapshotSession:
     """Makes snapshots and dumps on the host. Raises NoSnapshots, and NotConnected if ssh could not connect."""
-    answer = await _ask(host, ssh, control, ("begin", "--", *host.paths), cancellation, seconds)
+    answer = await ask_source(host, ssh, control, ("begin", "--", *host.paths), cancellation, seconds)
     return parse_session(answer, host.paths)
 
 
@@ -100,23 +101,23 @@ async def end_session(
     host: HostConfig, ssh: SshSettings, control: Path | None, session: str, cancellation: RunCancellation, seconds: float
 ) -> tuple[str, ...]:
     """Deletes the snapshots. Returns the mount points of those that had become full. Raises NoSnapshots and NotConnected."""
-    answer = await _ask(host, ssh, control, ("end", session), cancellation, seconds)
+    answer = await ask_source(host, ssh, control, ("end", session), cancellation, seconds)
     try:
-        return tuple(str(mount) for mount in _list_of({"full": [], **_parsed(answer)}, "full", _MOST_FILESYSTEMS))
-    except _INVALID:
-        raise _invalid("end") from None
+        return tuple(str(mount) for mount in list_of({"full": [], **parsed_answer(answer)}, "full", _MOST_FILESYSTEMS))
+    except INVALID:
+        raise invalid_answer("end") from None
 
 
 async def check_source(host: HostConfig, ssh: SshSettings, control: Path | None) -> dict[str, PathConsistency]:
     """Returns how each source path would be read in a session. Changes nothing on the host. Raises NoSnapshots and NotConnected."""
-    answer = await _ask(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
+    answer = await ask_source(host, ssh, control, ("check", "--", *host.paths), RunCancellation(), _CHECK_SECONDS)
     try:
-        return _consistencies(_parsed(answer), host.paths, {})
-    except _INVALID:
-        raise _invalid("check") from None
+        return _consistencies(parsed_answer(answer), host.paths, {})
+    except INVALID:
+        raise invalid_answer("check") from None
 
 
-async def _ask(
+async def ask_source(
     host: HostConfig,
     ssh: SshSettings,
     control: Path | None,
@@ -175,26 +176,26 @@ def _refusal(status: int, errors: str) -> tuple[str, str]:
 def parse_session(answer: bytes, paths: Sequence[str]) -> SnapshotSession:
     """Parses the answer to ``begin``. Raises NoSnapshots. A path that it does not have is LIVE."""
     try:
-        fields = _parsed(answer)
+        fields = parsed_answer(answer)
         name = fields["session"]
         if not _SESSION.fullmatch(name) or name.startswith("-"):
             raise ValueError("not the name of a session")
-        taken = dict(_filesystem(entry) for entry in _list_of(fields, "filesystems", _MOST_FILESYSTEMS))
-        dumps = tuple(parse_dump(entry) for entry in _list_of(fields, "dumps", MOST_DUMPS))
+        taken = dict(_filesystem(entry) for entry in list_of(fields, "filesystems", _MOST_FILESYSTEMS))
+        dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
         return SnapshotSession(name, _consistencies(fields, paths, taken), tuple(taken), dumps)
-    except _INVALID:
-        raise _invalid("begin") from None
+    except INVALID:
+        raise invalid_answer("begin") from None
 
 
 def _install() -> str:
     return f"install {PROGRAM} there ({page('sources')})"
 
 
-def _invalid(request: str) -> NoSnapshots:
+def invalid_answer(request: str) -> NoSnapshots:
     return NoSnapshots(f"the answer of {PROGRAM} to `{request}` is invalid", f"update {PROGRAM} there ({page('sources')})")
 
 
-def _parsed(answer: bytes) -> dict[str, Any]:
+def parsed_answer(answer: bytes) -> dict[str, Any]:
     """Returns the JSON object in the last line: a login shell may print lines before it. Raises ValueError, KeyError, TypeError."""
     lines = answer.decode("utf-8").splitlines()
     fields = json.loads(lines[-1] if lines else "")
@@ -203,7 +204,7 @@ def _parsed(answer: bytes) -> dict[str, Any]:
     return fields
 
 
-def _list_of(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
+def list_of(fields: Mapping[str, Any], name: str, most: int) -> list[Any]:
     entries = fields[name]
     if not isinstance(entries, list) or len(entries) > most:
         raise ValueError("not a list, or too long")
@@ -218,7 +219,7 @@ def _filesystem(entry: Mapping[str, Any]) -> tuple[str, datetime]:
 
 
 def _consistencies(fields: Mapping[str, Any], paths: Sequence[str], taken: Mapping[str, datetime]) -> dict[str, PathConsistency]:
-    entries = {entry["path"]: entry for entry in _list_of(fields, "paths", _MOST_PATHS)}
+    entries = {entry["path"]: entry for entry in list_of(fields, "paths", _MOST_PATHS)}
     return {path: _consistency(path, entries.get(path), taken) for path in paths}
 
 

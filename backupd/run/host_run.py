@@ -36,6 +36,7 @@ from backupd.run.interrupted import take_host_lock
 from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
 from backupd.run.run_context import HostResult, RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
+from backupd.run.stream_paths import StreamTransfer, StreamWay
 from backupd.run.verdict import RunVerdict, decide_run
 from backupd.run.work_subvolume import is_damaged
 from btrkeep import __version__
@@ -59,6 +60,8 @@ from btrkeep.units import format_size, format_time
 
 log = logging.getLogger(__name__)
 
+Transfer = HostTransfer | StreamTransfer
+"""All that is fetched from a host, by rsync or by streams."""
 _LATE = Cause(CauseCode.DEADLINE)
 _MANY_ZEROS = 1 << 30  # bytes: about ten seconds of transfer, worth a message
 _SUMS_SHARE = 0.02  # of the run's time
@@ -78,7 +81,7 @@ class HostRun:
         self.begin()
         self.seconds: dict[str, float] = {}
         self.run_id = 0
-        self.transfer: HostTransfer | None = None
+        self.transfer: Transfer | None = None
         self.standing: list[ConditionKey] = []
         self.row: Backup | None = None  # the catalogue's row of `.working` during this run
         self.ended = False
@@ -200,21 +203,24 @@ class HostRun:
         self._finish_run("partial", error, cause)
         return HostResult(self.host.name, "partial", error)
 
-    async def _fetch_and_finish(self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False) -> HostResult:
+    async def _fetch_and_finish(
+        self, lock: Lock, running: RunningTransfer, disk: Syncfs, *, checked: bool = False, way: StreamWay | None = None
+    ) -> HostResult:
         """Takes the steps from the work subvolume to the final name, or to a `.working` that the next run continues.
 
         `checked`: as in WorkRequest; a second try, after rsync or another step, such as splitting hard links or making holes, met
-        damaged metadata of the base.
+        damaged metadata of the base. `way`: how streams are requested, in a second try of `engine = "send"`.
         """
         prepared, first = await self._prepare(running, disk, checked)
-        again = False
-        transfer = self.transfer = HostTransfer(self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
+        again, another = False, None
+        transfer = self.transfer = self._new_transfer(prepared, lock, running, way)
         try:
             verdict = await self._fetch(prepared, transfer)
             record = self._record(first, transfer, verdict)
-            if verdict.state is not None:
+            another = transfer.again if isinstance(transfer, StreamTransfer) and not self.cancellation.reason else None
+            if verdict.state is not None and not another:
                 return await self._finalise(prepared, record, transfer, disk)
-            again = not checked and await self._grew_from_damage(prepared, transfer)
+            again = not another and not checked and await self._grew_from_damage(prepared, transfer)
         except finalisation.DataLost:
             raise
         except Exception as error:
@@ -225,17 +231,26 @@ class HostRun:
             if not again:
                 raise
             log.warning("%s: the base of the new backup cannot be read (%s); searching for another base", self.host.name, error)
+        if another:  # the next stream needs a `.working` without a part of this one
+            await asyncio.to_thread(discard, prepared.path, prepared.uuid)
+            return await self._fetch_and_finish(lock, running, disk, checked=checked, way=another)
         if again:
-            return await self._fetch_and_finish(lock, running, disk, checked=True)
+            return await self._fetch_and_finish(lock, running, disk, checked=True, way=way)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
 
-    async def _fetch(self, prepared: WorkSubvolume, transfer: HostTransfer) -> RunVerdict:
+    def _new_transfer(self, prepared: WorkSubvolume, lock: Lock, running: RunningTransfer, way: StreamWay | None) -> Transfer:
+        words = (self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
+        return StreamTransfer(*words, way or StreamWay()) if self.host.engine == "send" else HostTransfer(*words)
+
+    async def _fetch(self, prepared: WorkSubvolume, transfer: Transfer) -> RunVerdict:
         """Does all that needs the host, and ends the connection to it."""
         try:
             await transfer.run()
             self.seconds |= transfer.seconds
             verdict = decide_run(list(transfer.results.values()))
-            if verdict.state is not None and self.host.one_file_system:
+            if isinstance(transfer, StreamTransfer) and transfer.again:
+                return verdict
+            if verdict.state is not None and self.host.one_file_system and isinstance(transfer, HostTransfer):
                 await self._note_left_out(prepared, transfer)
         finally:
             await transfer.connection.close()
@@ -264,7 +279,7 @@ class HostRun:
         transfer.results = {result.path: result for result in results}
         self.seconds["mounts"] = round(time.monotonic() - begun, 3)
 
-    async def _grew_from_damage(self, prepared: WorkSubvolume, transfer: HostTransfer) -> bool:
+    async def _grew_from_damage(self, prepared: WorkSubvolume, transfer: Transfer) -> bool:
         """Returns True if the disk cannot read some metadata of `.working` that rsync needed: from its base, or from an earlier
         run.
         """
@@ -302,9 +317,36 @@ class HostRun:
         context.catalogue.put_backup(self.row)
         return prepared, first
 
-    async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: HostTransfer, disk: Syncfs) -> HostResult:
+    async def _finalise(self, prepared: WorkSubvolume, record: Record, transfer: Transfer, disk: Syncfs) -> HostResult:
         """Makes holes, then the final backup, then its row."""
         context = self.context
+        if isinstance(transfer, HostTransfer):  # a stream brings holes as they are
+            record = await self._with_holes(prepared, record, transfer)
+        _, final = await asyncio.to_thread(
+            finalisation.finalise,
+            context.pool,
+            prepared,
+            record,
+            disk,
+            SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun)),
+            self._share_with(prepared, transfer),
+            split=isinstance(transfer, HostTransfer),
+            judge=self._emptied_judge(prepared),
+        )
+        final = replace(final, duration=round(elapsed() - self.begun, 3))  # the file was written before the duration was known
+        row = sealed_row(context.pool.host(self.host.name), backup_row(context.pool, final, final.state, prepared.id))
+        fields = {
+            **self._run_fields(final.error, final.cause),
+            "finished": self._moment(),
+            "literal_bytes": final.new_bytes or 0,
+            "shared_bytes": final.shared_bytes,
+        }
+        context.catalogue.finish_backup(row, self.run_id, **fields)
+        self.ended = True
+        return self._result(final.state, final)
+
+    async def _with_holes(self, prepared: WorkSubvolume, record: Record, transfer: HostTransfer) -> Record:
+        """Makes holes of zeros, and counts them."""
         # The host reports the sum. A false one only costs a commit, or space for that host's own zeros.
         literal = record.total("literal") or 0
         written = not prepared.fresh or literal >= WORTH_PUNCHING
@@ -324,27 +366,13 @@ class HostRun:
             log.warning("%s: %s", prepared.path, error)
             warning = f"could not make or count its holes: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
-        _, final = await asyncio.to_thread(
-            finalisation.finalise,
-            context.pool,
-            prepared,
-            record,
-            disk,
-            SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun)),
-            ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None,
-            judge=self._emptied_judge(prepared),
-        )
-        final = replace(final, duration=round(elapsed() - self.begun, 3))  # the file was written before the duration was known
-        row = sealed_row(context.pool.host(self.host.name), backup_row(context.pool, final, final.state, prepared.id))
-        fields = {
-            **self._run_fields(final.error, final.cause),
-            "finished": self._moment(),
-            "literal_bytes": final.new_bytes or 0,
-            "shared_bytes": final.shared_bytes,
-        }
-        context.catalogue.finish_backup(row, self.run_id, **fields)
-        self.ended = True
-        return self._result(final.state, final)
+        return record
+
+    def _share_with(self, prepared: WorkSubvolume, transfer: Transfer) -> ShareWith | None:
+        """Returns the host whose newest backup may have the same data: this one itself after a complete stream."""
+        if isinstance(transfer, StreamTransfer) and transfer.has_complete and prepared.base:
+            return ShareWith(self.host.name, self.cancellation)
+        return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None
 
     def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
         """Returns the check for filesystems that were not mounted; None for a backup without a base.
@@ -361,7 +389,7 @@ class HostRun:
 
         return judge
 
-    def _record(self, first: Record, transfer: HostTransfer, verdict: RunVerdict) -> Record:
+    def _record(self, first: Record, transfer: Transfer, verdict: RunVerdict) -> Record:
         results, base = tuple(transfer.results.values()), transfer.prepared.base
         spent, conditions = elapsed() - self.begun, [*transfer.conditions, *self.standing]
         return replace(
@@ -389,7 +417,7 @@ class HostRun:
         )
 
     async def _leave_unfinished(
-        self, prepared: WorkSubvolume, record: Record, verdict: RunVerdict, transfer: HostTransfer, disk: Syncfs
+        self, prepared: WorkSubvolume, record: Record, verdict: RunVerdict, transfer: Transfer, disk: Syncfs
     ) -> HostResult:
         """Keeps what arrived for the next run; deletes a `.working` in which nothing arrived."""
         nothing, lost = prepared.fresh and not transfer.anything_arrived, False

@@ -188,7 +188,8 @@ def test_in_a_session_rsync_is_started_by_btrkeep_source_and_no_other_command_is
     assert expected_words(host)[-3:] == ("rsync", "--server", "--sender")
 
 
-def test_the_folder_of_snapshots_is_excluded_last_and_only_with_snapshots() -> None:
-    with_snapshots = HostConfig("web1", address="web1", paths=("/",), snapshots="auto", exclude=("*.tmp",))
-    assert filters(with_snapshots, "/") == ("--filter=- *.tmp", "--filter=- .btrkeep-source/")
-    assert filters(HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp",)
+def test_the_folder_of_snapshots_is_excluded_last_from_all_hosts_with_an_address() -> None:
+    """A host that was backed up by streams before keeps its snapshots there."""
+    host = HostConfig("web1", address="web1", paths=("/",), exclude=("*.tmp",))
+    assert filters(host, "/") == ("--filter=- *.tmp", "--filter=- .btrkeep-source/")
+    assert filters(HostConfig("web1", paths=("/",), exclude=("*.tmp",)), "/") == ("--filter=- *.tmp",)

@@ -1,0 +1,94 @@
+"""The streams of a host: the request for its snapshots to btrkeep-source over ssh, and the command that writes one to its output.
+
+The host keeps the snapshots for the next stream (docs/decisions/0094-streams-of-hosts.rst). As in rsync/snapshot_session.py, it may
+answer anything: size and time are limited, and answers are parsed strictly.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from backupd.rsync.bandwidth import Bucket, relay_command
+from backupd.rsync.command import host_command
+from backupd.rsync.process import RunCancellation
+from backupd.rsync.snapshot_session import INVALID, PROGRAM, ask_source, invalid_answer, list_of, parsed_answer
+from btrkeep.config import HostConfig, SshSettings
+from btrkeep.consistency import MOST_DUMPS, HostDump, limited_text, parse_dump
+from btrkeep.units import parse_time
+
+_REQUEST = "send-begin"
+_IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}", re.ASCII)
+_MOST_PATHS, _MOST_NAMED = 10_000, 100
+
+
+@dataclass(frozen=True, slots=True)
+class HostStream:
+    """The snapshot of one source path, which the host can send."""
+
+    path: str
+    """The source path."""
+    identity: str
+    """UUID:CTRANSID of the snapshot."""
+    parent: str | None
+    """The identity of the snapshot to which it can be sent as a difference, one of the requested ones; None: none is left."""
+    taken: datetime
+    """When it was made, by the host's clock."""
+    left_out: tuple[str, ...] = ()
+    """Nested subvolumes, relative to the path, of which the stream has nothing; the first ones."""
+    left_out_count: int = 0
+    """Number of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSession:
+    """The answer to the request."""
+
+    streams: Mapping[str, HostStream]
+    """By source path."""
+    dumps: tuple[HostDump, ...] = ()
+    """The dumps that the host made."""
+
+
+async def begin_streams(
+    host: HostConfig, ssh: SshSettings, control: Path | None, have: Sequence[str], cancellation: RunCancellation, seconds: float
+) -> StreamSession:
+    """Makes the host take its snapshots. `have`: identities of those that the newest backup was made of.
+
+    Raises NoSnapshots, and NotConnected if ssh could not connect.
+    """
+    words = (_REQUEST, *(word for identity in have for word in ("--have", identity)), "--", *host.paths)
+    return parse_streams(await ask_source(host, ssh, control, words, cancellation, seconds), host.paths, have)
+
+
+def parse_streams(answer: bytes, paths: Sequence[str], have: Sequence[str]) -> StreamSession:
+    """Parses the answer. Raises NoSnapshots."""
+    try:
+        fields = parsed_answer(answer)
+        streams = {stream.path: stream for stream in (_stream(entry, have) for entry in list_of(fields, "paths", _MOST_PATHS))}
+        dumps = tuple(parse_dump(entry) for entry in list_of(fields, "dumps", MOST_DUMPS))
+        return StreamSession({path: streams[path] for path in paths}, dumps)
+    except INVALID:
+        raise invalid_answer(_REQUEST) from None
+
+
+def _stream(entry: Mapping[str, Any], have: Sequence[str]) -> HostStream:
+    identity, parent, path, count = entry["id"], entry["parent"], entry["path"], entry["left_out_count"]
+    if not _IDENTITY.fullmatch(identity) or (parent is not None and parent not in have):
+        raise ValueError("not a snapshot")
+    if not isinstance(path, str) or type(count) is not int or not 0 <= count < 1 << 32:
+        raise ValueError("not a path or not a number")
+    left_out = tuple(limited_text(name) for name in list_of(entry, "left_out", _MOST_NAMED))
+    return HostStream(path, identity, parent, parse_time(entry["taken"]), left_out, count)
+
+
+def stream_command(
+    host: HostConfig, ssh: SshSettings, control: Path | None, buckets: Sequence[Bucket], stream: HostStream, *, plain: bool
+) -> tuple[str, ...]:
+    """Returns the command that writes the stream to its output, limited by the buckets. A `plain` one has no compressed data."""
+    parent = ("--parent", stream.parent) if stream.parent else ()
+    line = shlex.join((PROGRAM, "send", *(("--plain",) if plain else ()), *parent, "--", stream.identity, stream.path))
+    return relay_command(buckets, host_command(host, ssh, control, (line,)))

@@ -1,0 +1,182 @@
+"""Runs of a host with `engine = "send"`: its btrkeep-source behind a real sshd, its subvolume on a btrfs of its own."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.beds import exclusive_bytes, work
+from tests.beds.nights import Nights
+from tests.beds.source_program import HIDDEN, SourceHost
+from tests.beds.ssh import Sshd
+from tests.beds.watch import killed
+
+pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
+
+
+class Web1:
+    """A host whose source path is a subvolume."""
+
+    def __init__(self, nights: Nights, sshd: Sshd, top: Path) -> None:
+        self.nights, self.top, self.srv = nights, top, top / "srv"
+        self.program = SourceHost(sshd)
+        self.program.ssh("office")
+        work("btrfs", "-q", "subvolume", "create", self.srv)
+        (self.srv / "www").mkdir()
+        (self.srv / "www/page").write_text("first")
+        (self.srv / "big").write_bytes(random.Random(1).randbytes(4 << 20))
+        os.link(self.srv / "www/page", self.srv / "second-name")
+        nights.settings("ssh", command="ssh -F none", key=str(self.program.keys["office"]), known_hosts=str(sshd.known_hosts))
+        self.configure()
+
+    def configure(self, *paths: Path, engine: str = "send", **keys: Any) -> None:
+        sshd = self.program.sshd
+        self.nights.host("web1", *(paths or (self.srv,)), address=sshd.address, port=sshd.port, engine=engine, **keys)
+
+    def run(self, outcome: str = "complete") -> dict[str, Any]:
+        result = self.nights.run("web1", status=0 if outcome == "complete" else 1)["web1"]
+        assert result["outcome"] == outcome, result
+        return result
+
+    def path(self) -> dict[str, Any]:
+        (path,) = self.nights.record("web1")["paths"]
+        return dict(path)
+
+    def differences(self) -> list[str]:
+        """What differs between the host and its newest backup, except our own folder."""
+        return [line for line in self.nights.differences("web1", self.srv) if HIDDEN not in line and not line.startswith("b''")]
+
+    def kept(self) -> list[Path]:
+        return sorted((self.srv / HIDDEN).iterdir())
+
+
+@pytest.fixture
+def web1(nights: Nights, sshd: Sshd, btrfs_mount: Path) -> Web1:
+    return Web1(nights, sshd, btrfs_mount)
+
+
+def test_the_second_night_brings_only_the_difference(web1: Web1) -> None:
+    web1.run()
+    assert web1.differences() == []
+    first = web1.path()
+    assert first["numbers"]["received"] > 4 << 20
+    (web1.srv / "www/page").write_text("second")
+    (web1.srv / "big").rename(web1.srv / "www/large")
+    web1.run()
+    assert web1.differences() == []
+    second = web1.path()
+    assert second["numbers"]["received"] < 10_000
+    assert second["consistency"]["kind"] == "snapshot"
+    assert second["stream"] != first["stream"]
+    assert web1.nights.grew_from("web1") == web1.nights.names("web1")[0]
+    assert len(web1.kept()) == 2
+    for name in ("files", "regular", "bytes"):
+        assert second["numbers"][name] >= first["numbers"][name] - 10
+    links = (web1.nights.data("web1", web1.srv) / "www/page").stat().st_nlink
+    assert links == 2
+
+
+def test_a_host_changes_from_rsync_to_send_and_back_and_shares_its_data(web1: Web1) -> None:
+    web1.configure(engine="rsync")
+    web1.run()
+    web1.configure()
+    web1.run()
+    assert web1.differences() == []
+    assert web1.nights.record("web1")["shared_bytes"] >= 4 << 20
+    assert exclusive_bytes(web1.nights.backup("web1")) < 1 << 20
+    (web1.srv / "www/page").write_text("third")
+    web1.run()
+    assert web1.path()["numbers"]["received"] < 10_000
+    web1.configure(engine="rsync")
+    (web1.srv / "www/page").write_text("fourth")
+    web1.run()
+    assert web1.differences() == []
+    assert "stream" not in web1.path()
+    web1.configure()
+    web1.run()
+    assert web1.path()["numbers"]["received"] > 4 << 20  # the base did not come by stream
+    assert web1.differences() == []
+
+
+def test_a_snapshot_that_the_host_lost_means_a_complete_stream(web1: Web1) -> None:
+    web1.run()
+    for path in web1.kept():
+        work("btrfs", "-q", "subvolume", "delete", path)
+    (web1.srv / "www/page").write_text("second")
+    web1.run()
+    assert web1.differences() == []
+    assert web1.path()["numbers"]["received"] > 4 << 20
+    assert exclusive_bytes(web1.nights.backup("web1")) < 1 << 20
+
+
+def test_a_subvolume_that_was_rolled_back_is_sent_completely(web1: Web1) -> None:
+    work("btrfs", "-q", "subvolume", "snapshot", web1.srv, web1.top / "before")
+    (web1.srv / "www/page").write_text("second")
+    web1.run()
+    web1.srv.rename(web1.top / "rolled-back")
+    (web1.top / "before").rename(web1.srv)
+    web1.run()
+    assert web1.differences() == []
+    assert (web1.nights.data("web1", web1.srv) / "www/page").read_text() == "first"
+
+
+def test_a_night_that_failed_leaves_nothing_and_the_next_one_goes_on(web1: Web1) -> None:
+    web1.run()
+    (web1.srv / "other").write_bytes(b"1" * (3 << 20))
+    web1.configure(max_new_bytes="1MiB")
+    result = web1.run("partial")
+    assert "max_new_bytes" in result["error"]
+    assert not (web1.nights.pool / "hosts/web1/.working").exists()
+    web1.configure()
+    web1.run()
+    assert web1.differences() == []
+    assert web1.path()["numbers"]["received"] < 4 << 20
+    assert len(web1.kept()) == 2
+
+
+def test_max_files_holds_for_a_stream(web1: Web1) -> None:
+    web1.run()
+    for number in range(30):
+        (web1.srv / f"new{number}").touch()
+    web1.configure(max_files=20)
+    assert "max_files" in web1.run("partial")["error"]
+
+
+def test_a_run_that_is_killed_anywhere_is_followed_by_a_good_one(web1: Web1) -> None:
+    web1.run()
+    (web1.srv / "www/page").write_text("second")
+    for point in ("host's snapshots for streams made", "rsync ended", "working subvolume named"):
+        killed(web1.nights, "after", point, "run", "web1")
+    web1.run()
+    assert web1.differences() == []
+    assert len(web1.kept()) == 2
+
+
+def test_what_the_configuration_cannot_have_with_streams_is_refused(web1: Web1) -> None:
+    for keys, words in (
+        ({"exclude": ["*.iso"]}, "a stream contains the whole subvolume"),
+        ({"exclude": [f"{web1.srv}/www"]}, "a stream contains the whole subvolume"),
+        ({"rsync_path": "sudo rsync"}, "remove rsync_path"),
+        ({"address": None, "port": None}, "has no address"),
+    ):
+        sshd = web1.program.sshd
+        given = {"address": sshd.address, "port": sshd.port, "engine": "send", **keys}
+        web1.nights.host("web1", web1.srv, **given)
+        done = web1.nights.backupd("check", check=False)
+        assert words in done.stdout + done.stderr
+    web1.configure(exclude=["/elsewhere/*"])
+    web1.run()
+
+
+def test_nested_subvolumes_are_named_in_the_backup(web1: Web1) -> None:
+    work("btrfs", "-q", "subvolume", "create", web1.srv / "inner")
+    assert any("inner" in line for line in web1.run()["warnings"])
+
+
+def test_a_path_that_is_no_subvolume_fails_with_advice(web1: Web1) -> None:
+    web1.configure(web1.srv / "www")
+    result = web1.run("failed")
+    assert "is not a writable subvolume of btrfs; back it up with rsync" in result["error"]
+    assert not (web1.nights.pool / "hosts/web1/.working").exists()
