@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from errno import EDQUOT
 from pathlib import Path
@@ -27,7 +27,7 @@ from backupd.run.run_context import RunContext, RunningTransfer
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
 from backupd.streams import applier
 from backupd.streams.applying import AppliedStream, StreamTarget, apply_stream
-from backupd.streams.host_stream import HostStream, StreamSession, begin_streams, stream_command
+from backupd.streams.host_stream import FolderAbove, HostStream, StreamSession, begin_streams, stream_command
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey
 from btrkeep.checkpoints import Checkpoint
 from btrkeep.config import HostConfig
@@ -152,6 +152,8 @@ class StreamTransfer:
         for path in self.host.paths:
             result = self.results[path] = await self._path(session.streams[path])
             self.running.finish_path()
+            if result.stream:
+                await asyncio.to_thread(_set_attributes, self.prepared.path / DATA, session.streams[path].above)
             if result.outcome.rank > PathOutcome.SUSPECT.rank:
                 break
         for path in self.host.paths:
@@ -362,6 +364,18 @@ def _warnings(stream: HostStream, done: AppliedStream) -> list[str]:
         attributes = counted(done.not_kept, "attribute")
         warnings.append(f"{stream.path}: {attributes} could not be stored as on the host (such as {'; '.join(done.samples)})")
     return warnings
+
+
+def _set_attributes(data: Path, folders: Sequence[FolderAbove]) -> None:
+    """Gives the folders above a source path their attributes, the inner ones first. Raises OSError.
+
+    No symlink is followed: these folders were made here, or `drop_other_paths` has found them to be folders.
+    """
+    for above in reversed(folders):
+        folder = data / above.path.strip("/")
+        os.chown(folder, above.uid, above.gid, follow_symlinks=False)
+        folder.chmod(above.mode)
+        os.utime(folder, ns=(above.mtime, above.mtime), follow_symlinks=False)
 
 
 def _empty(folder: Path) -> None:

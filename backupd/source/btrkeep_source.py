@@ -1425,7 +1425,17 @@ def keep_snapshot(path: str, server: str, have: Sequence[str]) -> Dict[str, Any]
         take_btrfs({"folder": path, "of": path, "name": name})
         info = kept_snapshots(top, server)[name]
     answer = {"path": as_text(path), "id": info.identity, "parent": parent, "taken": moment()}
-    return dict(answer, left_out=[as_text(name) for name in sorted(nested)[:MOST_NAMED]], left_out_count=len(nested))
+    left_out = [as_text(name) for name in sorted(nested)[:MOST_NAMED]]
+    return dict(answer, left_out=left_out, left_out_count=len(nested), above=folders_above(path))
+
+
+def folders_above(path: str) -> List[List[Any]]:
+    """Returns the folders above a path, outer ones first, without the root: path, mode, user, group, time in nanoseconds."""
+    folders = []
+    for folder in reversed(list(with_folders_above(os.path.dirname(path)))[:-1]):
+        status = os.lstat(folder)
+        folders.append([as_text(folder), stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, status.st_mtime_ns])
+    return folders
 
 
 def remove_old_kept(mounts: Iterable[MountEntry], server: Optional[str], paths: Sequence[str]) -> None:

@@ -17,12 +17,30 @@ from backupd.rsync.command import host_command
 from backupd.rsync.process import RunCancellation
 from backupd.rsync.snapshot_session import INVALID, PROGRAM, ask_source, invalid_answer, list_of, parsed_answer
 from btrkeep.config import HostConfig, SshSettings
+from btrkeep.config.self_exclusion import below
 from btrkeep.consistency import MOST_DUMPS, HostDump, limited_text, parse_dump
 from btrkeep.units import parse_time
 
 _REQUEST = "send-begin"
 _IDENTITY = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d{1,20}", re.ASCII)
-_MOST_PATHS, _MOST_NAMED = 10_000, 100
+_MOST_PATHS, _MOST_NAMED, _MOST_ABOVE = 10_000, 100, 2048
+_MOST = (0o7777, (1 << 32) - 2, (1 << 32) - 2, (1 << 63) - 1)  # of the attributes of a folder
+
+
+@dataclass(frozen=True, slots=True)
+class FolderAbove:
+    """A folder above a source path, which is not in its stream."""
+
+    path: str
+    """Its path on the host."""
+    mode: int
+    """Its permissions."""
+    uid: int
+    """Its owner."""
+    gid: int
+    """Its group."""
+    mtime: int
+    """When it was changed, nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,8 @@ class HostStream:
     """Nested subvolumes, relative to the path, of which the stream has nothing; the first ones."""
     left_out_count: int = 0
     """Number of all of them."""
+    above: tuple[FolderAbove, ...] = ()
+    """The folders above the path, outer ones first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +102,20 @@ def _stream(entry: Mapping[str, Any], have: Sequence[str]) -> HostStream:
     if not isinstance(path, str) or type(count) is not int or not 0 <= count < 1 << 32:
         raise ValueError("not a path or not a number")
     left_out = tuple(limited_text(name) for name in list_of(entry, "left_out", _MOST_NAMED))
-    return HostStream(path, identity, parent, parse_time(entry["taken"]), left_out, count)
+    above = tuple(_folder(each, path) for each in list_of(entry, "above", _MOST_ABOVE))
+    return HostStream(path, identity, parent, parse_time(entry["taken"]), left_out, count, above)
+
+
+def _folder(entry: Any, below_it: str) -> FolderAbove:
+    path, *numbers = entry
+    if not isinstance(path, str) or path == below_it or not below(below_it, path) or ".." in path.split("/"):
+        raise ValueError("not a folder above the path")
+    if [type(number) for number in numbers] != [int] * 4 or any(
+        abs(each) > most for each, most in zip(numbers, _MOST, strict=True)
+    ):
+        raise ValueError("not the attributes of a folder")
+    mode, uid, gid, mtime = numbers
+    return FolderAbove(path, mode & 0o7777, abs(uid), abs(gid), mtime)
 
 
 def stream_command(

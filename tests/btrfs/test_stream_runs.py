@@ -1,13 +1,16 @@
 """Runs of a host with `engine = "send"`: its btrkeep-source behind a real sshd, its subvolume on a btrfs of its own."""
 
+import json
 import os
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.beds import exclusive_bytes, work
+from tests.beds import send_stream as made
 from tests.beds.nights import Nights
 from tests.beds.source_program import HIDDEN, SourceHost
 from tests.beds.ssh import Sshd
@@ -170,6 +173,24 @@ def test_what_the_configuration_cannot_have_with_streams_is_refused(web1: Web1) 
     web1.run()
 
 
+def test_the_folders_above_a_path_have_the_hosts_attributes(web1: Web1) -> None:
+    outer = web1.top / "outer"
+    outer.mkdir()
+    work("btrfs", "-q", "subvolume", "create", outer / "inner")
+    (outer / "inner/file").touch()
+    os.chown(outer, 7, 8)
+    outer.chmod(0o2750)
+    os.utime(outer, ns=(0, 10**18))
+    web1.configure(web1.srv, outer / "inner")
+    web1.run()
+    for _ in range(2):
+        status = web1.nights.data("web1", outer).stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o7777, status.st_mtime_ns) == (7, 8, 0o2750, 10**18)
+        web1.run()
+    dry = web1.nights.json("run", "--dry-run", "web1")
+    assert "send --parent PARENT" in dry[0]["commands"][0][-1]
+
+
 def test_nested_subvolumes_are_named_in_the_backup(web1: Web1) -> None:
     work("btrfs", "-q", "subvolume", "create", web1.srv / "inner")
     assert any("inner" in line for line in web1.run()["warnings"])
@@ -180,3 +201,91 @@ def test_a_path_that_is_no_subvolume_fails_with_advice(web1: Web1) -> None:
     result = web1.run("failed")
     assert "is not a writable subvolume of btrfs; back it up with rsync" in result["error"]
     assert not (web1.nights.pool / "hosts/web1/.working").exists()
+
+
+OWN = "00000000-0000-0000-0000-000000000001"
+HOST = """#!/bin/sh
+for line; do :; done
+case $line in
+    *" send-begin "*) cat {answer} ;;
+    *) cat {stream} {then} ;;
+esac
+"""
+
+
+class HostileHost:
+    """A host that answers and sends what it wants, in place of btrkeep-source."""
+
+    def __init__(self, nights: Nights) -> None:
+        self.nights, self.top = nights, nights.top / "hostile"
+        self.top.mkdir()
+        self.answer, self.stream = self.top / "answer", self.top / "stream"
+        entry: dict[str, Any] = {"path": "/srv", "id": f"{OWN}:5", "parent": None, "taken": "2026-11-30T12:00:00Z"}
+        entry |= {"left_out": [], "left_out_count": 0, "above": []}
+        self.answer.write_text(json.dumps({"format": 1, "stream": 1, "dumps": [], "paths": [entry]}))
+        nights.host("bad", "/srv", engine="send")
+        self.sends()
+
+    def sends(self, *commands: bytes, then: str = "") -> None:
+        """From now on; `then`: what the shell does at the end of the stream's bytes."""
+        whole = struct.pack("<13sI", b"btrfs-stream", 1) + made.subvolume(b"x", OWN) + b"".join(commands)
+        self.stream.write_bytes(whole + (b"" if then else made.command(21)))
+        script = self.top / "ssh"
+        script.write_text(HOST.format(answer=self.answer, stream=self.stream, then=then))
+        script.chmod(0o755)
+        self.nights.settings("ssh", command=str(script))
+
+    def pool(self) -> dict[str, tuple[int, int, int]]:
+        """Everything in the pool, except what a run itself writes."""
+        paths = [path for path in self.nights.pool.rglob("*") if ".btrkeep" not in path.parts]
+        stats = {str(path): path.lstat() for path in paths if path.name not in ("bad", "hosts", "notes.json")}
+        return {name: (status.st_mode, status.st_size, status.st_mtime_ns) for name, status in stats.items()}
+
+
+def test_hostile_streams_fail_and_write_nothing_outside(nights: Nights) -> None:
+    nights.host("good", nights.source)
+    (nights.source / "file").write_text("of another host")
+    nights.run("good")
+    hostile = HostileHost(nights)
+    hostile.sends(made.file(b"file", b"words"))
+    assert nights.run("bad")["bad"]["outcome"] == "complete"
+    assert (nights.data("bad", "/srv") / "file").read_text() == "words"
+    before = hostile.pool()
+    good = str(nights.backup("good")).encode()
+    for commands in (
+        (made.file(b"../../notes.json", b"x"),),
+        (made.file(b"/etc/btrkeep-test", b"x"),),
+        (made.symlink(b"way", good), made.file(b"way/x", b"x")),
+        (made.symlink(b"way", b"../../../../good"), made.command(9, (15, b"way/latest"), (16, b"taken"))),
+        (made.node(b"disk", 0o060600, os.makedev(7, 0)), made.write(b"disk", b"x")),
+        (made.file(b"file", b"x" * 4096), made.clone(b"file", OWN, b"../../../../good/latest/backup.json")),
+        (made.command(22, (15, b"file")),),
+    ):
+        hostile.sends(*commands)
+        result = nights.run("bad", status=1)["bad"]
+        assert result["outcome"] == "failed"
+        assert "the host's stream could not be applied" in result["error"]
+        assert hostile.pool() == before
+    assert not Path("/etc/btrkeep-test").exists()
+
+
+def test_a_host_that_stops_in_the_middle_of_a_stream_is_ended_and_leaves_nothing(nights: Nights) -> None:
+    hostile = HostileHost(nights)
+    before = hostile.pool()
+    hostile.sends(made.file(b"file", b"words"), then="; exit 255")
+    assert nights.run("bad", status=1)["bad"]["outcome"] in ("partial", "failed")
+    assert hostile.pool() == before
+    hostile.sends(made.file(b"file", b"words"), then="; exec sleep 600")
+    nights.settings("backup", stall="2s")
+    result = nights.run("bad", status=1)["bad"]
+    assert "no progress" in result["error"]
+    assert hostile.pool() == before
+
+
+def test_a_stream_that_fills_the_pool_is_stopped_by_min_free(nights: Nights) -> None:
+    hostile = HostileHost(nights)
+    nights.settings("pool", min_free="99%")
+    hostile.sends(made.file(b"file", b"words"))
+    done = nights.backupd("run", "bad", check=False)
+    assert done.returncode != 0
+    assert "too little free space" in done.stdout + done.stderr
