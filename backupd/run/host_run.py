@@ -36,7 +36,7 @@ from backupd.run.interrupted import take_host_lock
 from backupd.run.other_file_systems import STOPPED, not_looked, with_left_out
 from backupd.run.run_context import HostResult, RunContext, RunningTransfer
 from backupd.run.source_paths import HostTransfer, Pause
-from backupd.run.stream_paths import StreamTransfer, StreamWay
+from backupd.run.stream_paths import StreamTransfer, StreamWay, Transfer, new_transfer
 from backupd.run.verdict import RunVerdict, decide_run
 from backupd.run.work_subvolume import is_damaged
 from btrkeep import __version__
@@ -60,8 +60,6 @@ from btrkeep.units import format_size, format_time
 
 log = logging.getLogger(__name__)
 
-Transfer = HostTransfer | StreamTransfer
-"""All that is fetched from a host, by rsync or by streams."""
 _LATE = Cause(CauseCode.DEADLINE)
 _MANY_ZEROS = 1 << 30  # bytes: about ten seconds of transfer, worth a message
 _SUMS_SHARE = 0.02  # of the run's time
@@ -213,7 +211,8 @@ class HostRun:
         """
         prepared, first = await self._prepare(running, disk, checked)
         again, another = False, None
-        transfer = self.transfer = self._new_transfer(prepared, lock, running, way)
+        words = (self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
+        transfer = self.transfer = new_transfer(*words, way)
         try:
             verdict = await self._fetch(prepared, transfer)
             record = self._record(first, transfer, verdict)
@@ -237,10 +236,6 @@ class HostRun:
         if again:
             return await self._fetch_and_finish(lock, running, disk, checked=True, way=way)
         return await self._leave_unfinished(prepared, record, verdict, transfer, disk)
-
-    def _new_transfer(self, prepared: WorkSubvolume, lock: Lock, running: RunningTransfer, way: StreamWay | None) -> Transfer:
-        words = (self.context, self.host, prepared, lock, self.cancellation, running, self.pause)
-        return StreamTransfer(*words, way or StreamWay()) if self.host.engine == "send" else HostTransfer(*words)
 
     async def _fetch(self, prepared: WorkSubvolume, transfer: Transfer) -> RunVerdict:
         """Does all that needs the host, and ends the connection to it."""
@@ -322,6 +317,7 @@ class HostRun:
         context = self.context
         if isinstance(transfer, HostTransfer):  # a stream brings holes as they are
             record = await self._with_holes(prepared, record, transfer)
+        share_with = transfer.share_with if isinstance(transfer, StreamTransfer) else self.host.share_with
         _, final = await asyncio.to_thread(
             finalisation.finalise,
             context.pool,
@@ -329,7 +325,7 @@ class HostRun:
             record,
             disk,
             SumLimits(self.context.config.verify.new_files, _SUMS_SHARE * (elapsed() - self.begun)),
-            self._share_with(prepared, transfer),
+            ShareWith(share_with, self.cancellation) if share_with else None,
             split=isinstance(transfer, HostTransfer),
             judge=self._emptied_judge(prepared),
         )
@@ -367,12 +363,6 @@ class HostRun:
             warning = f"could not make or count its holes: {error.strerror or error}"
             record = replace(record, warnings=(*record.warnings, warning))
         return record
-
-    def _share_with(self, prepared: WorkSubvolume, transfer: Transfer) -> ShareWith | None:
-        """Returns the host whose newest backup may have the same data: this one itself after a complete stream."""
-        if isinstance(transfer, StreamTransfer) and transfer.has_complete and prepared.base:
-            return ShareWith(self.host.name, self.cancellation)
-        return ShareWith(self.host.share_with, self.cancellation) if self.host.share_with else None
 
     def _emptied_judge(self, prepared: WorkSubvolume) -> Callable[[Record], Record] | None:
         """Returns the check for filesystems that were not mounted; None for a backup without a base.

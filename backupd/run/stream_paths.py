@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from errno import EDQUOT
 from pathlib import Path
@@ -24,8 +24,9 @@ from backupd.rsync.snapshot_session import PROGRAM, NoSnapshots
 from backupd.run.finalisation import WorkSubvolume
 from backupd.run.limits import HostQuota, LimitWatch
 from backupd.run.run_context import RunContext, RunningTransfer
+from backupd.run.source_paths import HostTransfer, Pause
 from backupd.run.verdict import PathEvidence, SuspectLimits, judge_path
-from backupd.streams import applier
+from backupd.streams import stream_format
 from backupd.streams.applying import AppliedStream, StreamTarget, apply_stream
 from backupd.streams.host_stream import FolderAbove, HostStream, StreamSession, begin_streams, stream_command
 from btrkeep.backup_states import Cause, CauseCode, ConditionKey
@@ -78,7 +79,7 @@ class StreamTransfer:
         lock: Lock,
         cancellation: RunCancellation,
         running: RunningTransfer,
-        pause: Callable[[float, bool], Awaitable[object]],
+        pause: Pause,
         way: StreamWay,
     ) -> None:
         self.context, self.host, self.prepared, self.lock = context, host, prepared, lock
@@ -104,6 +105,11 @@ class StreamTransfer:
     has_holes = False
     anything_arrived = False  # for the next run: a part of a stream cannot be continued
     conditions: tuple[ConditionKey, ...] = ()
+
+    @property
+    def share_with(self) -> str | None:
+        """Returns the host whose newest backup may have the same data: this one itself after a complete stream."""
+        return self.host.name if self.has_complete and self.prepared.base else self.host.share_with
 
     @property
     def unreachable(self) -> bool:
@@ -264,7 +270,7 @@ class StreamTransfer:
             return replace(
                 result, stream=done.own, consistency=taken, warnings=warnings, not_kept=done.not_kept, samples=done.samples
             )
-        if done.ssh_status and ended.exit_code in (0, applier.CUT):
+        if done.ssh_status and ended.exit_code in (0, stream_format.CUT):
             return self._of_host(path, done, numbers, seconds)
         return self._of_applier(stream, done, numbers)
 
@@ -305,17 +311,17 @@ class StreamTransfer:
         """Returns the result of a stream that this server could not apply."""
         path, code = stream.path, done.ended.exit_code
         line = next(reversed(done.ended.messages.last), f"the applier ended with status {code}")
-        if code == applier.DOES_NOT_FIT and stream.parent and not self.way.complete:
+        if code == stream_format.DOES_NOT_FIT and stream.parent and not self.way.complete:
             self._begin_again(path, replace(self.way, complete=True), line)
-        elif code == applier.NOT_ENCODED and not self.way.plain:
+        elif code == stream_format.NOT_ENCODED and not self.way.plain:
             self._begin_again(path, replace(self.way, plain=True), line)
-        elif code == applier.OVER_LIMIT:
+        elif code == stream_format.OVER_LIMIT:
             cause = replace(self._over_limit(line), path=path)
             self.cancellation.cancel_for(cause)
             return PathResult(path, PathOutcome.UNFINISHED, cause_words(cause), code, numbers=numbers, cause=cause)
-        elif code == applier.CUT:
+        elif code == stream_format.CUT:
             return self._judged(path, _BROKE, done.ended.messages, numbers, 0.0)
-        elif code == applier.SERVER_FAULT or code < 0:
+        elif code == stream_format.SERVER_FAULT or code < 0:
             cause = Cause(CauseCode.SERVER_FAULT, path, {"line": line})
             if self.host.quota is not None and os.strerror(EDQUOT) in line:
                 cause = self.quota.used_up()
@@ -385,3 +391,23 @@ def _empty(folder: Path) -> None:
     elif folder.is_dir():
         remove_tree(folder)
     folder.mkdir(parents=True)
+
+
+Transfer = HostTransfer | StreamTransfer
+"""All that is fetched from a host in a run, by rsync or by streams."""
+
+
+def new_transfer(
+    context: RunContext,
+    host: HostConfig,
+    prepared: WorkSubvolume,
+    lock: Lock,
+    cancellation: RunCancellation,
+    running: RunningTransfer,
+    pause: Pause,
+    way: StreamWay | None,
+) -> Transfer:
+    """Returns the transfer of a host's engine. `way`: how streams are requested."""
+    if host.engine == "send":
+        return StreamTransfer(context, host, prepared, lock, cancellation, running, pause, way or StreamWay())
+    return HostTransfer(context, host, prepared, lock, cancellation, running, pause)

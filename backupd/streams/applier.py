@@ -10,10 +10,9 @@ It prints a JSON object from time to time as a sign of progress, and one with th
 and the exit status is its kind.
 
 The stream is hostile. Its paths are relative to FOLDER, and each word of them is checked. They are walked from the open folder with
-O_NOFOLLOW, so no symlink and no ".." leads out; only regular files are opened. The layout of commands is that of
-Documentation/dev/dev-send-stream of btrfs. The checksum of each command is not verified: ssh has one of its own.
+O_NOFOLLOW, so no symlink and no ".." leads out; only regular files are opened.
 
-It imports nothing of btrkeep, like rsync/throttle.py, because it starts for each source path.
+It imports nothing of btrkeep but the two modules beside it, because it starts for each source path.
 """
 
 import errno
@@ -25,35 +24,60 @@ import struct
 import sys
 import time
 from array import array
-from uuid import UUID
+
+from backupd.streams.open_folders import Folders
+from backupd.streams.stream_format import (
+    A_ATIME,
+    A_CLONE_CTRANSID,
+    A_CLONE_LEN,
+    A_CLONE_OFFSET,
+    A_CLONE_PATH,
+    A_CLONE_UUID,
+    A_COMPRESSION,
+    A_CTRANSID,
+    A_DATA,
+    A_ENCRYPTION,
+    A_FALLOCATE_MODE,
+    A_FILE_LEN,
+    A_GID,
+    A_MODE,
+    A_MTIME,
+    A_OFFSET,
+    A_PATH,
+    A_PATH_LINK,
+    A_PATH_TO,
+    A_RDEV,
+    A_SIZE,
+    A_UID,
+    A_UNENCODED_LEN,
+    A_UNENCODED_OFFSET,
+    A_UUID,
+    A_XATTR_DATA,
+    A_XATTR_NAME,
+    DOES_NOT_FIT,
+    FILEATTR,
+    LONGEST_NAME,
+    LONGEST_PATH,
+    LONGEST_XATTR,
+    NOT_ENCODED,
+    OVER_LIMIT,
+    SERVER_FAULT,
+    SNAPSHOT,
+    SUBVOL,
+    StreamError,
+    bad,
+    identity,
+    moment,
+    number,
+    read_commands,
+    shown,
+    small,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, BinaryIO
-
-BAD_STREAM, DOES_NOT_FIT, NOT_ENCODED, CUT, SERVER_FAULT, OVER_LIMIT = 3, 4, 5, 6, 7, 8
-"""Exit statuses: it is no valid stream; the folder has not what the stream expects; compressed data cannot be written as it is;
-the stream ends too early; this server could not write; a limit is exceeded."""
-
-MAGIC = b"btrfs-stream\0"
-VERSION = struct.Struct("<I")
-COMMAND = struct.Struct("<IHI")  # bytes that follow, number, crc32c
-NEWEST = 2
-LONGEST = 1 << 24  # bytes of a command; the kernel's are below 200 KiB
-LONGEST_PATH, LONGEST_NAME, LONGEST_XATTR = 4095, 255, 1 << 16
-LARGEST = (1 << 63) - 1
-MOST_SAMPLES = 3
-PROGRESS = 1.0  # seconds
-MOST_FOLDERS = 64  # open at a time
-
-SUBVOL, SNAPSHOT, END, FILEATTR = 1, 2, 21, 24
-A_UUID, A_CTRANSID, A_SIZE, A_MODE, A_UID, A_GID, A_RDEV, A_MTIME, A_ATIME = 1, 2, 4, 5, 6, 7, 8, 10, 11
-A_XATTR_NAME, A_XATTR_DATA, A_PATH, A_PATH_TO, A_PATH_LINK, A_OFFSET, A_DATA = 13, 14, 15, 16, 17, 18, 19
-A_CLONE_UUID, A_CLONE_CTRANSID, A_CLONE_PATH, A_CLONE_OFFSET, A_CLONE_LEN = 20, 21, 22, 23, 24
-A_FALLOCATE_MODE = 25
-A_FILE_LEN, A_UNENCODED_LEN, A_UNENCODED_OFFSET, A_COMPRESSION, A_ENCRYPTION = 27, 28, 29, 30, 31
-NEWEST_ATTRIBUTE = 31
 
 CLONE_RANGE, ENCODED_WRITE = 0x4020940D, 0x40809440  # linux/btrfs.h
 UNRESVSP = 0x4030582B  # linux/falloc.h: punches a hole, like fallocate(2), which Python does not have
@@ -61,137 +85,13 @@ HOLE_ARGUMENTS = struct.Struct("=hh4xqq24x")  # type, SEEK_SET, offset, length
 PUNCH_HOLE = 3  # of fallocate(2), with KEEP_SIZE
 CLONE_ARGUMENTS = struct.Struct("=qQQQ")  # source descriptor, its offset, length, offset
 ENCODED_ARGUMENTS = struct.Struct("=QQqQQQQII64x")  # iovec, count, offset, flags, length, unencoded length and offset, kinds
-TIME = struct.Struct("<qI")
 SERVER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 NOT_CLONED = {errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
 NOT_AS_IT_IS = {errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSPC}
 """Of an encoded write: an older kernel, a pool without checksums, or no free extent that is large enough."""
 XATTR_REFUSED = {errno.EOPNOTSUPP, errno.EINVAL, errno.E2BIG, errno.ERANGE, errno.EPERM}
-
-
-class StreamError(Exception):
-    """Ends the program with a status and one line."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-def bad(text: str) -> StreamError:
-    return StreamError(BAD_STREAM, text)
-
-
-def shown(path: bytes) -> str:
-    return ascii(path.decode("utf-8", "replace"))[1:-1][:300]
-
-
-def parsed(payload: bytes, version: int) -> "dict[int, Any]":
-    """Returns the attributes of a command by their kind. From version 2 on, data are last and have no length."""
-    attributes: dict[int, Any] = {}
-    at, end = 0, len(payload)
-    while at < end:
-        is_data = version > 1 and end - at >= 2 and payload[at] == A_DATA and not payload[at + 1]
-        if end - at < 4 and not is_data:
-            raise bad("a command is cut")
-        kind = payload[at] | payload[at + 1] << 8
-        if not 0 < kind <= NEWEST_ATTRIBUTE or kind in attributes:
-            raise bad(f"a command has an unknown attribute ({kind})")
-        if is_data:
-            attributes[kind] = memoryview(payload)[at + 2 :]
-            break
-        length = payload[at + 2] | payload[at + 3] << 8
-        at += 4
-        if end - at < length:
-            raise bad("a command is cut")
-        attributes[kind] = payload[at : at + length]
-        at += length
-    return attributes
-
-
-def number(attributes: "dict[int, Any]", kind: int, most: int = LARGEST) -> int:
-    """Returns an attribute of 8 bytes."""
-    value = attributes[kind]
-    if len(value) != 8:
-        raise bad(f"a number has {len(value)} bytes")
-    result = int.from_bytes(value, "little")
-    if result > most:
-        raise bad(f"a number is too large: {result}")
-    return result
-
-
-def small(attributes: "dict[int, Any]", kind: int) -> int:
-    """Returns an attribute of 4 bytes; 0 if it is missing."""
-    value = attributes.get(kind, bytes(4))
-    if len(value) != 4:
-        raise bad(f"a number has {len(value)} bytes")
-    return int.from_bytes(value, "little")
-
-
-def identity(attributes: "dict[int, Any]", uuid: int, ctransid: int) -> str:
-    """Returns UUID:CTRANSID of a subvolume."""
-    if len(attributes[uuid]) != 16:
-        raise bad("a UUID is too short")
-    return f"{UUID(bytes=attributes[uuid])}:{number(attributes, ctransid, (1 << 64) - 1)}"
-
-
-def moment(value: bytes) -> int:
-    """Returns a time in nanoseconds."""
-    if len(value) != TIME.size:
-        raise bad("a time has a wrong length")
-    seconds, nanoseconds = TIME.unpack(value)
-    if nanoseconds >= 1_000_000_000:
-        raise bad("a time is invalid")
-    return int(seconds) * 1_000_000_000 + int(nanoseconds)
-
-
-class Folders:
-    """Opens the folders of paths below one folder. Symlinks are never followed."""
-
-    def __init__(self, root: int) -> None:
-        self.root = root
-        self._open: dict[bytes, int] = {}
-
-    def above(self, path: bytes) -> tuple[int, bytes]:
-        """Returns the open folder that contains the last name of a path, and that name.
-
-        The descriptor is valid until `tidy` or `forget`.
-        """
-        if len(path) > LONGEST_PATH or path.startswith(b"/") or b"\0" in path:
-            raise bad(f"a path is not allowed: {shown(path)}")
-        above, _, name = path.rpartition(b"/")
-        _require_name(name, path)
-        folder = self._open.get(above)
-        if folder is None:
-            folder = self._open[above] = self._opened(above, path)
-        return folder, name
-
-    def _opened(self, above: bytes, path: bytes) -> int:
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        folder = os.open(".", flags, dir_fd=self.root)
-        for name in above.split(b"/") if above else ():
-            try:
-                _require_name(name, path)
-                inner = os.open(name, flags, dir_fd=folder)
-            finally:
-                os.close(folder)
-            folder = inner
-        return folder
-
-    def tidy(self) -> None:
-        """Closes some folders if there are many."""
-        if len(self._open) > MOST_FOLDERS:
-            self.forget()
-
-    def forget(self) -> None:
-        """Closes all folders: their paths may have changed."""
-        for folder in self._open.values():
-            os.close(folder)
-        self._open.clear()
-
-
-def _require_name(name: bytes, path: bytes) -> None:
-    if name in (b"", b".", b"..") or len(name) > LONGEST_NAME:
-        raise bad(f"a path is not allowed: {shown(path)}")
+MOST_SAMPLES = 3
+PROGRESS = 1.0  # seconds
 
 
 class Applier:
@@ -532,34 +432,11 @@ COMMANDS: "dict[int, Callable[[Applier, bytes, dict[int, Any]], None]]" = {
 }
 
 
-def read(stream: "BinaryIO", size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) != size:
-        raise StreamError(CUT, "the stream ends too early")
-    return data
-
-
 def apply_stream(stream: "BinaryIO", applier: Applier, progress: "Callable[[int], None]") -> None:
     """Applies a whole stream, and requires its end. `progress` is called with the bytes read so far. Raises StreamError."""
-    header = stream.read(len(MAGIC) + VERSION.size)
-    if len(header) < len(MAGIC) + VERSION.size:
-        raise StreamError(CUT, "the host sent no stream")
-    if not header.startswith(MAGIC):
-        raise bad("this is not a stream of btrfs send")
-    (version,) = VERSION.unpack_from(header, len(MAGIC))
-    if not 0 < version <= NEWEST:
-        raise bad(f"the stream has the unknown version {version}")
-    received, reported = len(header), time.monotonic()
-    while True:
-        length, command, _ = COMMAND.unpack(read(stream, COMMAND.size))
-        if length > LONGEST:
-            raise bad(f"the stream has an unknown command ({command}, {length} bytes)")
-        payload = read(stream, length)
-        received += COMMAND.size + length
-        if command == END:
-            break
+    received, reported = 0, time.monotonic()
+    for command, attributes, received in read_commands(stream):
         try:
-            attributes = parsed(payload, version)
             if applier.own is None:
                 applier.begin(command, attributes)
             else:
@@ -571,8 +448,6 @@ def apply_stream(stream: "BinaryIO", applier: Applier, progress: "Callable[[int]
             progress(received)
     if applier.own is None:
         raise bad("the stream has no subvolume")
-    if stream.read(1):
-        raise bad("data follows the end of the stream")
     applier.close()
     progress(received)
 

@@ -20,7 +20,9 @@ from btrkeep.pool.locks import Lock
 from btrkeep.process.group import Group
 from btrkeep.units import LARGEST_COUNT, printable
 
-_PROGRAM = Path(applier.__file__).absolute()
+_FOLDER = Path(applier.__file__).absolute().parent
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from backupd.streams.applier import main; sys.exit(main(sys.argv[2:]))"
+"""The applier's start. Only its own folder is in the cell."""
 _PYTHON = "/usr/bin/python3"
 _LONGEST_LINE = 1 << 16
 _MOST_ERRORS = 1 << 14
@@ -76,10 +78,10 @@ def applier_command(target: StreamTarget, stream: int, calls: int | None) -> tup
         *("-" if limit is None else str(limit) for limit in (target.most_files, target.most_bytes)),
     )
     python = _PYTHON if os.access(_PYTHON, os.X_OK) else os.path.realpath(sys.executable)
-    command = (python, "-I", "-S", str(_PROGRAM), *words)
+    command = (python, "-I", "-S", "-c", _START, str(_FOLDER.parent.parent), *words)
     if calls is None:
         return command
-    shown = (str(_PROGRAM), *((str(target.base),) if target.base else ()))
+    shown = (str(_FOLDER), str(_FOLDER.parent / "__init__.py"), *((str(target.base),) if target.base else ()))
     return confined_command(command, str(target.folder), calls, shown=shown)
 
 

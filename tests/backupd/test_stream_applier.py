@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from backupd.streams.applier import BAD_STREAM, CUT, DOES_NOT_FIT, OVER_LIMIT, Applier, StreamError, apply_stream
+from backupd.streams.applier import Applier, apply_stream
+from backupd.streams.stream_format import BAD_STREAM, CUT, DOES_NOT_FIT, OVER_LIMIT, StreamError
 from tests.beds import send_stream as made
 from tests.beds.send_stream import number
 

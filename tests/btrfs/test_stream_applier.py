@@ -5,19 +5,17 @@ import os
 import random
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.beds import TOP, differences, manifest, work
+from backupd.streams.applying import StreamTarget, applier_command
+from tests.beds import differences, manifest, work
 from tests.beds.random_tree import random_tree
 
 pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
-
-APPLIER = TOP / "backupd/streams/applier.py"
 
 
 class Streams:
@@ -57,9 +55,9 @@ class Streams:
         return result
 
     def apply(self, file: Path, folder: Path, base: Path | None, number: int) -> dict[str, Any]:
-        parent = self.identity(self.snapshots[-1]) if self.snapshots else "-"
+        parent = self.identity(self.snapshots[-1]) if self.snapshots else None
         with file.open("rb") as stream:
-            words = [sys.executable, "-I", "-S", str(APPLIER), "0", str(folder), str(base or "-"), parent, "-", "-"]
+            words = applier_command(StreamTarget(folder, base, parent), 0, None)
             done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), f"night {number}"
         result = dict(json.loads(done.stdout.splitlines()[-1]))
@@ -225,6 +223,6 @@ def test_a_pool_that_cannot_store_compressed_data_as_it_is_says_so(make_btrfs: C
     work("btrfs", "-q", "send", "--proto", "2", "--compressed-data", "-f", file, snapshot)
     into.mkdir()
     with file.open("rb") as stream:
-        words = [sys.executable, "-I", "-S", str(APPLIER), "0", str(into), "-", "-", "-", "-"]
+        words = applier_command(StreamTarget(into), 0, None)
         done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=False)
     assert done.returncode == 5, done

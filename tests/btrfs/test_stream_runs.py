@@ -4,6 +4,7 @@ import json
 import os
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,44 @@ def test_a_host_that_stops_in_the_middle_of_a_stream_is_ended_and_leaves_nothing
     result = nights.run("bad", status=1)["bad"]
     assert "no progress" in result["error"]
     assert hostile.pool() == before
+
+
+def test_a_difference_that_does_not_fit_is_followed_by_a_complete_stream(nights: Nights) -> None:
+    """In the same run. Nothing of the first stream is left."""
+    hostile = HostileHost(nights)
+    hostile.sends(made.file(b"file", b"words"))
+    nights.run("bad")
+    entry = json.loads(hostile.answer.read_text())
+    identity = nights.record("bad")["paths"][0]["stream"]
+    first = made.command(2, (15, b"x"), (1, bytes(15) + b"\1"), (2, made.number(6)), (20, bytes(15) + b"\1"), (21, made.number(5)))
+    difference = struct.pack("<13sI", b"btrfs-stream", 1) + first + made.file(b"other", b"1") + made.command(11, (15, b"none"))
+    whole = hostile.stream.read_bytes().replace(
+        made.subvolume(b"x", OWN), made.command(1, (15, b"x"), (1, bytes(15) + b"\1"), (2, made.number(6)))
+    )
+    hostile.stream.write_bytes(whole)
+    (hostile.top / "difference").write_bytes(difference + made.command(21))
+    entry["paths"][0] |= {"id": f"{OWN}:6", "parent": identity}
+    (hostile.top / "with-parent").write_text(json.dumps(entry))
+    entry["paths"][0]["parent"] = None
+    hostile.answer.write_text(json.dumps(entry))
+    script = (hostile.top / "ssh").read_text()
+    cases = f'*" send-begin --have "*) cat {hostile.top}/with-parent ;;\n*" --parent "*) cat {hostile.top}/difference ;;\n'
+    (hostile.top / "ssh").write_text(script.replace("case $line in\n", f"case $line in\n{cases}"))
+    result = nights.run("bad")["bad"]
+    assert result["outcome"] == "complete"
+    assert [path.name for path in nights.data("bad", "/srv").iterdir()] == ["file"]
+    assert nights.record("bad")["paths"][0]["stream"] == f"{OWN}:6"
+
+
+def test_a_pool_that_cannot_store_compressed_data_gets_it_uncompressed(make_btrfs: Callable[..., Path], sshd: Sshd) -> None:
+    nights = Nights(make_btrfs(size="400M", options="nodatasum"))
+    web1 = Web1(nights, sshd, make_btrfs(size="400M", options="compress-force=zstd"))
+    (web1.srv / "text").write_bytes(b"compressible words " * 100_000)
+    for _ in range(2):
+        web1.run()
+        assert web1.differences() == []
+        (web1.srv / "more").write_bytes(b"other compressible words " * 100_000)
+    assert web1.path()["numbers"]["received"] < 4 << 20
 
 
 def test_a_stream_that_fills_the_pool_is_stopped_by_min_free(nights: Nights) -> None:
