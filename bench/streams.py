@@ -52,9 +52,9 @@ class ThreeWays:
     def shell(self) -> Timed:
         """A night of the shell's line."""
         new, old = self.snapshots / f"night{self.night}", self.snapshots / f"night{self.night - 1}"
-        there = shlex.join(("btrfs", "-q", "subvolume", "snapshot", "-r", str(self.tree), str(new)))
-        there += " && " + shlex.join(("btrfs", "-q", "send", *(("-p", str(old)) if self.night else ()), str(new)))
-        line = shlex.join((*self.sshd.ssh(), self.sshd.address, there)) + f" | btrfs -q receive {self.bare} && sync -f {self.bare}"
+        remote = shlex.join(("btrfs", "-q", "subvolume", "snapshot", "-r", str(self.tree), str(new)))
+        remote += " && " + shlex.join(("btrfs", "-q", "send", *(("-p", str(old)) if self.night else ()), str(new)))
+        line = shlex.join((*self.sshd.ssh(), self.sshd.address, remote)) + f" | btrfs -q receive {self.bare} && sync -f {self.bare}"
         self.place.settle()
         return timed(("sh", "-c", line))
 

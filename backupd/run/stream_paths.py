@@ -344,8 +344,8 @@ class StreamTransfer:
         code, limit = (
             (CauseCode.MAX_FILES, self.host.max_files) if kind == "files" else (CauseCode.MAX_NEW_BYTES, self.host.max_new_bytes)
         )
-        found = int(number) if number.isdecimal() else 0
-        return Cause(code, facts={"found": max(found, (limit or 0) + 1), "limit": limit or 0})
+        new = int(number) if number.isdecimal() else 0
+        return Cause(code, facts={"found": max(new, (limit or 0) + 1), "limit": limit or 0})
 
     def _with_dumps(self, result: PathResult, session: StreamSession) -> PathResult:
         for dump in session.dumps:

@@ -1387,7 +1387,7 @@ def kept_snapshots(top: int, server: str) -> Dict[str, SubvolumeInfo]:
             match = KEPT.fullmatch(name)
             if not match or match.group(1) != server:
                 continue
-            with contextlib.suppress(OSError), open_kept(folder, name) as fd:  # else root has put something there by hand
+            with contextlib.suppress(OSError), open_kept(folder, name) as fd:  # an administrator may have put other files there
                 info = subvolume_info(fd)
                 if os.fstat(fd).st_ino == SUBVOLUME_TOP and info.parent == of and is_read_only_subvolume(fd):
                     kept[name] = info
@@ -1474,7 +1474,7 @@ def write_stream(path: str, server: str, identity: str, parent: Optional[str], p
                 fcntl.fcntl(writing, F_SETPIPE_SZ, 1 << 20)
             child = os.fork()
             if not child:
-                os.close(reading)  # else the kernel would not notice that nobody reads
+                os.close(reading)  # otherwise the kernel would not notice the end of the reader
                 os._exit(_send(source, writing, trees, version))
             os.close(writing)
     try:

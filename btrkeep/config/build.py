@@ -319,8 +319,8 @@ def _check_engine(name: str, file: Path, values: Mapping[str, Any], has_address:
         problems.add(file, where, "rsync_path is set, but btrkeep-source sends the stream: remove rsync_path", path)
     elif own:
         reason = (
-            f"exclude has {quoted(own[0])}, but a stream contains the whole subvolume: make a subvolume of what is to be left out "
-            '(`btrfs subvolume create`), and remove the pattern; or use engine = "rsync"'
+            f"exclude has {quoted(own[0])}, but a stream contains the whole subvolume: move these files to a subvolume "
+            'of their own (`btrfs subvolume create`), and remove the pattern; or use engine = "rsync"'
         )
         problems.add(file, where, reason, path)
 

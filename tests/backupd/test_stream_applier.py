@@ -77,13 +77,13 @@ class Place:
         return refused.value
 
     def outside(self) -> dict[str, tuple[int, int, bytes]]:
-        found = {}
+        contents = {}
         for path in self.top.rglob("*"):
             if not path.is_relative_to(self.folder):
                 status = path.lstat()
                 content = path.read_bytes() if path.is_file() else b""
-                found[str(path)] = (status.st_mode, status.st_mtime_ns, content)
-        return found
+                contents[str(path)] = (status.st_mode, status.st_mtime_ns, content)
+        return contents
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ def test_a_stream_and_the_difference_to_it_are_those_of_btrfs_send(host: SourceH
     (first,) = begin(host, tree)
     assert (first["path"], first["parent"], first["left_out"]) == (str(tree), None, [])
     (tree / "page").write_text("later")
-    one = receive(send(host, "--", first["id"], str(tree)), shared_btrfs, "one")
-    assert (one / "page").read_text() == "first"
+    complete = receive(send(host, "--", first["id"], str(tree)), shared_btrfs, "one")
+    assert (complete / "page").read_text() == "first"
     (second,) = begin(host, tree, have=(first["id"],))
     assert second["parent"] == first["id"]
     stream = send(host, "--parent", first["id"], "--", second["id"], str(tree))

@@ -21,23 +21,23 @@ pytestmark = [pytest.mark.btrfs, pytest.mark.root, pytest.mark.slow]
 class Streams:
     """A subvolume with its snapshots on one btrfs; on another one what became of their streams, in both ways."""
 
-    def __init__(self, there: Path, here: Path, proto: int) -> None:
-        self.there, self.here, self.proto = there, here, proto
-        self.tree, self.snapshots = there / "tree", list[Path]()
+    def __init__(self, source: Path, target: Path, proto: int) -> None:
+        self.source, self.target, self.proto = source, target, proto
+        self.tree, self.snapshots = source / "tree", list[Path]()
         self.applied, self.received = list[Path](), list[Path]()
         work("btrfs", "-q", "subvolume", "create", self.tree)
 
     def night(self) -> dict[str, Any]:
         """Takes a snapshot, sends it, and compares. Returns the applier's result."""
         number = len(self.snapshots)
-        snapshot = self.there / f"snapshot{number}"
+        snapshot = self.source / f"snapshot{number}"
         work("btrfs", "-q", "subvolume", "snapshot", "-r", self.tree, snapshot)
         parent = ("-p", str(self.snapshots[-1])) if self.snapshots else ()
         proto = ("--proto", str(self.proto), *(("--compressed-data",) if self.proto > 1 else ()))
-        file = self.there.parent / f"{self.proto}-{number}.stream"
+        file = self.source.parent / f"{self.proto}-{number}.stream"
         work("btrfs", "-q", "send", *proto, *parent, "-f", file, snapshot)
-        work("btrfs", "-q", "receive", "-f", file, self.here)
-        received, applied = self.here / snapshot.name, self.here / f"applied{number}"
+        work("btrfs", "-q", "receive", "-f", file, self.target)
+        received, applied = self.target / snapshot.name, self.target / f"applied{number}"
         if self.applied:
             work("btrfs", "-q", "subvolume", "snapshot", self.applied[-1], applied)
         else:
@@ -61,7 +61,7 @@ class Streams:
             done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), f"night {number}"
         result = dict(json.loads(done.stdout.splitlines()[-1]))
-        assert result["own"].startswith(self.uuid(self.there / f"snapshot{number}"))
+        assert result["own"].startswith(self.uuid(self.source / f"snapshot{number}"))
         return result
 
     def uuid(self, path: Path) -> str:
@@ -198,7 +198,7 @@ def test_reflinks_share_their_data_as_on_the_host(streams: Streams) -> None:
     result = streams.night()
     assert result["numbers"]["matched"] >= 10 << 20
     assert result["numbers"]["literal"] == 0
-    work("btrfs", "filesystem", "sync", streams.here)
+    work("btrfs", "filesystem", "sync", streams.target)
     line = work("btrfs", "filesystem", "du", "-s", "--raw", streams.applied[-1]).stdout.splitlines()[-1]
     assert int(line.split()[1]) < 1 << 20  # exclusive
 
@@ -207,10 +207,10 @@ def test_compressed_data_stay_compressed(make_btrfs: Callable[..., Path]) -> Non
     streams = Streams(make_btrfs(size="500M", options="compress-force=zstd"), make_btrfs(size="500M"), 2)
     (streams.tree / "text").write_bytes(b"compressible words " * 500_000)
     streams.night()
-    work("btrfs", "filesystem", "sync", streams.here)
+    work("btrfs", "filesystem", "sync", streams.target)
     used = work("compsize", streams.applied[-1], check=False) if shutil.which("compsize") else None
     size = (streams.applied[-1] / "data/srv/text").stat().st_size
-    line = work("btrfs", "filesystem", "usage", "--raw", streams.here).stdout
+    line = work("btrfs", "filesystem", "usage", "--raw", streams.target).stdout
     taken = next(int(line.split()[-1]) for line in line.splitlines() if line.strip().startswith("Used:"))
     assert taken < size, used and used.stdout
 
@@ -218,7 +218,7 @@ def test_compressed_data_stay_compressed(make_btrfs: Callable[..., Path]) -> Non
 def test_a_pool_that_cannot_store_compressed_data_as_it_is_says_so(make_btrfs: Callable[..., Path]) -> None:
     streams = Streams(make_btrfs(size="300M", options="compress-force=zstd"), make_btrfs(size="300M", options="nodatasum"), 2)
     (streams.tree / "text").write_bytes(b"compressible words " * 50_000)
-    snapshot, file, into = streams.there / "snapshot0", streams.there / "stream", streams.here / "into"
+    snapshot, file, into = streams.source / "snapshot0", streams.source / "stream", streams.target / "into"
     work("btrfs", "-q", "subvolume", "snapshot", "-r", streams.tree, snapshot)
     work("btrfs", "-q", "send", "--proto", "2", "--compressed-data", "-f", file, snapshot)
     into.mkdir()
