@@ -145,7 +145,7 @@ class StreamTransfer:
     async def run(self) -> None:
         """Applies the streams of all paths. Leaves `connection` open; the caller closes it."""
         self.running.expected_files = None  # only changes are counted
-        session = None
+        session, begun = None, time.monotonic()
         for attempt in range(1, self.host.attempts + 1):
             self.attempts = attempt
             session = await self._begin()
@@ -155,6 +155,7 @@ class StreamTransfer:
         if session is None:
             return
         self.snapshots.dumps = session.dumps
+        self.seconds["snapshots"] = round(time.monotonic() - begun, 3)  # with the login, and the dumps
         for path in self.host.paths:
             result = self.results[path] = await self._path(session.streams[path])
             self.running.finish_path()
